@@ -19,12 +19,19 @@ from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
-from model.loading import linears, sentence_transformers, vectors
+from model.loading import linears, rerankers, sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
 from model.loading.linears import Reading
-from model.loading.modules import home, read_arguments, read_modules, read_raw, weighed_files
+from model.loading.modules import (
+    generates,
+    home,
+    read_arguments,
+    read_modules,
+    read_raw,
+    weighed_files,
+)
 from model.loading.pipeline import router
 from model.loading.pipeline.keys import check_modules
 from model.loading.pipeline.layers import read_blend
@@ -36,6 +43,7 @@ from model.loading.vocabulary import Source, find_tokenizer
 from model.pooling import Pooling
 from model.task_heads import Classifier, Splade, TaskHead, Vectors
 from model.text.rules import Rules
+from model.text.template import Template
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -107,7 +115,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     said = read_rules(folder, config.family, raw)
     source = find_tokenizer(own, said)
     lower_case = sentence_transformers.read_lower_case(folder)
-    tokenizer = _tokenizer(source, config, said, lower_case)
+    template = rerankers.read_template(folder)
+    tokenizer = _tokenizer(source, config, said, lower_case, template)
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
@@ -139,6 +148,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     choices = [choice for head in heads for choice in read_choices(folder, head)]
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
+    more["reranker"] = rerankers.choices(folder, template)
     more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
     sums = {path: _sha256(path) for path in {*paths}}
     counted = [sums[path] for path in paths]
@@ -209,6 +219,8 @@ def _read_heads(
     Args:
         roles: of a late interaction.
     """
+    if generates(parts.folder):
+        return (rerankers.read_score(parts),)
     head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)
     if linear_files and head:
         names = " and ".join(path.name for path in linear_files)
@@ -222,14 +234,18 @@ def _read_heads(
 
 
 def _tokenizer(
-    source: Source, config: EncoderConfig, said: Rules | None = None, lower_case: bool = False
+    source: Source,
+    config: EncoderConfig,
+    said: Rules | None = None,
+    lower_case: bool = False,
+    template: Template | None = None,
 ) -> Tokenizer:
     """Return a tokenizer all of whose ids and types have a row.
 
     Raises:
         CheckpointError: it cannot be read, or a text could reach beyond a table.
     """
-    tokenizer = Tokenizer(source.tokenizer, said, lower_case=lower_case)
+    tokenizer = Tokenizer(source.tokenizer, said, lower_case=lower_case, template=template)
     highest, type_ = tokenizer.highest()
     beyond = []
     if highest >= config.vocabulary:

@@ -23,7 +23,7 @@ SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in th
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")
-WEIGHTED = "WeightedLayerPooling"
+WEIGHTED, LOGIT_SCORE = "WeightedLayerPooling", "LogitScore"
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
@@ -97,6 +97,12 @@ def chained(folder: Path) -> bool:
     """Tell whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
     kinds = [kind for kind, _ in read_modules(folder)]
     return kinds[1:2] == ["Pooling"] and model_type(folder) == "CrossEncoder"
+
+
+def generates(folder: Path) -> bool:
+    """Tell whether a folder is a CrossEncoder's that scores by what a decoder would say next."""
+    kinds = [kind for kind, _ in read_modules(folder)]
+    return kinds == ["Transformer", LOGIT_SCORE] and model_type(folder) == "CrossEncoder"
 
 
 def read_sentence(folder: Path) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from model.loading.modules import (
     PROMPTS,
     WEIGHTED,
     chained,
+    generates,
     home,
     model_type,
     read_modules,
@@ -72,7 +73,7 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
         return PLAIN
     kinds = [kind for kind, _ in modules]
     scores = kinds == ["Transformer"] and model_type(folder) == "CrossEncoder"
-    alone = scores or chained(folder)
+    alone = scores or chained(folder) or generates(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
     place = 2 if kinds[1:2] == [WEIGHTED] else 1  # pipeline/layers.py computes what it does

@@ -192,7 +192,7 @@ def read_task_head(parts: Parts) -> TaskHead | None:
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
     how = Pooling((pooling,), normalize=False)
-    activations = _activations(parts, outputs)
+    activations = read_activations(parts, outputs)
     return Classifier(labels, how, project, *activations, _entailment(parts.raw, labels))
 
 
@@ -226,7 +226,7 @@ def _chain(parts: Parts) -> Classifier:
     outputs = layers[-1].outputs
     weights = sum(one.weights for one in layers if isinstance(one, Dense))
     labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
-    activations = _activations(parts, outputs)
+    activations = read_activations(parts, outputs)
     return Classifier(labels, Pooling(modes, False), Stack(layers, weights), *activations)
 
 
@@ -323,7 +323,7 @@ def _entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
     return found if type(found) is int and len(labels) > 1 and found in range(len(labels)) else None
 
 
-def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
+def read_activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
     """Return the activations that make scores of classes, and of pairs that are ranked.
 
     What a CrossEncoder stored makes both. Otherwise pairs are scored as CrossEncoder does by

@@ -9,6 +9,7 @@ long word.
 import json
 import re
 from collections.abc import Generator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -256,3 +257,23 @@ def _first_word(piece: Encoding, prompt: int) -> int:
     inside = zip(piece.offsets, piece.word_ids, strict=True)
     beyond = (word for (_, end), word in inside if end > prompt and word is not None)
     return next(beyond, _words(piece))
+
+
+def share(lengths: Many[int], room: int) -> list[int]:
+    """Divide `room` tokens among texts so that only the longer is cut until both are equal.
+
+    The rule of the tokenizers library's "longest_first".
+
+    Example:
+        >>> share([10, 3], 9), share([10, 8], 9), share([9], 4)
+        ([6, 3], [5, 4], [4])
+    """
+    if len(lengths) == 1:
+        return [min(lengths[0], room)]
+    shorter, longer = sorted(lengths)
+    if shorter + longer <= room:
+        return list(lengths)
+    longer = max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter, longer = room // 2, room - room // 2
+    return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]

@@ -18,8 +18,9 @@ from tokenizers.normalizers import Sequence as Normalizers
 from model.errors import CheckpointError, SequenceTooLong
 from model.text import pieces, rules
 from model.text.frame import BARE, Tokenized, frame, framed, uncut, untyped
-from model.text.pieces import Part, Reading, Seams, Side, exhaust
+from model.text.pieces import Part, Reading, Seams, Side, exhaust, share
 from model.text.rules import Rules
+from model.text.template import Filled, Template, divide
 
 Truncate = Literal["refuse", "right", "left"]
 Cut = Truncate | Literal["own"]  # at the side that the checkpoint names
@@ -34,6 +35,7 @@ class Tokenizer:
         source: its tokenizer.json, or the tokenizer that was made of its vocabulary.
         said: what is said about it outside that file.
         lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
+        template: what a pair's texts are put into; None: special tokens go around them.
 
     Raises:
         CheckpointError: the file is not a tokenizer that this library reads, or cannot become
@@ -41,8 +43,14 @@ class Tokenizer:
     """
 
     def __init__(
-        self, source: Path | Library, said: Rules | None = None, *, lower_case: bool = False
+        self,
+        source: Path | Library,
+        said: Rules | None = None,
+        *,
+        lower_case: bool = False,
+        template: Template | None = None,
     ) -> None:
+        self.template = template
         said = said or Rules()
         file = _read(source) if isinstance(source, Path) else source
         stored = rules.parts(file)
@@ -84,7 +92,7 @@ class Tokenizer:
                 ("left") or at the checkpoint's side ("own"); of a pair the longer text is cut
                 first.
             prompt: what goes before each text; its tokens have no place and no word, and it
-                counts and is cut as the text's own.
+                counts and is cut as the text's own. Of a pair in a template it is the instruction.
 
         Raises:
             SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
@@ -116,14 +124,20 @@ class Tokenizer:
             second_whole: whether a pair's second text is not cut; the first keeps a token or more.
         """
         truncate = self.where(truncate)
-        texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
+        if prompt:
+            texts = [text if self._fills(text) else (prompt + text[0], *text[1:]) for text in texts]
         tokenized: list[Tokenized] = []
         for group in _groups(texts):
-            at_once = not prompt and all(_short(text, limit, truncate) for text in group)
+            at_once = not prompt and self.template is None
+            at_once = at_once and all(_short(text, limit, truncate) for text in group)
             wholes = self._encode(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
-                    if (
+                    if self.template is not None and len(text) == 2:
+                        filled = self.template.fill(*text, prompt)
+                        filling = self._filled(filled, limit, truncate, last)
+                        tokenized.append((yield from filling))
+                    elif (
                         whole
                         and (len(whole) <= limit or truncate == "refuse")
                         and (last is None or len(whole) <= last)
@@ -211,6 +225,16 @@ class Tokenizer:
         # the fast way knows no offsets
         encode = self._library.encode_batch if facts else self._library.encode_batch_fast
         return encode(inputs)
+
+    def _fills(self, text: Texts) -> bool:
+        return self.template is not None and len(text) == 2
+
+    def _filled(
+        self, filled: Filled, limit: int, truncate: Truncate, last: int | None
+    ) -> Reading[Tokenized]:
+        """Tokenize a pair in the template; see `reading`."""
+        part = yield from self._read(filled.text, len(filled.text) + 1, "right", counted=True)
+        return divide(part, filled, limit, None if truncate == "refuse" else truncate, last)
 
     def _cut(
         self,
@@ -305,23 +329,3 @@ def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
 def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
     """Tell whether a text is best tokenized at once: it is not long, and likely not to be cut."""
     return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
-
-
-def share(lengths: list[int], room: int) -> list[int]:
-    """Divide `room` tokens among texts so that only the longer is cut until both are equal.
-
-    The rule of the tokenizers library's "longest_first".
-
-    Example:
-        >>> share([10, 3], 9), share([10, 8], 9), share([9], 4)
-        ([6, 3], [5, 4], [4])
-    """
-    if len(lengths) == 1:
-        return [min(lengths[0], room)]
-    shorter, longer = sorted(lengths)
-    if shorter + longer <= room:
-        return lengths
-    longer = max(shorter, room - shorter)
-    if shorter + longer > room:
-        shorter, longer = room // 2, room - room // 2
-    return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]

@@ -12,6 +12,7 @@ from typing import Any
 from model.errors import CheckpointError
 from model.loading.files import CONFIG
 from model.loading.modules import (
+    LOGIT_SCORE,
     MODULES,
     PROMPTS,
     TRANSFORMERS,
@@ -24,6 +25,8 @@ from model.loading.modules import (
 
 SETTINGS = "sentence_bert_config.json"  # whatever an older folder calls it
 TOKENS, VECTOR, SCORES = "token_embeddings", "sentence_embedding", "scores"
+NEXT = "causal_logits"  # of the token that would follow
+GENERATION = "text-generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ KEYS = {
     "MultiVectorMask": Keys(
         {"skiplist_words", "skiplist_tasks"}, fixed={"keep_only_token_ids": []}
     ),
+    LOGIT_SCORE: Keys({"true_token_id", "false_token_id"}, fixed={"module_input_name": NEXT}),
     "SparseStaticEmbedding": Keys(idle={"frozen"}),
     "SpladePooling": Keys({"pooling_strategy", "activation_function"}, SIZES | {"chunk_size"}),
 }
@@ -82,6 +86,7 @@ WAYS = {  # what a Transformer hands on, by its task: the model's output, and it
     "feature-extraction": ("last_hidden_state", TOKENS),
     "fill-mask": ("logits", TOKENS),
     "sequence-classification": ("logits", SCORES),
+    GENERATION: ("logits", NEXT),
 }
 
 
@@ -135,6 +140,8 @@ def _task(kinds: Collection[str], model: str | None) -> str:
     """Return what a Transformer is to hand on, for the modules after it."""
     if "SpladePooling" in kinds:
         return "fill-mask"
+    if LOGIT_SCORE in kinds:
+        return GENERATION
     alone = len(kinds) == 1 and model == "CrossEncoder"
     return "sequence-classification" if alone else "feature-extraction"
 
@@ -148,6 +155,8 @@ def _check_task(kind: str, config: Mapping[str, Any], expected: str) -> None:
     output, name = WAYS[expected]
     way = {"text": {"method": "forward", "method_output_name": output}}
     stored = config.get("modality_config", way)
+    if expected == GENERATION:  # pairs are messages, which the template puts into one text
+        way["message"] = {**way["text"], "format": "flat"}
     if stored != way:
         _refuse(SETTINGS, [f"modality_config {stored!r}"])
     if "modality_config" in config and config.get("module_output_name") != name:

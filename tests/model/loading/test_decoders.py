@@ -1,6 +1,5 @@
 """Decoders as embedders: every form of Qwen3's config, its folder of sentence-transformers."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from torch import Tensor
 
 from model import kernels
@@ -24,9 +22,9 @@ from model.native import library
 from model.native.stack import Stack
 from model.packing import Sequence
 from model.pooling import pool
+from tests import decoders
 from tests.model.loading.test_families import BATCH, CPU, MOST, furthest, inputs, moved, theirs
 from tests.model.loading.test_families import saved as reread
-from tests.model.text.test_tokenizer import qwen2
 
 FAMILY = "qwen3"
 LONG = 3 * TILE + 5
@@ -35,7 +33,6 @@ TEXTS = [
     "why?",
     "The animal did not cross the street, since it was too tired; 12,5 km were left.",
 ]
-PROMPT = "Instruct: Given a question, find what answers it\nQuery:"
 
 FORMS: dict[str, dict[str, Any]] = {
     "keys of each head": {"num_key_value_heads": 6},
@@ -189,25 +186,10 @@ def test_heads_that_say_nothing_of_their_keys_each_have_their_own() -> None:
 
 
 @pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    """A folder as sentence-transformers saves Qwen3-Embedding: last token, prompts, a template."""
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as sentence-transformers saves Qwen3-Embedding."""
     plain, folder = (tmp_path_factory.mktemp(name) for name in ("plain", "embedder"))
-    theirs(FAMILY, vocab_size=500, max_position_embeddings=200).save_pretrained(plain)
-    qwen2([*texts[:60], *TEXTS]).save(str(plain / "tokenizer.json"))
-    said = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "padding_side": "left",
-        "model_max_length": 131072,
-        "add_prefix_space": False,
-    }
-    (plain / "tokenizer_config.json").write_text(json.dumps(said))
-    modules = [Transformer(str(plain)), Pooling(48, pooling_mode="lasttoken"), Normalize()]
-    made = SentenceTransformer(modules=modules, device="cpu", prompts={"query": PROMPT})
-    made.save(str(folder))
-    path = folder / "tokenizer_config.json"
-    template = {"chat_template": "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **said, **template}))
-    return folder
+    return decoders.embedder(plain, folder)
 
 
 def load(folder: Path) -> Model:
@@ -266,6 +248,6 @@ def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedd
     path = tmp_path / "model.safetensors"
     named: dict[str, Tensor] = load_file(path)
     renamed = {f"model.{name.removeprefix('model.')}": one for name, one in named.items()}
-    save_file(renamed | {"lm_head.weight": torch.zeros(500, 48)}, path)
+    save_file(renamed | {"lm_head.weight": torch.zeros(520, 48)}, path)
 
     assert torch.equal(vectors(load(tmp_path), ""), vectors(load(embedder), ""))

@@ -27,8 +27,8 @@ from model.loading.checkpoint import Model
 from model.loading.tokenizer_settings import read_rules
 from model.text import pieces
 from model.text.frame import Tokenized
-from model.text.pieces import Seams, exhaust
-from model.text.tokenizer import Texts, Tokenizer, Truncate, share
+from model.text.pieces import Seams, exhaust, share
+from model.text.tokenizer import Texts, Tokenizer, Truncate
 
 LIMIT = 512
 ODD = [

@@ -1,0 +1,88 @@
+"""A reranker made of a decoder: sentence-transformers' CrossEncoder of Transformer and LogitScore.
+
+chat_template.jinja, or tokenizer_config.json    how query and document become one text
+1_LogitScore/config.json                         the tokens that say yes and no
+
+It scores a pair by what the model would say next, after the last token h of the filled template:
+
+    score = W[yes] h - W[no] h        W the head over the vocabulary, or the tied word embeddings
+
+whose sigmoid is the softmax over both that Qwen3-Reranker's card has. Only that row is multiplied.
+
+Source: sentence-transformers 6.2, cross_encoder/modules/logit_score.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from model.errors import CheckpointError
+from model.loading.files import CONFIG, WEIGHTS, read_object
+from model.loading.modules import LOGIT_SCORE, generates, home, read_modules, read_optional
+from model.loading.task_heads import Parts, read_activations
+from model.loading.tensors import check
+from model.loading.tokenizer_settings import TOKENIZER_CONFIG
+from model.pooling import Pooling
+from model.task_heads import Classifier, Projection
+from model.text.template import Template
+
+CHAT = "chat_template.jinja"
+TIED, OWN = "embed_tokens.weight", "lm_head.weight"
+
+
+def read_template(folder: Path) -> Template | None:
+    """Read how a folder's pairs become one text; None where special tokens go around them.
+
+    Raises:
+        CheckpointError: it has no template, or one that does more than to name places.
+    """
+    if not generates(folder):
+        return None
+    own = home(folder)
+    stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
+    if (own / CHAT).is_file():
+        stored = (own / CHAT).read_text("utf-8")
+    if not isinstance(stored, str):
+        raise CheckpointError(f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT}")
+    return Template.of(stored)
+
+
+def read_tokens(folder: Path) -> tuple[int, int | None]:
+    """Read the ids of the tokens that say yes and no; the latter may be missing."""
+    path = next(path for kind, path in read_modules(folder) if kind == LOGIT_SCORE)
+    config = read_object(path / CONFIG)
+    yes, no = config.get("true_token_id"), config.get("false_token_id")
+    if type(yes) is not int or not isinstance(no, int | None):
+        told = f"true_token_id {yes!r}, false_token_id {no!r}"
+        raise CheckpointError(f"{path.name}: not supported: {told}")
+    return yes, no
+
+
+def read_score(parts: Parts) -> Classifier:
+    """Read what makes a score of the last token's vector.
+
+    Raises:
+        CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
+    """
+    config, (yes, no) = parts.config, read_tokens(parts.folder)
+    if config.family != "qwen3":
+        raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
+    beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
+    if beyond:
+        told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
+        raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
+    name = TIED if parts.raw.get("tie_word_embeddings", False) else OWN
+    found = {name: parts.tensors[name]} if name in parts.tensors else {}
+    check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
+    rows: Tensor = found[name].read()
+    row = rows[yes].float() if no is None else rows[yes].float() - rows[no].float()
+    linear = parts.kernels.linear(row[None].to(parts.device), None)
+    project = Projection(None, linear, 1, config.width)
+    last = Pooling(("last",), normalize=False)
+    return Classifier(("LABEL_0",), last, project, *read_activations(parts, 1))
+
+
+def choices(folder: Path, template: Template | None) -> list[Any]:
+    """List, for the digest, what decides a reranker's scores besides its weights."""
+    return [] if template is None else [repr(template), *read_tokens(folder)]

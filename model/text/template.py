@@ -1,0 +1,155 @@
+"""A chat template that puts a query and a document into one text, as rerankers made of decoders do.
+
+    <Instruct>: {{ messages | selectattr("role", "eq", "system") | map(attribute="content") | first
+        | default("Given a web search query ..") }}
+    <Query>: {{ messages | selectattr("role", "eq", "query") | map(attribute="content") | first }}
+    <Document>: ..
+
+A template is a program; none is run here. One that only names where the texts of three roles go is
+read as that, any other is refused. The text that results is tokenized as one, and each token then
+belongs to the query, to the document or to the template.
+
+Source: sentence-transformers 6.2, which has the instruction as a message of the role "system".
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from model.errors import CheckpointError, SequenceTooLong
+from model.text.frame import NOWHERE, Tokenized
+from model.text.pieces import Part, Side, share
+
+ROLES = ("system", "query", "document")
+PLACE = re.compile(
+    r"\{\{\s*messages\s*\|\s*selectattr\(\s*(['\"])role\1\s*,\s*(['\"])(?:eq|equalto|==)\2\s*,"
+    r"\s*(['\"])(?P<role>\w+)\3\s*\)\s*\|\s*map\(\s*attribute\s*=\s*(['\"])content\5\s*\)"
+    r"\s*\|\s*first\s*(?:\|\s*default\(\s*(['\"])(?P<default>[^'\"\\]*)\6\s*\)\s*)?\}\}"
+)
+PROGRAM = ("{{", "{%", "{#", "}}", "%}", "#}")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A text that a template makes, and where the query and the document stand in it."""
+
+    text: str
+    query: tuple[int, int]
+    document: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Where the texts of each role go.
+
+    Args:
+        literals: what stands before each place, and after the last.
+        roles: of each place, and defaults: what stands there without a text.
+    """
+
+    literals: tuple[str, ...]
+    roles: tuple[str, ...]
+    defaults: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: str) -> "Template":
+        """Read a template.
+
+        Raises:
+            CheckpointError: it does more than to name places, or lacks one.
+        """
+        # as jinja has it, which drops one line's end behind all
+        source = source.removesuffix("\n")
+        found, literals, end = list(PLACE.finditer(source)), list[str](), 0
+        for place in found:
+            literals.append(source[end : place.start()])
+            end = place.end()
+        literals.append(source[end:])
+        beyond = [mark for mark in PROGRAM for part in literals if mark in part]
+        roles = tuple(place["role"] for place in found)
+        named = sorted(role for role in roles if role != "system")
+        if beyond or named != ["document", "query"] or len(set(roles)) < len(roles):
+            told = f"with {beyond[0]!r}" if beyond else f"of the roles {', '.join(roles) or 'none'}"
+            raise CheckpointError(
+                f"chat_template: not supported: {told}; a reranker's names the places of query and "
+                "document, each once, and of system"
+            )
+        return cls(tuple(literals), roles, tuple(place["default"] or "" for place in found))
+
+    def fill(self, query: str, document: str, instruction: str) -> Filled:
+        """Put the texts in their places; "" is no instruction."""
+        texts = {"query": query, "document": document, "system": instruction}
+        text, spans = "", dict[str, tuple[int, int]]()
+        for literal, role, default in zip(self.literals, self.roles, self.defaults, strict=False):
+            text += literal
+            start = len(text)
+            text += texts[role] if texts[role] or role != "system" else default
+            spans[role] = start, len(text)
+        return Filled(text + self.literals[-1], spans["query"], spans["document"])
+
+
+def divide(
+    part: Part, filled: Filled, limit: int, side: Side | None, last: int | None
+) -> Tokenized:
+    """Return the tokens of a filled template, each with its place in its own text.
+
+    Args:
+        part: of all the text.
+        limit: most tokens.
+        side: where the longer text is cut first; None: it is refused.
+        last: tokens of the document that are read, the first ones; None: all.
+
+    Raises:
+        SequenceTooLong: it is too long, or its template alone is.
+    """
+    own = [_text(offsets, filled) for offsets in part.offsets]
+    places = [[at for at, text in enumerate(own) if text == index] for index in (0, 1)]
+    dropped = set[int]() if last is None else set(places[1][last:])
+    places[1] = places[1][:last]
+    whole, added = len(own), own.count(None)
+    length, room = added + sum(map(len, places)), limit - added
+    if length > limit and (side is None or room < 2):
+        raise SequenceTooLong(length, limit)
+    for each, most in zip(places, share([*map(len, places)], room), strict=True):
+        dropped |= set(each[most:] if side == "right" else each[: len(each) - most])
+    return replace(_placed(part, own, filled, dropped), length=whole)
+
+
+def _text(offsets: tuple[int, int], filled: Filled) -> int | None:
+    """Tell which text a token is of: 0, 1, or None of the template's."""
+    for index, (start, end) in enumerate((filled.query, filled.document)):
+        if offsets[0] < end and offsets[1] > start:
+            return index
+    return None
+
+
+def _placed(part: Part, own: Sequence[int | None], filled: Filled, dropped: set[int]) -> Tokenized:
+    """Return the tokens that are not dropped."""
+    kept = [at for at in range(len(own)) if at not in dropped]
+    spans, before = (filled.query, filled.document), filled.document < filled.query
+    first = [_first(part.words, own, index) for index in (0, 1)]
+    one = Tokenized([], [], [], [], [], [], [], 0)
+    segment = int(before)
+    for at in kept:
+        text, (start, end) = own[at], part.offsets[at]
+        segment = segment if text is None else text
+        word = part.words[at]
+        one.token_ids.append(part.token_ids[at])
+        one.tokens.append(part.tokens[at])
+        one.types.append(0)
+        one.segments.append(segment)
+        one.special.append(text is None)
+        if text is None:
+            one.offsets.append(NOWHERE)
+            one.words.append(None)
+        else:
+            low, high = spans[text]
+            one.offsets.append((max(start, low) - low, min(end, high) - low))
+            one.words.append(None if word is None else word - first[text])
+    return one
+
+
+def _first(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
+    """Return the first word of a text."""
+    found = (w for w, text in zip(words, own, strict=True) if text == index and w is not None)
+    return next(found, 0)
