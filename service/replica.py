@@ -155,6 +155,7 @@ class Replica:
             admission,
             settings.max_answer_json_bytes,
             plain=self.dtype != "int8",
+            truncate=settings.truncate or "refuse",
         )
         self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
@@ -228,6 +229,7 @@ class Replica:
             "width": config.width,
             "embedding_width": config.embedding_width,
             "max_tokens": self.reader.max_tokens,
+            "truncate": self.settings.truncate or "refuse",
             "pooling": "+".join(model.pooling.modes),
             "normalize": model.pooling.normalize,
             "pooling_from": "checkpoint" if model.own_pooling else "default",

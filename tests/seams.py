@@ -44,7 +44,7 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
         settings=settled,
         reader=reader,
         admission=admission,
-        lessons=Lessons(preamble, reader, admission, most),
+        lessons=Lessons(preamble, reader, admission, most, truncate=settled.truncate or "refuse"),
         vocabulary=Vocabulary(reader, admission, settled),
     )
     other.gateway = other._gateway()

@@ -187,6 +187,7 @@ class Usage(NamedTuple):
     answer_bytes: int
     queue_ms: float
     compute_ms: float
+    truncated: int = 0  # inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 Without a prefix, as Infinity serves them. Deliberate differences: an unknown field is refused, and
 so is an empty text; usage counts tokens; vectors cut to `dimensions` are rescaled, as TEI's are.
-Inputs that are too long are cut on the right, as Infinity and TEI do. Source of the requests:
-infinity_emb 0.0.77, fastapi_schemas/pymodels.py.
+Inputs that are too long are cut on the right, as in Infinity, unless the service is set otherwise.
+Source of the requests: infinity_emb 0.0.77, fastapi_schemas/pymodels.py.
 """
 
 import re
@@ -131,7 +131,7 @@ def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
     native = Request(
         inputs=items(request.input),
         model=_model(request.model),
-        truncate="right",
+        usual="right",
         counted=False,
         pooled=openai.unit(request.dimensions or None),
         layout=openai.NUMBERS if request.encoding_format == "float" else openai.BYTES,
@@ -152,9 +152,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     sent.wording = rerank_problem
     request = InfinityRerankRequest.model_validate_json(body)
     model, texts = _model(request.model), request.documents
-    native = ranking_request(
-        request.query, texts, "documents", served, truncate="right", model=model
-    )
+    native = ranking_request(request.query, texts, "documents", served, usual="right", model=model)
     return Ranks(
         request=native,
         most=request.top_n,
@@ -169,7 +167,7 @@ def classify(body: bytes, sent: Sent, served: Served) -> Classification:
     native = Request(
         inputs=items(request.input),
         model=_model(request.model),
-        truncate="right",
+        usual="right",
         counted=False,
         pooled=False,
         tasks=(Classify(),),

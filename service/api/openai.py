@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
+from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Dimensions, TextsOrIds, items
 from service.encode.answer import JSON, Array, Each, Encoded
@@ -29,6 +30,9 @@ class EmbeddingsRequest(Wire):
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out. The vector is cut, then scaled to length 1."""
+    truncate: Truncate | None = None
+    """Headlight's own: what happens to an input of more than `max_tokens` tokens: it is refused, or
+    cut on this side; left out or null: `truncate` of GET /info."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""
 
@@ -73,6 +77,8 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     native = Request(
         inputs=items(request.input),
         model=request.model,
+        truncate=request.truncate,
+        counted=False,
         pooled=unit(request.dimensions),
         layout=NUMBERS if request.encoding_format == "float" else BYTES,
     )
@@ -81,8 +87,9 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
 
 def count_usage(encoded: Encoded) -> dict[str, int]:
     """Return a request's usage."""
-    tokens = encoded.usage["tokens"]
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
+    tokens, truncated = encoded.usage["tokens"], encoded.usage.get("truncated")
+    counts = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return counts if truncated is None else counts | {"truncated": truncated}
 
 
 def unit(dimensions: int | None) -> Pooled:

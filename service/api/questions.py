@@ -83,9 +83,9 @@ class ComparisonRequest(Wire):
     prompt_name: PromptName | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each, as
     models for retrieval need it; left out: `default_prompt_name` of GET /info."""
-    truncate: Truncate = "refuse"
+    truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
-    side."""
+    side; left out or null: `truncate` of GET /info."""
     gates: Gates = []
     """Heads to scale or drop, in this request alone, on both sides."""
     sweep: SweepField | None = None
@@ -169,9 +169,9 @@ class MaxsimRequest(Wire):
     ) = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
     left out: `default_prompt_name` of GET /info."""
-    truncate: Truncate = "refuse"
+    truncate: Truncate | None = None
     """What happens to a sequence of more tokens than the checkpoint gives its side: it is refused,
-    or cut on this side."""
+    or cut on this side; left out or null: `truncate` of GET /info."""
     gates: Gates = []
     """Heads to scale or drop, in this request alone, on both sides."""
     encoding: Literal["json", "base64"] = "json"

@@ -6,6 +6,7 @@ Sources of the request: both APIs' references.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, LiteralString
 
 import orjson
@@ -14,6 +15,7 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
+from model.text.tokenizer import Cut
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Ranking, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
@@ -43,6 +45,7 @@ Documents = TypeAliasType(
 )
 
 
+CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
 NO_WEIGHT: LiteralString = "expected weights with a sum above 0"
 DEFAULT = Hybrid()
 
@@ -81,10 +84,11 @@ class RerankRequest(Wire):
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
     """Of Cohere's clients: the tokens of each document that are read, the first ones, without those
     of the query and special ones; left out or null: all that fit."""
-    truncate: bool = True
+    truncate: bool | None = None
     """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
     first, on the side that tokenizer_config.json names, else on the right; false: they are
-    refused. A model of three scores reads each by itself."""
+    refused; left out or null: `auto_truncate` of GET /info. A model of three scores reads each by
+    itself."""
     weights: HybridWeights | None = None
     """How much each score of a model counts that has "sparse" and "multi_vector" in `tasks`; left
     out or null: 0.4, 0.2 and 0.4. Other models refuse them."""
@@ -141,7 +145,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
         texts,
         "documents",
         served,
-        truncate="own" if request.truncate else "refuse",
+        truncate=CUTS[request.truncate],
         model=request.model,
         most_tokens=request.max_tokens_per_doc,
         weights=Hybrid(**dict(request.weights)) if request.weights else None,

@@ -38,11 +38,11 @@ class Cut(Wire):
     """What TEI's routes know of truncation and prompts."""
 
     truncate: bool | None = None
-    """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. null is
-    true."""
+    """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. Left out or
+    null: `auto_truncate` of GET /info, or true with a direction."""
     truncation_direction: Side | None = None
     """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
-    right."""
+    right; with neither field, the one that the service's `--truncate` names, if it does."""
     prompt_name: str | None = None
     """The checkpoint's prompt that goes before each text; left out: its default, where it has
     one."""
@@ -172,13 +172,16 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     return Comparison(request=request)
 
 
-def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[str, Any]:
+def info(
+    own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
+) -> dict[str, Any]:
     """Return what TEI's clients look for in GET /info.
 
     Args:
         own: our own GET /info.
         classes: their names, if the model has any.
         workers: threads that tokenize.
+        auto_truncate: whether an input that is too long is cut where a request does not say.
     """
     limits = own["limits"]
     return {
@@ -192,7 +195,7 @@ def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[s
         "max_batch_tokens": limits["batch_tokens"],
         "max_batch_requests": None,
         "max_client_batch_size": limits["max_sequences"],
-        "auto_truncate": True,
+        "auto_truncate": auto_truncate,
         "tokenization_workers": workers,
         "version": own["versions"]["headlight"],
         "sha": None,
@@ -224,12 +227,12 @@ def problem(refused: Refused, request_id: str) -> Reply:
     return Reply(body, TEI.get(refused.code, refused.status), media_type=JSON)
 
 
-def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut:
-    """Return where a long input is cut: as the request says, else as the checkpoint does."""
+def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut | None:
+    """Return where a long input is cut, "own" as the checkpoint says; None: not said."""
     if truncate is False:
         return "refuse"
     if direction is None:
-        return "own"
+        return "own" if truncate else None
     return "left" if direction in ("Left", "left") else "right"
 
 
@@ -238,6 +241,7 @@ def native(cut: Cut, inputs: str | list[Any], **more: Any) -> Request:
     return Request(
         inputs=items(inputs),
         truncate=side(cut.truncate, cut.truncation_direction),
+        usual="own",
         counted=False,
         prompt_name=cut.prompt_name,
         **more,

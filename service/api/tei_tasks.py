@@ -45,10 +45,11 @@ class CutPair(Wire):
 
     truncate: bool | None = None
     """Whether a text or pair of more than `max_tokens` tokens is cut, of a pair the longer text
-    first; false: it is refused. null is true."""
+    first; false: it is refused. Left out or null: `auto_truncate` of GET /info, or true with a
+    direction."""
     truncation_direction: Side | None = None
     """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
-    right."""
+    right; with neither field, the one that the service's `--truncate` names, if it does."""
 
 
 class PredictParameters(Wire):
@@ -155,6 +156,7 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
                 _item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)
             ],
             truncate=tei.side(request.truncate, request.truncation_direction),
+            usual="own",
             counted=False,
             pooled=False,
             tasks=(Classify(),),

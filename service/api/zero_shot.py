@@ -62,7 +62,7 @@ class ZeroShotRequest(Wire):
     multi_label: bool = False
     """Whether several labels may fit a text, each scored by itself; false: the scores of its labels
     sum to 1."""
-    truncate: Truncate = "refuse"
+    truncate: Truncate | None = None
     """What happens to a text that has more than `max_tokens` tokens with its label and the
     template: it is refused, or cut on this side. The label and the template are never cut."""
     gates: Gates = ()  # type: ignore[assignment]  # pydantic copies a list for each request

@@ -28,7 +28,7 @@ from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import gate, reading, rules
 from service.edge.asked import DEADLINE, Asked, seconds
-from service.edge.encoding import Encoding
+from service.edge.encoding import TRUNCATED, Encoding
 from service.edge.gate import Gate
 from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.reading import Bodies, BodyWorker
@@ -379,7 +379,7 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
         allow_origins=origins,
         allow_methods=("GET", "POST"),
         allow_headers=("Authorization", REQUEST_ID, DEADLINE, EXPECT),
-        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, SPACE, "Retry-After"),
+        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, "Retry-After"),
     )
 
 

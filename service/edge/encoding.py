@@ -17,6 +17,7 @@ from service.encode.space import HEADER as SPACE
 from service.replica import Replica
 
 Handler = Callable[[Asked], Awaitable[Reply]]
+TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 
 
@@ -78,6 +79,8 @@ class Encoding:
                 record.took("serialize", start)
             if "space" in encoded.preamble:
                 reply.add(SPACE, encoded.preamble["space"])
+            if "truncated" in encoded.usage:
+                reply.add(TRUNCATED, str(encoded.usage["truncated"]))
             return reply
 
         return encode

@@ -85,7 +85,8 @@ class Handlers:
         """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
         info, workers = self._replica.info(), len(os.sched_getaffinity(0))
         classes = self._replica.lanes.model.classes
-        return _json({**info, **tei.info(info, classes, workers)})
+        cut = self._replica.settings.truncate != "refuse"
+        return _json({**info, **tei.info(info, classes, workers, auto_truncate=cut)})
 
     async def metrics(self, asked: Asked) -> Reply:
         """Answer GET /metrics: every replica's metrics, or this one's."""

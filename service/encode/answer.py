@@ -88,7 +88,7 @@ class Encoded:
     Args:
         preamble: what every answer says of the model.
         items: one for each input, each made when the answer has come so far, once.
-        usage: what the request took: tokens and more.
+        usage: what the request took: tokens and more; and how many inputs were cut, if some were.
     """
 
     preamble: Mapping[str, Any]

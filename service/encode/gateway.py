@@ -114,7 +114,10 @@ class Gateway:
         preamble, space = self._identity.preamble(request.dtype), self.spaces.of(request)
         if space is not None:
             preamble["space"] = space
-        return Encoded(preamble, items, _usage(plan, price, timing))
+        usage = _usage(plan, price, timing)
+        if truncated := sum([work.truncated for work in plan.works]):
+            usage["truncated"] = truncated
+        return Encoded(preamble, items, usage)
 
     async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
@@ -151,7 +154,7 @@ def _kind(request: Request) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
-def _usage(plan: Plan, price: Price, timing: Timing) -> Mapping[str, Any]:
+def _usage(plan: Plan, price: Price, timing: Timing) -> dict[str, Any]:
     return {
         "tokens": plan.tokens,
         "attention_bytes": price.parts.get("attention", 0),

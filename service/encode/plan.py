@@ -272,7 +272,7 @@ class Planner:
             try:
                 works += await self._reader.read(
                     some,
-                    request.truncate,
+                    request.truncate or self._settings.truncate or request.usual,
                     deadline,
                     facts=facts,
                     outputs=outputs,

@@ -270,6 +270,8 @@ class Request:
 
     Args:
         model: its name as the client expects it; None: any.
+        truncate: what happens to a sequence that is too long; None: as the service is set.
+        usual: the same where the service is not set either, by the custom of the API.
         counted: whether the answer says how long texts are that are cut.
         prompt_name: of what goes before each text; None: the checkpoint's default.
         role: the side of a late interaction or of a search that inputs are read for.
@@ -289,7 +291,8 @@ class Request:
 
     inputs: Sequence[Input]
     model: str | None = None
-    truncate: Cut = "refuse"
+    truncate: Cut | None = None
+    usual: Cut = "refuse"
     counted: bool = True
     prompt_name: str | None = None
     role: Side | None = None

@@ -253,9 +253,9 @@ class EncodeRequest(Wire):
     """The model you expect; another name than the served one is refused."""
     inputs: Inputs
     """What to encode: 1 to `max_sequences` texts, pairs, token ids and embeddings, mixed."""
-    truncate: Truncate = "refuse"
+    truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
-    side."""
+    side; left out or null: `truncate` of GET /info."""
     pooled: Annotated[
         Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
         Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>"),

@@ -83,6 +83,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     outputs, parameters = _outputs(request), request.parameters
     native = Request(
         inputs=read_inputs(request.inputs, data, served.most_sequences),
+        counted=False,
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
         layers=_hidden(parameters, served.layers) if LAYERS in outputs else [],

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from model.config import EncoderConfig
+from model.text.tokenizer import Truncate
 from service.api.teaching.mechanism import Mixture, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
@@ -36,6 +37,7 @@ class Lessons:
         head: what every answer says about the model.
         most_bytes: of the arrays in an answer.
         plain: whether the layers multiply as the steps say; those of int8 do not.
+        truncate: what happens to a text that is too long where the request does not say.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Lessons:
         admission: Admission,
         most_bytes: int,
         plain: bool = True,
+        truncate: Truncate = "refuse",
     ) -> None:
         self._head, self._reader, self._most_bytes, self._plain = head, reader, most_bytes, plain
         self._admission, self._worker = admission, admission.lessons
+        self._truncate: Truncate = truncate
 
     def read_attend(self, body: bytes) -> Mixture:
         """Read a request of POST /v1/attend.
@@ -116,7 +120,7 @@ class Lessons:
         try:
             (text,) = await self._reader.read(
                 [request.plain()],
-                request.truncate,
+                request.truncate or self._truncate,
                 deadline,
                 facts=True,
                 outputs=outputs,

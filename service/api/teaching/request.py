@@ -85,9 +85,9 @@ class ExplainRequest(Wire):
     """Whether to answer `parameters` too: the weights that make q, k, v, the attention's output
     and the norms. Refused where they are more than an answer may hold, as those of large models
     are."""
-    truncate: Truncate = "refuse"
+    truncate: Truncate | None = None
     """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
-    side."""
+    side; left out or null: `truncate` of GET /info."""
 
     def plain(self) -> Input:
         """Return the text as encode/ knows it."""
