@@ -130,6 +130,7 @@ class MultiHeadAttention:
             and bias (3 * width,) or None.
         output: weight (width, heads * head_dim) of W^O and bias (width,) or None.
         heads: of queries; of keys and of values there may be fewer.
+        score_width: what divides scores is its root; None: that of head_dim.
         norms: of queries and keys.
         rotation: turns queries and keys by their position.
         reach: how far a query looks.
@@ -143,6 +144,7 @@ class MultiHeadAttention:
         heads: int,
         kernels: Kernels,
         *,
+        score_width: float | None = None,
         norms: HeadNorms | None = None,
         rotation: Rotation | None = None,
         reach: Reach = EVERYWHERE,
@@ -154,7 +156,7 @@ class MultiHeadAttention:
         shared = (len(qkv[0]) // self.head_dim - heads) // 2
         self.parts, self.sharing = [heads, shared, shared], heads // shared
         terms = 1 if distances is None else 1 + distances.terms
-        self.scale = 1 / math.sqrt(self.head_dim * terms)
+        self.scale = 1 / math.sqrt((score_width or self.head_dim) * terms)
         self.norms, self.rotation, self.reach, self.distances = norms, rotation, reach, distances
 
     def __call__(

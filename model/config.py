@@ -92,7 +92,11 @@ class EncoderConfig:
         pre_norm: normalise before each block and once at the end, rather than after each.
         first_norm: before the first block too; else it reads the embeddings as they are.
         head_norm: of each head's queries and keys, before any rotation.
+        block_norm: of what each block makes, before it is added.
         norm: which kind all norms are.
+        norm_from_one: their weights are stored as what they have more than 1.
+        embedding_scale: what the word embeddings are multiplied by when they are looked up.
+        score_width: what divides scores is its root; None: that of a head's channels.
         biases: the linears that have one, of LINEARS; query, key and value are alike in this, as
             gate and up are.
         norm_bias: of the norms.
@@ -130,7 +134,11 @@ class EncoderConfig:
     pre_norm: bool = False
     first_norm: bool = False
     head_norm: bool = False
+    block_norm: bool = False
     norm: Norm = "layer"
+    norm_from_one: bool = False
+    embedding_scale: float = 1.0
+    score_width: float | None = None
     biases: tuple[str, ...] = LINEARS
     norm_bias: bool = True
     activation: Activation = "gelu"

@@ -22,7 +22,7 @@ from torch import Tensor
 from model.attention import MultiHeadAttention
 from model.config import Activation
 from model.encoder import Encoder, Layer
-from model.kernels import FUSED_NAMES, Linear
+from model.kernels import FUSED_NAMES, Linear, NormedLinear
 
 # The share of a channel's range that its weights take over, where 1 gives all channels the same
 # range; of 0.65 to 0.85 the one of the highest cosines (docs/decisions/0028-int8.md)
@@ -42,7 +42,7 @@ class Site(NamedTuple):
     """
 
     name: str
-    owner: MultiHeadAttention | Layer
+    owner: MultiHeadAttention | Layer | NormedLinear
     attribute: str
     room: float = 1.0
 
@@ -61,9 +61,16 @@ def sites(encoder: Encoder) -> Iterator[Site]:
     """Yield every linear of the layers, in the order in which a pass first meets them."""
     for index, layer in enumerate(dict.fromkeys(encoder.layers)):  # ALBERT's are all one
         yield Site(f"layer {index}, queries, keys and values", layer.attention, "project")
-        yield Site(f"layer {index}, attention output", layer.attention, "output", ROOM)
+        yield _inner(Site(f"layer {index}, attention output", layer.attention, "output", ROOM))
         yield Site(f"layer {index}, feed-forward up", layer, "up")
-        yield Site(f"layer {index}, feed-forward down", layer, "down")
+        yield _inner(Site(f"layer {index}, feed-forward down", layer, "down"))
+
+
+def _inner(site: Site) -> Site:
+    """Return the linear alone of one whose outputs are normalised."""
+    if isinstance(site.linear, NormedLinear):
+        return site._replace(owner=site.linear, attribute="linear")
+    return site
 
 
 class Ranged:

@@ -116,6 +116,26 @@ def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tens
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
+class NormedLinear:
+    """A linear whose outputs are normalised before they are added to anything."""
+
+    def __init__(self, linear: Linear, norm: Affine, eps: float, kind: Norm) -> None:
+        self.linear, self.norm, self.eps, self.kind = linear, norm, eps, kind
+        self.bias = linear.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return normalise(self.linear(x), self.norm, self.eps, self.kind)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        return ACTIVATIONS[activation](self(x))
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self(x).add_(residual)
+
+    def weight(self) -> Tensor:
+        return self.linear.weight()
+
+
 def attend_plain(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

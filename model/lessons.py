@@ -35,6 +35,7 @@ What some families do differently:
     disentangled     and so are products of content and distance; then sqrt(terms head_dim) divides
     windowed         scores beyond the window are -inf; a decoder's, of all keys after the query
     normalised       each head's q and k are shown by their RMSNorm, before any rotation
+    normed blocks    projected and feed_forward are what is added, after a norm of their own
     shared keys      k and v are shown once for each head that reads them
     gated            feed_forward = (activation(normed W_g + b_g) * (normed W_1 + b_1)) W_2 + b_2
 """
@@ -47,7 +48,7 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Affine, Linear
+from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear, normalise
 from model.positions import buckets, hidden
 
 
@@ -151,7 +152,8 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
                                                           before any rotation
             q_norm, k_norm                                the weights of their norms, (head_dim,)
             projected = concat @ projected.weight + projected.bias
-                                                          (width, width) and (width,)
+                                                          (heads * head_dim, width) and (width,);
+                                                          projected_norm: of what is added
             normed, output, entered                       each norm's weight and bias, (width,)
 
         without what the family lacks. The feed-forward block's are left out: they are twice as
@@ -181,6 +183,8 @@ def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
     if attention.norms is not None:
         for name, norm in (("q_norm", attention.norms.query), ("k_norm", attention.norms.key)):
             named |= _named(name, *norm)
+    if isinstance(output, NormedLinear):
+        named |= _named("projected_norm", *output.norm)
     return named | _named("projected", output.weight().T, output.bias)
 
 
@@ -229,7 +233,11 @@ def _feed_forward(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _linear(linear: Linear, x: Tensor) -> Tensor:
-    """Return x W^T + b, from the weights as plain rows."""
+    """Return x W^T + b, from the weights as plain rows, and normalised where that is added."""
+    if isinstance(linear, NormedLinear):
+        weight, shift = linear.norm
+        norm = weight.float(), None if shift is None else shift.float()
+        return normalise(_linear(linear.linear, x), norm, linear.eps, linear.kind)
     bias = None if linear.bias is None else linear.bias.float()
     return F.linear(x, linear.weight().float(), bias)
 

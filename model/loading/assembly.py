@@ -11,7 +11,7 @@ from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
 from model.disentangled import Distances, project, rows
 from model.encoder import Blend, Embeddings, Encoder, Layer
-from model.kernels import Affine, Kernels, normalise
+from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
 from model.positions import Rope, Rotation, sinusoids
 
 SEED = 0  # of weights drawn at random
@@ -50,6 +50,8 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         norms |= {f"layers.{i}.feed_forward_norm": width}
         if i or config.first_norm or not config.pre_norm:
             norms |= {f"layers.{i}.attention_norm": width}
+        if config.block_norm:
+            norms |= {f"layers.{i}.{name}_norm": width for name in ("output", "down")}
         if config.head_norm:
             norms |= {f"layers.{i}.{name}_norm": config.head_dim for name in ("query", "key")}
     shapes |= {f"{name}.weight": shape for name, shape in linears.items()}
@@ -84,7 +86,10 @@ class _Source:
 
     def norm(self, name: str) -> Affine:
         bias = self.tensor(f"{name}.bias") if self.config.norm_bias else None
-        return self.tensor(f"{name}.weight"), bias
+        weight = self.weights(f"{name}.weight")
+        if self.config.norm_from_one:
+            weight = weight.float() + 1
+        return weight.to(self.device, self.dtype, copy=True), bias
 
     def _rows(self, names: Iterable[str], kind: str) -> Tensor:
         rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])
@@ -129,6 +134,8 @@ def build(
 
 def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     config, word = source.config, source.tensor("word.weight")
+    if config.embedding_scale != 1:
+        word *= torch.tensor(config.embedding_scale).to(word)
     position = source.tensor("position.weight") if config.positions == "learned" else None
     if config.kinds and position is not None:  # one row for every token, whatever its place
         position += source.tensor("kinds.weight")[0]
@@ -180,18 +187,23 @@ def _layer(
         source.linear(f"{own}.output"),
         config.heads,
         kernels,
+        score_width=config.score_width,
         norms=_head_norms(source, own) if config.head_norm else None,
         rotation=rotations[config.ropes[i]] if config.ropes else None,
         reach=config.reach(i),
         distances=distances(own) if distances else None,
     )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
+    down: Linear = kernels.linear(*source.linear(f"{own}.down"))
+    if config.block_norm:
+        attention.output = _normed(source, attention.output, f"{own}.output_norm")
+        down = _normed(source, down, f"{own}.down_norm")
     bare = config.pre_norm and not config.first_norm and i == 0
     return Layer(
         config,
         attention,
         up=kernels.linear(*source.linear(*up)),
-        down=kernels.linear(*source.linear(f"{own}.down")),
+        down=down,
         attention_norm=None if bare else source.norm(f"{own}.attention_norm"),
         feed_forward_norm=source.norm(f"{own}.feed_forward_norm"),
     )
@@ -200,6 +212,10 @@ def _layer(
 def _head_norms(source: _Source, own: str) -> HeadNorms:
     query, key = (source.norm(f"{own}.{name}_norm") for name in ("query", "key"))
     return HeadNorms(query, key, source.config.norm_eps, source.config.norm)
+
+
+def _normed(source: _Source, linear: Linear, name: str) -> NormedLinear:
+    return NormedLinear(linear, source.norm(name), source.config.norm_eps, source.config.norm)
 
 
 def draw(config: EncoderConfig) -> dict[str, Tensor]:

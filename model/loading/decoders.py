@@ -3,13 +3,20 @@
 As in configs.py: what the encoder would not compute exactly is refused by name.
 """
 
-from model.config import EncoderConfig
-from model.loading.configs import read_activation, read_sizes
-from model.loading.ropes import Config, only, single_rope
+import math
 
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.loading.configs import read_activation, read_sizes
+from model.loading.ropes import Config, number, only, read_rope, read_stated, single_rope
+from model.positions import Rope
+
+EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # Gemma's kinds of layer
+LOCAL_BUT = 6  # of its layers, every sixth looks everywhere, where its config is silent
+THETAS_OF_GEMMA = {EVERYWHERE: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}  # too
 PROJECTIONS = ("query", "key", "value", "output")
 THETA_OF_QWEN3 = 10_000.0  # where its config is silent
-HEAD_OF_QWEN3 = 128  # likewise
+HEAD_OF_QWEN3, HEAD_OF_GEMMA = 128, 256  # likewise
 
 
 def qwen3(config: Config) -> EncoderConfig:
@@ -36,3 +43,67 @@ def qwen3(config: Config) -> EncoderConfig:
         ropes=(single_rope(config, THETA_OF_QWEN3),) * sizes["layers"],
         causal=True,
     )
+
+
+def gemma3(config: Config) -> EncoderConfig:
+    """Read Gemma 3, EmbeddingGemma's: two rotary bases, windows, and norms around each block."""
+    only(config, attn_logit_softcapping=None)
+    sizes, kinds = read_sizes(config, norm_eps="rms_norm_eps"), _kinds_of_gemma(config)
+    causal, ropes = not config.get("use_bidirectional_attention", False), _ropes_of_gemma(config)
+    # its code counts the token itself; of a window to both sides the config says the sum
+    look = config["sliding_window"]
+    if LOCAL in kinds and (type(look) is not int or look < 1):
+        raise CheckpointError(f"not supported: sliding_window {look!r}")
+    window = (look - 1 if causal else look // 2) if LOCAL in kinds else None
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        key_heads=config["num_key_value_heads"],
+        head_size=config.get("head_dim", HEAD_OF_GEMMA),
+        positions="rotary",
+        embedding_norm=False,
+        pre_norm=True,
+        first_norm=True,
+        head_norm=True,
+        block_norm=True,
+        norm="rms",
+        norm_from_one=True,
+        embedding_scale=math.sqrt(sizes["width"]),
+        score_width=number(config, "query_pre_attn_scalar"),
+        biases=PROJECTIONS if config.get("attention_bias", False) else (),
+        norm_bias=False,
+        activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
+        gated=True,
+        ropes=tuple(ropes[kind] for kind in kinds),
+        windows=tuple(window if kind == LOCAL else None for kind in kinds),
+        causal=causal,
+    )
+
+
+def _kinds_of_gemma(config: Config) -> list[str]:
+    """Read which layers look everywhere."""
+    every, layers = config.get("sliding_window_pattern", LOCAL_BUT), config["num_hidden_layers"]
+    kinds = config.get("layer_types")
+    if kinds is None:
+        if type(every) is not int or every < 1:
+            raise CheckpointError(f"not supported: sliding_window_pattern {every!r}")
+        return [LOCAL if (layer + 1) % every else EVERYWHERE for layer in range(layers)]
+    if not isinstance(kinds, list) or not {*map(str, kinds)} <= {EVERYWHERE, LOCAL}:
+        raise CheckpointError(f"not supported: layer_types {kinds!r}")
+    return kinds
+
+
+def _ropes_of_gemma(config: Config) -> dict[str, Rope]:
+    """Read the rotary angles by kind of layer; an older name counts where the newer is silent."""
+    stated, over = read_stated(config, "rope_parameters") or {}, read_stated(config, "rope_scaling")
+    if others := stated.keys() - THETAS_OF_GEMMA.keys():
+        named = ", ".join(sorted(others))
+        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
+    ropes = {kind: dict(read_stated(stated, kind) or {}) for kind in THETAS_OF_GEMMA}
+    ropes[EVERYWHERE] |= over or {}
+    for rope in ropes.values():
+        only(rope, truncate=None)  # of one kind of layer, where transformers does not look for it
+    return {
+        kind: read_rope(config, ropes[kind], config.get(key, theta))
+        for kind, (key, theta) in THETAS_OF_GEMMA.items()
+    }

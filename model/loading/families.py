@@ -146,6 +146,12 @@ QWEN3 = {
     "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
     "final_norm": "norm",
 }
+GEMMA3 = {
+    **QWEN3,
+    "layers.{i}.output_norm": "layers.{i}.post_attention_layernorm",
+    "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
+    "layers.{i}.down_norm": "layers.{i}.post_feedforward_layernorm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,7 @@ FAMILIES = {
     "jina_embeddings_v3": Family(configs.jina, (JINA_HUB, JINA), ("roberta.",)),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
     "qwen3": Family(decoders.qwen3, (QWEN3,), ("model.",)),
+    "gemma3_text": Family(decoders.gemma3, (GEMMA3,), ("model.",)),
 }
 
 

@@ -240,6 +240,7 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "gte": "XLMRobertaTokenizer",
     "new": "XLMRobertaTokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "gemma3_text": "GemmaTokenizer",
 }
 KINDS: dict[str, Kind] = {
     "BertTokenizer": "bert",
@@ -253,6 +254,7 @@ KINDS: dict[str, Kind] = {
     "AlbertTokenizer": "albert",
     "DebertaV2Tokenizer": "deberta-v2",
     "Qwen2Tokenizer": "qwen2",
+    "GemmaTokenizer": "gemma",
     **dict.fromkeys(GENERIC, "file"),
 }
 SENTENCEPIECE = ("xlm-roberta", "camembert", "albert", "deberta-v2")  # kinds
@@ -280,6 +282,8 @@ def read_class(
             raise CheckpointError(f"{lacking}; {MEND}")
         return GENERIC[0]  # a family without a class has its file read as it is, whatever is named
     name = named.removesuffix("Fast") if isinstance(named, str) else named
+    if made and name == "GemmaTokenizer":
+        raise CheckpointError(f"{TOKENIZER} is missing, and a {name} is not made here; {MEND}")
     if not isinstance(name, str) or name not in KINDS:
         known = ", ".join(sorted({*KINDS} - {*GENERIC[1:]}))
         raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")

@@ -39,7 +39,7 @@ class Stack:
         if attention.distances is not None:
             raise NotImplementedError("it has no scores by content and distance")
         if attention.sharing > 1 or attention.norms or config.norm == "rms" or config.causal:
-            raise NotImplementedError("it computes encoders, and this is a decoder")
+            raise NotImplementedError("it computes no layers of decoders")
         self._stack = operator(
             attention.heads,
             attention.head_dim,

@@ -27,11 +27,13 @@ Kind = Literal[
     "albert",
     "deberta-v2",
     "qwen2",
+    "gemma",
 ]
 Mark = str | AddedToken  # a special token, or one and how it is found in texts
 Special = Mapping[str, Mark]  # the special tokens that a tokenizer has, by name
 
 MARKS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+UNSAID = ("sep", "cls")  # by Gemma's class
 _BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
 _DEBERTA: tuple[Mark, ...] = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
@@ -46,6 +48,7 @@ OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "albert": dict(zip(MARKS, _ALBERT, strict=True)),
     "deberta-v2": dict(zip(MARKS, _DEBERTA, strict=True)),
     "qwen2": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+    "gemma": {name: f"<{name.removesuffix('_token')}>" for name in MARKS if name[:3] not in UNSAID},
 }
 SPACE = "\u2581"  # how SentencePiece writes a space
 CAMEMBERT = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
@@ -58,6 +61,7 @@ READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json mus
     "albert": models.Unigram,
     "deberta-v2": models.Unigram,
     "qwen2": models.BPE,
+    "gemma": models.BPE,
 }
 
 
@@ -236,6 +240,21 @@ def _qwen2(file: Library, rules: Rules, special: Special) -> Library:
     return library
 
 
+def _gemma(file: Library, rules: Rules, special: Special) -> Library:
+    model = _plain_bpe(file)
+    model.unk_token = needed(special, "unk_token")
+    model.fuse_unk = model.byte_fallback = True
+    library = Library(model)
+    library.normalizer = normalizers.Replace(" ", SPACE)
+    library.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    library.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    if file.post_processor is not None:
+        library.post_processor = file.post_processor
+    return library
+
+
 def _plain_bpe(file: Library) -> models.BPE:
     """Return a file's pairs of bytes that are merged, without its own rules."""
     model: models.BPE = file.model
@@ -402,6 +421,7 @@ MAKERS: dict[Kind, Callable[[Library, Rules, Special], Library]] = {
     "albert": _unigram,
     "deberta-v2": _deberta,
     "qwen2": _qwen2,
+    "gemma": _gemma,
 }
 FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "file": _frame_of_file,
@@ -413,4 +433,5 @@ FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "albert": _frame_of_albert,
     "deberta-v2": _frame_of_bert,
     "qwen2": _frame_of_file,
+    "gemma": _frame_of_file,
 }

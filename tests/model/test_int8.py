@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model import int8, kernels
 from model.int8 import Int8Linear
-from model.kernels import ACTIVATIONS
+from model.kernels import ACTIVATIONS, NormedLinear
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.native import agreement, library, stack
@@ -52,6 +52,27 @@ def reference(made: Int8Linear, rows: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = sums.astype(np.float32) * made.scales.numpy()
     found += made.folded.numpy()
     return found
+
+
+@pytest.mark.vnni
+def test_a_linear_that_is_normalised_behind_keeps_its_norm() -> None:
+    """Gemma's: the product alone becomes int8's, and states stay close to float32's."""
+    config = replace(BERT, pre_norm=True, first_norm=True, block_norm=True, norm="rms")
+    encoder = made(replace(config, norm_bias=False))
+    ids = [Sequence([5 + i for i in range(n)], [0] * n) for n in (7, 23, 40)]
+
+    def run() -> Tensor:
+        packed = encoder.pack(ids)
+        return encoder(packed).last[: packed.groups[-1].rows.stop]
+
+    with torch.inference_mode():
+        before = run()
+        int8.quantise(encoder, run)
+        after = run()
+
+    assert isinstance(encoder.layers[0].attention.output, NormedLinear)
+    assert all(isinstance(site.linear, Int8Linear) for site in int8.sites(encoder))
+    assert torch.cosine_similarity(before, after).min() > 0.99
 
 
 @pytest.mark.vnni

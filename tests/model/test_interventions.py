@@ -27,10 +27,10 @@ OUTPUTS = {
     "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention.dense",
     "gte": "layers.{}.self_attn.o_proj",
     "modernbert": "layers.{}.attn.Wo",
-    "qwen3": "layers.{}.self_attn.o_proj",
+    **dict.fromkeys(("qwen3", "gemma3_text"), "layers.{}.self_attn.o_proj"),
 }
 BERTS = "encoder.layer.{}.attention.output.dense"
-LOOPED = ("deberta-v2", "qwen3")  # which the compiled operator does not compute
+LOOPED = ("deberta-v2", "qwen3", "gemma3_text")  # which the compiled operator does not compute
 SOME = ("bert", "roberta", "distilbert", "mpnet", "gte", "modernbert", "electra", *LOOPED)
 Edit = Callable[[Tensor], object]  # of one layer's mixed values, (tokens, width)
 

@@ -43,7 +43,17 @@ CLOSE = 2e-5  # to transformers, whatever the dialect
 SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
 # one without types among them
-QUICK = ("electra", "roberta", "distilbert", "mpnet", "deberta-v2", "gte", "modernbert", "qwen3")
+QUICK = (
+    "electra",
+    "roberta",
+    "distilbert",
+    "mpnet",
+    "deberta-v2",
+    "gte",
+    "modernbert",
+    "qwen3",
+    "gemma3_text",
+)
 
 TEXT = "A dog ate the food because it was hungry"
 OTHER = "Why?"
@@ -77,6 +87,7 @@ BERT = Frame(("[PAD]", "[UNK]", "[CLS]", "[SEP]"), "[CLS] $A [SEP] $B:1 [SEP]:1"
 ROBERTA = Frame(("<s>", "<pad>", "</s>", "<unk>"), "<s> $A </s> </s> $B </s>")
 ALBERT = Frame(("<pad>", "<unk>", "[CLS]", "[SEP]"), "[CLS] $A [SEP] $B [SEP]")
 QWEN2 = Frame(("<|endoftext|>", "<pad>", "<unk>"), "$A <|endoftext|> $B <|endoftext|>")
+GEMMA = Frame(("<pad>", "<eos>", "<bos>", "<unk>"), "<bos> $A <eos> $B <eos>")
 ROBERTA_OF_TWO_TYPES = Frame(ROBERTA.marks, "<s> $A </s> </s> $B:1 </s>:1")
 
 
@@ -257,6 +268,22 @@ FAMILIES = {
             head_dim=10,
         ),
     ),
+    "gemma3_text": Family(
+        "Gemma3Text",
+        "pieces with bytes",
+        GEMMA,
+        sizes(
+            *(3, 6, 9, 41, 113),
+            hidden_activation="gelu_pytorch_tanh",
+            rms_norm_eps=7e-6,
+            num_key_value_heads=3,
+            head_dim=10,
+            query_pre_attn_scalar=13,
+            sliding_window=14,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            use_bidirectional_attention=True,
+        ),
+    ),
 }
 
 
@@ -273,7 +300,8 @@ def drawn(family: Family) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = parameter.dim() == 1 and name.endswith("weight")  # around 1
-            parameter.copy_(torch.randn_like(parameter) * SPREAD + norm)
+            own = norm and family.frame is not GEMMA  # which stores them around 0
+            parameter.copy_(torch.randn_like(parameter) * SPREAD + own)
     return model
 
 
@@ -290,6 +318,10 @@ def trained(family: Family) -> Tokenizer:
         library = Tokenizer(models.BPE())
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         how["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(special_tokens=list(frame.marks), **how)
+    elif family.words == "pieces with bytes":
+        library = Tokenizer(models.BPE(unk_token=unknown, byte_fallback=True, fuse_unk=True))
+        library.normalizer = normalizers.Replace(" ", "\u2581")
         trainer = trainers.BpeTrainer(special_tokens=list(frame.marks), **how)
     else:
         library = Tokenizer(models.Unigram())

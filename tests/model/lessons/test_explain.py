@@ -64,21 +64,30 @@ KINDS = {
         activation="gelu",
         windows=(None, WINDOW, WINDOW),
     ),
-    "qwen3": replace(
-        ROTARY,
-        heads=2 * HEADS,
-        key_heads=2,
-        head_size=HEAD,
-        pre_norm=True,
-        first_norm=True,
-        head_norm=True,
-        norm="rms",
-        norm_bias=False,
-        embedding_norm=False,
-        types=0,
-        causal=True,
-    ),
 }
+KINDS["qwen3"] = replace(
+    ROTARY,
+    heads=2 * HEADS,
+    key_heads=2,
+    head_size=HEAD,
+    pre_norm=True,
+    first_norm=True,
+    head_norm=True,
+    norm="rms",
+    norm_bias=False,
+    embedding_norm=False,
+    types=0,
+    causal=True,
+)
+KINDS["gemma3_text"] = replace(
+    KINDS["qwen3"],
+    block_norm=True,
+    norm_from_one=True,
+    embedding_scale=WIDTH**0.5,
+    score_width=11,
+    windows=(None, WINDOW, WINDOW),
+    causal=False,
+)
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 

@@ -1,5 +1,6 @@
-"""Decoders as embedders: every form of Qwen3's config, its folder of sentence-transformers."""
+"""Decoders as embedders: every form of Qwen3's config and of Gemma's, their folders as saved."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +19,26 @@ from model.loading import checkpoint, families
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
+from model.maps.units import divide
 from model.native import library
 from model.native.stack import Stack
 from model.packing import Sequence
 from model.pooling import pool
+from model.similarity import Linear
 from tests import decoders
-from tests.model.loading.test_families import BATCH, CPU, MOST, furthest, inputs, moved, theirs
+from tests.model.loading.test_families import (
+    BATCH,
+    CPU,
+    MOST,
+    WINDOW,
+    furthest,
+    inputs,
+    moved,
+    theirs,
+)
 from tests.model.loading.test_families import saved as reread
 
-FAMILY = "qwen3"
+FAMILY, GEMMA = "qwen3", "gemma3_text"
 LONG = 3 * TILE + 5
 TEXTS = [
     "A dog ate the food because it was hungry",
@@ -110,7 +122,7 @@ def test_the_compiled_pass_says_that_it_computes_no_decoder(small: Model) -> Non
         operator = library.load()
     except library.Missing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
-    with pytest.raises(NotImplementedError, match="this is a decoder"):
+    with pytest.raises(NotImplementedError, match="no layers of decoders"):
         Stack(small.encoder, operator)
 
 
@@ -251,3 +263,143 @@ def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedd
     save_file(renamed | {"lm_head.weight": torch.zeros(520, 48)}, path)
 
     assert torch.equal(vectors(load(tmp_path), ""), vectors(load(embedder), ""))
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as sentence-transformers saves EmbeddingGemma."""
+    plain, folder = (tmp_path_factory.mktemp(name) for name in ("plain", "gemma"))
+    return decoders.embedding_gemma(plain, folder)
+
+
+@pytest.mark.parametrize("dimensions", [None, 20], ids=["whole", "cut"])
+@pytest.mark.parametrize("name", [None, "query", "document"])
+def test_embedding_gemma_gives_the_librarys_vectors(
+    gemma: Path, name: str | None, dimensions: int | None
+) -> None:
+    """The mean through two Dense layers, alone there, with its prompts and cut."""
+    peer = SentenceTransformer(str(gemma), device="cpu", truncate_dim=dimensions)
+    alone = [peer.encode(text, prompt_name=name, convert_to_tensor=True) for text in TEXTS]
+    expected = torch.nn.functional.normalize(torch.stack(alone), dim=1)
+    ours = load(gemma)
+
+    found = vectors(ours, ours.prompts.find(name), dimensions)
+
+    assert (found - expected).abs().max() <= 1e-5
+    assert ours.tokenizer([(TEXTS[1],)], 99)[0].tokens[0] == "<bos>"
+
+
+@torch.inference_mode()
+def test_embedding_gemmas_likeness_is_a_sum_over_pairs_of_tokens(gemma: Path) -> None:
+    """Its Dense layers are linear: the shares add up to the cosine."""
+    model = load(gemma)
+    read = model.tokenizer([(text,) for text in TEXTS[:2]], 99)
+    packed = model.encoder.pack([Sequence(one.token_ids) for one in read])
+    last = model.encoder(packed).last
+    linear, rows = Linear(model.pooling), [packed.rows(i) for i in (0, 1)]
+    sides = [linear.side(last[each], divide(each.stop - each.start)) for each in rows]
+
+    shares = linear.shares(*sides)
+
+    one, other = (pool(last[each], model.pooling) for each in rows)
+    total = sum(float(block.sum()) for block in shares.blocks())
+    assert total + shares.bias == pytest.approx(float(one @ other), abs=1e-6)
+
+
+GEMMAS: dict[str, dict[str, Any]] = {
+    "causal": {"use_bidirectional_attention": False, "sliding_window": WINDOW},
+    "causal, of whole windows": {"use_bidirectional_attention": False, "sliding_window": 1},
+    "an odd window": {"sliding_window": 2 * WINDOW + 1},
+    "everywhere": {"layer_types": ["full_attention"] * 4, "sliding_window": 2},
+    "nowhere": {"layer_types": ["sliding_attention"] * 4},
+    "by a pattern": {"layer_types": None},
+    "biases": {"attention_bias": True},
+}
+
+
+@pytest.mark.parametrize("form", GEMMAS.values(), ids=GEMMAS)
+def test_every_form_of_gemma_is_theirs(tmp_path: Path, form: dict[str, Any]) -> None:
+    """States and maps of the longest sequence; and bits do not follow from the batch."""
+    reference = theirs(GEMMA, **form)
+    ours = reread(reference, tmp_path)
+
+    assert furthest(reference, ours, GEMMA, "ids", MOST) <= 1e-5
+    assert moved(ours, [inputs(GEMMA, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_windows_of_gemma_reach_across_tiles(tmp_path: Path, causal: bool) -> None:
+    """To one side or to both."""
+    lengths = (TILE, TILE + 1, LONG)
+    form = {"use_bidirectional_attention": not causal, "sliding_window": TILE + 3}
+    reference = theirs(GEMMA, max_position_embeddings=LONG, **form)
+    ours = reread(reference, tmp_path)
+
+    assert max(furthest(reference, ours, GEMMA, "ids", n) for n in lengths) <= 1e-5
+    assert moved(ours, [inputs(GEMMA, "ids", n, reference)[0] for n in lengths]) == 0
+
+
+def test_the_published_config_of_embedding_gemma_is_read() -> None:
+    """As the hub has it, with older names of its angles."""
+    config = families.read_config(
+        {
+            "model_type": "gemma3_text",
+            "architectures": ["Gemma3TextModel"],
+            "_sliding_window_pattern": 6,
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 768,
+            "intermediate_size": 1152,
+            "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 4,
+            "max_position_embeddings": 2048,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 1,
+            "query_pre_attn_scalar": 256,
+            "rms_norm_eps": 1e-06,
+            "rope_local_base_freq": 10000.0,
+            "rope_scaling": None,
+            "rope_theta": 1000000.0,
+            "sliding_window": 512,
+            "use_bidirectional_attention": True,
+            "vocab_size": 262144,
+        }
+    )[0]
+
+    assert [config.reach(layer) for layer in (4, 5)] == [(256, 256), (None, None)]
+    assert [config.ropes[layer].theta for layer in (4, 5)] == [1e4, 1e6]
+
+
+WRONG = {
+    "capped scores": ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping 30.0"),
+    "no window": ({"sliding_window": None}, "sliding_window None"),
+    "no scale": ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0"),
+    "another kind of layer": ({"layer_types": ["chunked_attention"] * 4}, "layer_types "),
+    "no pattern": ({"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern 0"),
+    "angles for all": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        "rope_parameters for other layer_types: rope_theta, rope_type",
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "told"), WRONG.values(), ids=WRONG)
+def test_what_gemma_does_and_is_not_computed_is_refused(keys: dict[str, Any], told: str) -> None:
+    """By name, in one line."""
+    config = {**theirs(GEMMA).config.to_dict(), **keys}
+
+    with pytest.raises(CheckpointError, match=f"not supported: {re.escape(told)}"):
+        families.read_config(config)
+
+
+def test_a_gemma_without_its_tokenizer_file_is_refused(gemma: Path, tmp_path: Path) -> None:
+    """transformers makes none of a vocabulary either."""
+    shutil.copytree(gemma, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.json")
+
+    with pytest.raises(CheckpointError, match="tokenizer.json is missing, and a GemmaTokenizer"):
+        load(tmp_path)

@@ -63,6 +63,7 @@ class Made:
     model: str
     sizes: dict[str, Any]
     activation: str = "hidden_act"  # the key that names it
+    norms: float = 1.0  # what the weights of norms are around
 
 
 FAMILIES = {
@@ -119,6 +120,22 @@ FAMILIES = {
             "head_dim": 14,
         },
     ),
+    "gemma3_text": Made(
+        "Gemma3TextConfig",
+        "Gemma3TextModel",
+        {
+            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 14,
+            "query_pre_attn_scalar": 11,
+            "sliding_window": 2 * WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "use_bidirectional_attention": True,
+        },
+        activation="hidden_activation",
+        norms=0.0,
+    ),
 }
 NOMIC_HUB = {  # as the hub's own code spells it
     "model_type": "nomic_bert",
@@ -147,7 +164,7 @@ def theirs(family: str, **choices: object) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = parameter.dim() == 1 and name.endswith("weight")  # around 1, so that states are
-            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm)
+            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm * made.norms)
     return model
 
 
@@ -415,6 +432,8 @@ def special(config: EncoderConfig) -> str:
         f"{config.key_heads} heads of keys to {config.heads} of queries": bool(config.key_heads),
         "norms of queries and keys": config.head_norm,
         "RMSNorm": config.norm == "rms",
+        "norms behind each block": config.block_norm,
+        "scaled word embeddings": config.embedding_scale != 1,
         "causal": config.causal,
         "two rotary bases": len(set(config.ropes)) == 2,
         "local windows": any(config.windows),

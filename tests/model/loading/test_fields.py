@@ -26,7 +26,7 @@ Keys = dict[str, Any]  # key of config.json -> a value that is not its own
 # what a config's class takes besides its fields, and what its model's code asks it for by name
 TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
 ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
-DECODERS = ("qwen3",)
+DECODERS = ("qwen3", "gemma3_text")
 HEADED = [
     *((family, "AutoModelForCausalLM") for family in DECODERS),
     *(
@@ -119,6 +119,24 @@ READ: dict[str, Keys] = {
         "rope_scaling": ROTARY_BASE,
         "rope_theta": 77.0,
     },
+    "gemma3_text": {
+        **SIZES,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 3,
+        "head_dim": 10,
+        "hidden_activation": "relu",
+        "rms_norm_eps": 0.1,
+        "attention_bias": True,
+        "query_pre_attn_scalar": 7,
+        "sliding_window": 6,
+        "sliding_window_pattern": 3,
+        "layer_types": ["full_attention"] * 4,
+        "use_bidirectional_attention": False,
+        "rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROTARY_BASE),
+        "rope_scaling": ROTARY_BASE,
+        "rope_theta": 77.0,
+        "rope_local_base_freq": 77.0,
+    },
 }
 # by loading/task_heads.py, which test_task_heads.py holds to transformers
 OF_HEADS = {"architectures", "id2label", "problem_type"}
@@ -165,6 +183,7 @@ REFUSED: dict[str, Keys] = {
         "use_sliding_window": True,
         "layer_types": ["sliding_attention"] * 4,
     },
+    "gemma3_text": {"partial_rotary_factor": 0.5, "attn_logit_softcapping": 30.0},
 }
 # keys that no class of the family knows, which its older code, or another family's, reads
 REFUSED_BESIDE: dict[str, Keys] = {
@@ -261,6 +280,11 @@ IDLE_OF: dict[str, Keys] = {
         "sliding_window": 3,  # of layers that look no farther, which are refused
         "max_window_layers": 1,
     },
+    "gemma3_text": {
+        "use_cache": False,
+        "attention_dropout": 0.9,
+        "final_logit_softcapping": None,  # of the head over its vocabulary
+    },
 }
 
 
@@ -327,6 +351,8 @@ def test_a_field_of_a_new_release_is_seen() -> None:
 def test_what_is_read_decides(family: str, key: str) -> None:
     """Another value makes another encoder."""
     config = {k: v for k, v in written(family).items() if k not in DERIVED}
+    if family == "gemma3_text":  # some layers look everywhere, without a list of them
+        config["sliding_window_pattern"] = 2
 
     assert families.read_config({**config, key: READ[family][key]}) != families.read_config(config)
 

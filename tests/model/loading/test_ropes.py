@@ -32,7 +32,7 @@ from tests.model.loading.test_families import saved as reread
 
 CPU = torch.device("cpu")
 KERNELS = kernels.choose(CPU, torch.float32)
-ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert", "qwen3")
+ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert", "qwen3", "gemma3_text")
 ORIGINAL = "original_max_position_embeddings"
 KINDS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},
@@ -64,7 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def under(family: str, ropes: dict[str, Any]) -> dict[str, Any]:
     """The keys of config.json by transformers' newer name."""
     kinds = ("full_attention", "sliding_attention")
-    own = dict.fromkeys(kinds, ropes) if family == "modernbert" else ropes
+    own = dict.fromkeys(kinds, ropes) if family in ("modernbert", "gemma3_text") else ropes
     return {"rope_parameters": own}
 
 
@@ -101,6 +101,14 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
             "global_rope_theta": 80.0,
             "local_rope_theta": 20.0,
         },
+    ),
+    "gemma3_text, theta of each kind": (
+        "gemma3_text",
+        {"rope_parameters": ..., "rope_theta": 80.0, "rope_local_base_freq": 20.0},
+    ),
+    "gemma3_text, a kind apart": (
+        "gemma3_text",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 3.0}}},
     ),
     "modernbert, kinds apart": (
         "modernbert",
@@ -167,7 +175,7 @@ def test_stretched_angles_are_the_same_bits_in_any_batch_and_in_the_compiled_pas
     some = [inputs(family, "ids", n, reference)[0] for n in BATCH]
 
     assert moved(ours, some) == 0
-    if family == "qwen3":  # which the compiled pass does not compute
+    if family in ("qwen3", "gemma3_text"):  # which the compiled pass does not compute
         return
 
     packed = ours.encoder.pack(some)

@@ -70,6 +70,27 @@ def qwen2() -> Library:
     return library
 
 
+def gemma() -> Library:
+    """A Gemma's, of other pieces than its class makes; bytes for what it lacks."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    marks = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    library = Library(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    library.normalizer = normalizers.Replace(" ", "\u2581")
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=marks, show_progress=False)
+    library.train_from_iterator(TEXTS, trainer)
+    stored = json.loads(library.to_str())
+    words = stored["model"]["vocab"]
+    words |= {byte: len(words) + place for place, byte in enumerate(bytes_)}
+    library = Library.from_str(json.dumps(stored))
+    library.normalizer = normalizers.NFC()
+    library.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>",
+        pair="<bos> $A <eos> <bos>:1 $B:1 <eos>:1",
+        special_tokens=[("<bos>", 2), ("<eos>", 1)],
+    )
+    return library
+
+
 def unigram(special: list[str] = MARKED) -> Library:
     """One of SentencePiece, with other steps than its class makes."""
     library = Library(models.Unigram())
@@ -91,6 +112,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
     "albert": lambda: unigram(ALBERT),
     "qwen3": qwen2,
+    "gemma3_text": gemma,
 }
 FRAMED = {"bert": ("[CLS]", "[SEP]"), "modernbert": ("<s>", "</s>")}
 
@@ -184,6 +206,8 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     ),
     ("qwen3", {"tokenizer_class": "Qwen2TokenizerFast", "add_prefix_space": True}, {}),
     ("qwen3", {"add_bos_token": False, "bos_token": None, "errors": "replace"}, {}),
+    ("gemma3_text", {"add_bos_token": True, "add_eos_token": True, "padding_side": "left"}, {}),
+    ("gemma3_text", {"tokenizer_class": "GemmaTokenizerFast", "eos_token": "[X]"}, {}),
     ("mpnet", {"do_lower_case": False, "bos_token": "[X]", "sep_token": "<mask>"}, {}),
 ]
 

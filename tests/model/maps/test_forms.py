@@ -60,6 +60,13 @@ DEBERTA = {
     "position_biased_input": False,
 }
 QWEN3 = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}
+GEMMA = {
+    **QWEN3,
+    "query_pre_attn_scalar": 7,
+    "sliding_window": 2 * WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "use_bidirectional_attention": True,
+}
 RANDOM = {
     "roberta": ("RobertaConfig", "RobertaModel", {"type_vocab_size": 1}),
     "mpnet": ("MPNetConfig", "MPNetModel", {}),
@@ -67,6 +74,7 @@ RANDOM = {
     "gte": ("GteConfig", "GteModel", {}),
     "modernbert": ("ModernBertConfig", "ModernBertModel", MODERN),
     "qwen3": ("Qwen3Config", "Qwen3Model", QWEN3),
+    "gemma3_text": ("Gemma3TextConfig", "Gemma3TextModel", GEMMA),
 }
 MODELS = ["MiniLM", *RANDOM]
 
@@ -86,7 +94,7 @@ def theirs(family: str) -> PreTrainedModel:
     model: PreTrainedModel = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            norm = parameter.dim() == 1 and name.endswith("weight")
+            norm = parameter.dim() == 1 and name.endswith("weight") and family != "gemma3_text"
             parameter.copy_(torch.randn_like(parameter) * 0.2 + norm)
     return model
 
@@ -199,6 +207,7 @@ CELLS = [
     pytest.param(("modernbert", *TOKENS, ACROSS), id="modernbert-token-keep-across"),
     pytest.param(("deberta-v2", *TOKENS, ACROSS), id="deberta-v2-token-keep-across"),
     pytest.param(("qwen3", *TOKENS, ACROSS), id="qwen3-token-keep-across"),
+    pytest.param(("gemma3_text", *TOKENS, ACROSS), id="gemma3_text-token-keep-across"),
     *(
         pytest.param((*cell, LONG), id="-".join((*cell, "long")), marks=pytest.mark.prove)
         for cell in EVERY
@@ -232,7 +241,11 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
 
     def prepare(compiled: Statistics | None = None, **form: Any) -> list[Cell]:
         found = []
-        if name in ("deberta-v2", "qwen3"):  # whose scores the operator does not have
+        if name in (
+            "deberta-v2",
+            "qwen3",
+            "gemma3_text",
+        ):  # not the operator's
             compiled = None
         for index, ids in enumerate(batch):
             units = random_units(len(ids), level, specials, index)

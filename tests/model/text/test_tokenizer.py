@@ -402,12 +402,33 @@ def qwen2(texts: list[str]) -> Library:
     return library
 
 
+def gemma(texts: list[str]) -> Library:
+    """As Gemma's: all of a text is one word, of pieces that have its spaces, or of bytes."""
+    marks = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    library = Library(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    library.normalizer = normalizers.Replace(" ", "\u2581")
+    library.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    trainer = trainers.BpeTrainer(vocab_size=260, special_tokens=marks, show_progress=False)
+    library.train_from_iterator([text.replace(" ", "\u2581 ") for text in texts], trainer)
+    stored = json.loads(library.to_str())
+    words = stored["model"]["vocab"]
+    words |= {byte: len(words) + place for place, byte in enumerate(bytes_)}
+    library = Library.from_str(json.dumps(stored))
+    library.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>",
+        pair="<bos> $A <eos> <bos> $B <eos>",
+        special_tokens=[("<bos>", 2), ("<eos>", 1)],
+    )
+    return library
+
+
 def typed(texts: list[str]) -> Library:
     """As BERT's, read as it is, and its pairs get token types all the same."""
     return wordpiece(texts)
 
 
-KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram, qwen2, typed)}
+KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram, qwen2, gemma, typed)}
 NAMES = ["input_ids", "token_type_ids", "attention_mask"]
 SAID: dict[str, dict[str, Any]] = {  # by the kind's name: the family, and what is said of it
     "wordpiece": {"model_type": "bert"},
@@ -415,6 +436,7 @@ SAID: dict[str, dict[str, Any]] = {  # by the kind's name: the family, and what 
     "modern": {"model_type": "modernbert"},
     "unigram": {"model_type": "xlm-roberta", "tokenizer_class": "PreTrainedTokenizerFast"},
     "qwen2": {"model_type": "qwen3"},
+    "gemma": {"model_type": "gemma3_text"},
     "typed": {"model_type": "bert", "tokenizer_class": "TokenizersBackend"}
     | {"model_input_names": NAMES},
 }
@@ -722,13 +744,14 @@ def test_a_pair_in_pieces_shares_its_room_as_the_whole(kind: Kind, side: Truncat
 
 
 def test_little_is_read_of_a_text_that_is_cut(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where words end at spaces; what is read is counted in pieces."""
+    """Where words end at spaces, as Gemma's do not; what is read is counted in pieces."""
     monkeypatch.setattr(pieces, "PIECE", 37)
-    ours, _ = kind
+    ours, peer = kind
     reading = ours.reading([("well " * 5000,)], 11, "right", counted=False)
 
     assert sum(1 for _ in reading) < 9
-    assert sum(1 for _ in ours.reading([("well " * 5000,)], 11, "right")) > 500
+    whole = sum(1 for _ in ours.reading([("well " * 5000,)], 11, "right"))
+    assert whole > 500 or (whole == 1 and type(peer).__name__ == "GemmaTokenizer")
 
 
 def test_a_text_of_unknown_steps_is_one_piece(tmp_path: Path) -> None:

@@ -82,6 +82,21 @@ async def reranker(
         yield served
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def gemma(
+    tmp_path_factory: pytest.TempPathFactory,
+    listen: Listen,
+    outer: Callable[[Replica], ASGIApp],
+) -> AsyncIterator[Served]:
+    """Pooled by the mean and two Dense layers."""
+    plain, folder = (tmp_path_factory.mktemp(name) for name in ("plain", "gemma"))
+    made = decoders.embedding_gemma(plain, folder)
+    async for served in serving(
+        folder, SentenceTransformer(str(made), device="cpu"), listen, outer
+    ):
+        yield served
+
+
 async def test_vectors_are_the_librarys_with_prompt_and_cut(embedder: Served) -> None:
     """On our wire, with the instruction of queries, and as OpenAI's clients cut them."""
     told = await embedder.post("/v1/encode", inputs=TEXTS, prompt_name="query")
@@ -234,3 +249,26 @@ async def test_a_document_too_long_loses_its_end_and_not_the_template(reranker: 
     expected = reranker.theirs.predict([(QUERY, long)])
     assert told["results"][0]["relevance_score"] == pytest.approx(expected[0], abs=CLOSE)
     assert refused["code"] == "sequence_too_long"
+
+
+async def test_a_likeness_of_gemmas_has_shares(gemma: Served) -> None:
+    """Which add up to the library's own score."""
+    names = {"left": "query", "right": "document"}
+    told = await gemma.post("/v1/similarity", left=QUERY, right=TEXTS, prompt_name=names)
+
+    left = gemma.theirs.encode(QUERY, prompt_name="query")
+    for one, text in zip(told["right"], TEXTS, strict=True):
+        score = float(left @ gemma.theirs.encode(text, prompt_name="document"))
+        assert one["score"] == pytest.approx(score, abs=CLOSE)
+        assert np.sum(one["matrix"]) + one["rest"] == pytest.approx(one["score"], abs=1e-6)
+
+
+async def test_gemmas_blocks_are_explained_with_their_norms(gemma: Served) -> None:
+    """What is added is what W^O makes, normalised."""
+    told = await gemma.post("/v1/explain", text=TEXTS[0], layer=1, weights=True)
+    named = told["parameters"]
+    made = np.array(told["concat"]) @ np.array(named["projected"]["weight"])
+    unit = made / np.sqrt((made**2).mean(1, keepdims=True) + named["eps"])
+
+    expected = unit * np.array(named["projected_norm"]["weight"])
+    np.testing.assert_allclose(told["projected"], expected, rtol=0, atol=CLOSE)

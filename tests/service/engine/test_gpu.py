@@ -83,26 +83,36 @@ FAMILIES = {
         types=0,
         windows=(None, WINDOW),
     ),
-    "qwen3": replace(
-        BERT,
-        **ROTARY,
-        heads=2 * HEADS,
-        key_heads=HEADS,
-        head_size=HEAD,
-        pre_norm=True,
-        first_norm=True,
-        head_norm=True,
-        norm="rms",
-        norm_bias=False,
-        embedding_norm=False,
-        gated=True,
-        biases=(),
-        types=0,
-        causal=True,
-    ),
     "the source texts'": replace(BERT, positions="sinusoidal", embedding_norm=False, types=0),
     "a window and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
 } | {f"bert, {name}": replace(BERT, activation=name) for name in get_args(Activation)}
+
+FAMILIES["qwen3"] = replace(
+    BERT,
+    **ROTARY,
+    heads=2 * HEADS,
+    key_heads=HEADS,
+    head_size=HEAD,
+    pre_norm=True,
+    first_norm=True,
+    head_norm=True,
+    norm="rms",
+    norm_bias=False,
+    embedding_norm=False,
+    gated=True,
+    biases=(),
+    types=0,
+    causal=True,
+)
+FAMILIES["gemma3_text"] = replace(
+    FAMILIES["qwen3"],
+    block_norm=True,
+    norm_from_one=True,
+    embedding_scale=7.0,
+    score_width=11,
+    windows=(None, WINDOW),
+    causal=False,
+)
 
 GROUPED = Kernels("grouped", PlainLinear, cuda.attend_grouped)
 VARLEN = Kernels("varlen", PlainLinear, cuda.attend_grouped, cuda.attend_spread)
