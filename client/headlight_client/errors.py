@@ -75,6 +75,7 @@ class RequestRefused(HeadlightError):
         errors: what is wrong where.
         request_id: what the service's log calls the request; None where a proxy answered.
         facts: numbers that help, such as `length` and `limit`.
+        body: the refusal in the words of its API; None where a proxy answered.
     """
 
     def __init__(
@@ -85,10 +86,19 @@ class RequestRefused(HeadlightError):
         errors: Sequence[Fault] = (),
         request_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
+        body: Any = None,
     ) -> None:
-        super().__init__(status, code, detail, errors, request_id, facts)
+        super().__init__(status, code, detail, errors, request_id, facts, body)
         self.status, self.code, self.detail = status, code, detail
         self.errors, self.request_id, self.facts = tuple(errors), request_id, dict(facts or {})
+        self.body = body
+
+    @property
+    def passing(self) -> bool:
+        """Tell whether the same request may yet be answered: the service was busy, away or ill."""
+        return self.status in {*RETRIED, codes.REQUEST_TIMEOUT} or codes.is_server_error(
+            self.status
+        )
 
     def __str__(self) -> str:
         return f"{self.status} {self.code or 'from a proxy'}: {self.detail}"
@@ -98,18 +108,23 @@ class RequestRefused(HeadlightError):
         """Read an answer other than 200."""
         try:
             problem = loads(answer.content)
+            if isinstance(problem.get("error"), dict):  # OpenAI's
+                told = problem["error"]
+                return cls(answer.status_code, told["code"], told["message"], body=problem)
             code, detail = problem["code"], problem["detail"]
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
-        except (ValueError, KeyError, TypeError):  # no refusal of Headlight's
+        except (ValueError, KeyError, TypeError, AttributeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
         facts = {name: value for name, value in problem.items() if name not in FIELDS}
-        return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
+        known = errors, problem.get("request_id"), facts, problem
+        return cls(answer.status_code, code, detail, *known)
 
     def counted_from(self, first: int) -> Self:
         """Return the same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
         detail = INPUT.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
-        return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)
+        known = errors, self.request_id, self.facts, self.body
+        return type(self)(self.status, self.code, detail, *known)
 
 
 def pause(

@@ -131,6 +131,14 @@ class Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
+@contextmanager
+def bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar; yields what moves it to a number of all."""
+    with _bar() as shown:
+        task = shown.add_task(unit, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
 def _bar() -> Progress:
     columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     return Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
