@@ -187,8 +187,9 @@ def read(
     Args:
         room: tokens that are kept, if there are as many.
         side: where others are cut.
-        counted: whether the whole text is counted; else the reading stops when the room is full,
-            and the words of a text cut at its start count from the first piece read.
+        counted: whether the whole text is counted; else the reading stops once there are more
+            tokens than room, and the words of a text cut at its start count from the first piece
+            read.
         prompt: characters at its start that are not its own.
     """
     places, kept, words, first = seams.split(text), {}, {}, 0
@@ -196,7 +197,7 @@ def read(
     length = filled = 0
     for index in order:
         start, stop = places[index]
-        if filled >= room and not counted:
+        if length > room and not counted:  # a full room does not say whether more follows
             break
         context = seams.context if index else 0
         # the fast way counts tokens, but does not know words

@@ -108,6 +108,8 @@ class Reranking(Ranking):
             for best in self.best(encoded)
         )
         usage = {"total_tokens": encoded.usage["tokens"]}
+        if "truncated" in encoded.usage:
+            usage["truncated"] = encoded.usage["truncated"]
         results = Each(rows, plain=True)
         return {"model": encoded.preamble["model"], "results": results, "usage": usage}
 

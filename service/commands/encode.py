@@ -115,6 +115,7 @@ def table(url: str, key: str | None, text: str, name: str | None, plot: Path | N
 def _ask(url: str, key: str | None, text: str, **options: Unpack[Options]) -> tuple[Encoded, Item]:
     """Return the answer to one text, and its part on that text."""
     with connected(url, key, PATIENCE_SECONDS) as (client, _):
+        options["truncate"] = "refuse"  # whatever the service is set to: nothing here would say it
         encoded = client.encode([text], **options)
     return encoded, encoded.items[0]
 

@@ -30,7 +30,7 @@ from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner
 from service.encode.price import Price, copy_flops, flops, head_flops
-from service.encode.request import Request
+from service.encode.request import Request, ZeroShot
 from service.encode.space import Spaces
 from service.engine.fair.line import Timing
 from service.observe.metrics import Metrics
@@ -115,7 +115,7 @@ class Gateway:
         if space is not None:
             preamble["space"] = space
         usage = _usage(plan, price, timing)
-        if truncated := sum([work.truncated for work in plan.works]):
+        if truncated := _truncated(request, plan):
             usage["truncated"] = truncated
         return Encoded(preamble, items, usage)
 
@@ -152,6 +152,12 @@ def _kind(request: Request) -> str:
         return "text"
     kinds = {one.kind for one in inputs}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+
+
+def _truncated(request: Request, plan: Plan) -> int:
+    """Count the inputs that were cut; a text that is read with each of some labels is one."""
+    of_each = len(request.ending.labels) if isinstance(request.ending, ZeroShot) else 1
+    return len({place // of_each for place, work in enumerate(plan.works) if work.truncated})
 
 
 def _usage(plan: Plan, price: Price, timing: Timing) -> dict[str, Any]:

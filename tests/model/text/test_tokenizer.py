@@ -702,6 +702,19 @@ def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_read_as_far_as_needed_tells_whether_it_was_cut(
+    tokenizer: Tokenizer, side: Truncate
+) -> None:
+    """Wherever pieces end, the place where the room is full among them."""
+    for limit in range(3, 25):
+        reading = tokenizer.reading([("well " * 20,)], limit, side, counted=False, facts=False)
+        (partly,) = exhaust(reading)
+
+        assert (len(partly.token_ids) < partly.length) == (limit < 22)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
 def test_a_piece_does_not_begin_as_a_text_does(tmp_path: Path, text: str) -> None:
     """Where a text begins as if behind a space, and what it keeps of the first is told apart."""

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 from starlette.types import ASGIApp
 
+from service.api.operations import OPERATIONS
 from service.cli import greeting
 from service.replica import Replica
 from service.settings import Settings
@@ -56,6 +57,28 @@ async def test_a_request_that_does_not_say_is_read_as_the_service_is_set(
     assert statuses["refuse"] in {400, 422}
     assert statuses["right"] == statuses["left"] == 200
     assert (statuses[None] == 200) == (path in CUT_BY_CUSTOM)
+
+
+async def test_no_route_hides_the_setting_behind_a_default_of_its_own() -> None:
+    """Also one that is added: what is left out stays left out until the service is asked."""
+    defaults = {
+        row.path: row.request.model_fields["truncate"].default
+        for row in OPERATIONS
+        if "truncate" in getattr(row.request, "model_fields", ())
+    }
+
+    assert {"/v1/encode", "/v1/embeddings", "/v1/rerank", "/embed", "/v1/explain"} < {*defaults}
+    assert {*defaults.values()} == {None}
+
+
+async def test_ids_and_embeddings_that_are_cut_are_counted(served: Served) -> None:
+    """Both are used as given, and cut as texts are."""
+    inputs = [{"token_ids": [101] * 257}, {"embeddings": [[0.5] * 384] * 300}, "a"]
+    async with served(truncate="left") as client:
+        answer = await client.post("/v1/encode", json={"inputs": inputs})
+
+    assert answer.json()["usage"]["truncated"] == 2
+    assert [item["truncated"] for item in answer.json()["data"]] == [True, True, False]
 
 
 async def test_the_side_is_the_settings(served: Served) -> None:

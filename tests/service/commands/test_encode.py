@@ -22,6 +22,8 @@ from service.cli import main
 from service.commands import encode
 from service.commands.bulk import jobs
 from service.commands.terminal import Failed, Unusable
+from service.replica import Replica
+from tests.seams import under
 
 
 @pytest.mark.parametrize(("name", "found"), [("L5H11", (5, 11)), ("l0h3", (0, 3))])
@@ -63,6 +65,16 @@ async def test_a_refusal_says_what_the_service_says(address: str) -> None:
     """Also how many layers and heads there are."""
     with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: layers are 0 to 5"):
         await asyncio.to_thread(encode.table, address, None, "All is well", "L9H99", None)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_long_text_is_refused_even_by_a_service_that_cuts(
+    replica: Replica, listen: Any, outer: Any
+) -> None:
+    """A table or a file of maps would not say that a part is missing."""
+    async with listen(outer(under(replica, truncate="right"))) as url:
+        with pytest.raises(Failed, match="it has 302 tokens"):
+            await asyncio.to_thread(encode.table, url, None, "well " * 300, None, None)
 
 
 def drawn(name: str, tokens: list[str], maps: Any) -> list[str]:

@@ -184,6 +184,9 @@ async def test_a_long_text_is_cut_and_its_label_is_not(zero: Zero, side: str) ->
     assert scores(long["classes"]) == pytest.approx(zeros, abs=CLOSE)
     assert scores(short["classes"]) == pytest.approx(zero.expected(TEXTS[0]), abs=CLOSE)
     assert (long["truncated"], short["truncated"]) == (True, False)
+    asked = {"inputs": [LONG, TEXTS[0], LONG], "labels": LABELS, "truncate": side}
+    usage = (await zero.served.post("/v1/classify", **asked))["usage"]
+    assert usage["truncated"] == 2  # of texts, not of their labels
     pairs = [(LONG, f"This example is {label}.") for label in LABELS]
     longest = max(len(ids) for ids in zero.pipeline.tokenizer(pairs, verbose=False).input_ids)
     assert long["length"] == longest > LIMITS[zero.served.replica.name]

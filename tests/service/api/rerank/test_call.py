@@ -109,6 +109,7 @@ async def test_documents_are_ranked_as_the_library_scores_them(
         assert row["relevance_score"] == pytest.approx(predicted[row["index"]], abs=CLOSE)
     assert best["results"] == told["results"][:2]
     assert told["model"] == name and told["usage"]["total_tokens"] > 40
+    assert "truncated" not in told["usage"]
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -148,6 +149,7 @@ async def test_what_is_cut_first_may_fit_and_is_then_not_refused(
     told = await rankers["short"].post("/v2/rerank", **given, max_tokens_per_doc=5)
 
     assert refused.status_code == 422 and "documents[0]" in refused.json()["message"]
+    assert told["usage"]["truncated"] == 1
     expected = rankers["short"].of_tokens("dog " * 99, 5)
     assert told["results"][0]["relevance_score"] == pytest.approx(expected, abs=CLOSE)
 
