@@ -98,7 +98,8 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Check that `headlight serve` could start with the same options; start nothing.
 
-    The exit status is 1 if it could not.
+    The exit status is that of the start: 2 where the port is taken or an option is wrong, 1 where
+    something else keeps it from starting, and 0 otherwise.
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
     from service.preflight import machine
@@ -119,8 +120,8 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     else:
         for grade, part, what, mend in rows:
             tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
-    if any(each.wrong for each in found):
-        raise SystemExit(FAILED)
+    if wrong := {each.place for each in found if each.wrong}:
+        raise SystemExit(USAGE if machine.PORT in wrong else FAILED)
 
 
 @click.command()

@@ -99,8 +99,19 @@ def read(folder: Path) -> EncoderConfig:
     return read_config(read_raw(folder))[0]
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels) -> Model:
+def load(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: Kernels,
+    *,
+    numbers: bool = True,
+) -> Model:
     """Load a checkpoint folder.
+
+    Args:
+        numbers: whether the encoder's are read; without them its files' headers are checked, on
+            torch's meta device, and the model has no digest.
 
     Raises:
         CheckpointError: a file is missing or broken, the architecture is not supported, or
@@ -127,7 +138,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     linear_files = linears.find_linears(folder)
     if linear_files and not read_modules(folder):
         pooling = linears.POOLING
-    with open_tensors({path.name: path for path in files}) as tensors:
+    with open_tensors({path.name: path for path in files}, numbers=numbers) as tensors:
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels, blend)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
@@ -150,9 +161,15 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     more["config"] = read_arguments(folder).config
     more["reranker"] = rerankers.choices(folder, template)
     more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
-    sums = {path: _sha256(path) for path in {*paths}}
-    counted = [sums[path] for path in paths]
-    digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
+    digest, made_of = "", dict[str, str]()
+    if numbers:
+        sums = {path: _sha256(path) for path in {*paths}}
+        counted = [sums[path] for path in paths]
+        digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
+        own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], more["blend"]
+        words = [sums[path] for path in source.files], tokenizer.choices, source.choices
+        layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
+        made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
     return Model(
         config,
         encoder,
@@ -160,15 +177,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         pooling,
         max_tokens,
         digest,
-        {
-            "weights": _sum(
-                [sums[path] for path in (*files, own / CONFIG)], more["config"], more["blend"]
-            ),
-            "tokenizer": _sum(
-                [sums[path] for path in source.files], tokenizer.choices, source.choices
-            ),
-            "dense": _sum([sums[path] for path in weighed_files(folder)], _steps(pooling)),
-        },
+        made_of,
         own_pooling=pooling is not sentence_transformers.PLAIN,
         prompts=prompts,
         task_heads=heads,

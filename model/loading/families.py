@@ -199,6 +199,7 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     """
     if not isinstance(config, Mapping):
         raise CheckpointError("config.json is not a JSON object")
+    _check_plain(config)
     kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
@@ -210,3 +211,16 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
         raise CheckpointError(f"config.json lacks {error}") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: {error}") from error
+
+
+def _check_plain(config: Mapping[str, Any]) -> None:
+    """Refuse weights that are quantised, or that transformers would quantise, by the method."""
+    for key in ("quantization_config", "compression_config"):
+        if (how := config.get(key)) is None:
+            continue
+        said = how if isinstance(how, Mapping) else {}
+        # bitsandbytes did not say its name at first
+        unnamed = "bitsandbytes" if said.keys() & {"load_in_8bit", "load_in_4bit"} else "unnamed"
+        method = said.get("quant_method", unnamed)
+        advice = "serve the weights before it, and ask for --dtype int8"
+        raise CheckpointError(f"{key}: not supported: the method {method}; {advice}")

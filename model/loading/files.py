@@ -1,7 +1,7 @@
 """The files of a checkpoint folder: which there are, and what its JSON holds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,27 @@ from model.errors import CheckpointError, advice
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
+TOKENIZERS = (TOKENIZER, *VOCABULARIES, "merges.txt")
+POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
+
+
+def check_fetched(paths: Iterable[Path]) -> None:
+    """Refuse pointers of Git LFS that stand where the files themselves should.
+
+    Raises:
+        CheckpointError: names each.
+    """
+    pointers = []
+    for path in paths:
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                pointers.append(path.name)
+    if pointers:
+        what = "a Git-LFS pointer" if len(pointers) == 1 else "Git-LFS pointers"
+        raise CheckpointError(
+            f"{', '.join(pointers)}: {what}, not the file's content: git lfs pull"
+        )
 
 
 def read_json(path: Path) -> Any:
@@ -61,7 +81,8 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
         whole: the model's folder, where that is the folder of its encoder alone.
 
     Raises:
-        CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
+        CheckpointError: it lacks what every checkpoint has, or holds a pickle or a pointer of
+            Git LFS instead.
     """
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
@@ -80,9 +101,12 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
         shards = [WEIGHTS]
         pickles = [name for name in PICKLES if (folder / name).is_file()]
         if not (folder / WEIGHTS).is_file() and pickles:
+            check_fetched([folder / pickles[0]])
             what = f"{pickles[0]} is a pickle, which can run code"
             raise CheckpointError(f"{what}; {advice(str(whole))}")
         missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
-    return [folder / shard for shard in shards]
+    files = [folder / shard for shard in shards]
+    check_fetched([*files, *filter(Path.is_file, [folder / name for name in TOKENIZERS])])
+    return files

@@ -7,7 +7,7 @@ sentence_bert_config.json   what goes on to transformers: tokenizer_args over to
                             processor_kwargs and so on
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,21 @@ def home(folder: Path) -> Path:
     """Tell where the encoder's files are: a Transformer's own folder, most often the whole one."""
     kind, path = next(iter(read_modules(folder)), ("", folder))
     return path if kind in TRANSFORMERS else folder
+
+
+def first_misfit(
+    kinds: Sequence[str], places: Sequence[str], rest: Collection[str] = ()
+) -> str | None:
+    """Name the first module that is not one of those that can stand in its place.
+
+    Args:
+        places: what stands first, one kind each.
+        rest: what may follow.
+    """
+    for number, kind in enumerate(kinds, 1):
+        if kind not in ([places[number - 1]] if number <= len(places) else rest):
+            return f"{kind}, module {number} of {len(kinds)}"
+    return f"no {places[len(kinds)]}" if len(kinds) < len(places) else None
 
 
 def _listed(folder: Path) -> list[tuple[str, Path]]:

@@ -22,6 +22,7 @@ from model.loading.modules import (
     PROMPTS,
     WEIGHTED,
     chained,
+    first_misfit,
     generates,
     home,
     model_type,
@@ -76,10 +77,10 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     alone = scores or chained(folder) or generates(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
-    place = 2 if kinds[1:2] == [WEIGHTED] else 1  # pipeline/layers.py computes what it does
-    known = kinds[0] == "Transformer" and kinds[place : place + 1] == ["Pooling"]
-    if not known or not set(kinds[place + 1 :]) <= set(LAYERS):
-        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    blend = [WEIGHTED] if kinds[1:2] == [WEIGHTED] else []  # computed by pipeline/layers.py
+    if culprit := first_misfit(kinds, ["Transformer", *blend, "Pooling"], LAYERS):
+        raise CheckpointError(f"{MODULES}: not supported: {culprit}")
+    place = 1 + len(blend)
     modes = read_modes(modules[place][1])
     layers = read_layers(modules[place + 1 :], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False

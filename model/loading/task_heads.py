@@ -23,7 +23,14 @@ from model.errors import CheckpointError
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading import configs
 from model.loading.files import CONFIG, WEIGHTS, read_object
-from model.loading.modules import MODULES, PROMPTS, chained, read_modules, read_optional
+from model.loading.modules import (
+    MODULES,
+    PROMPTS,
+    chained,
+    first_misfit,
+    read_modules,
+    read_optional,
+)
 from model.loading.pipeline.keys import SCORES
 from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
 from model.loading.tensors import Shape, Stored, check
@@ -217,8 +224,9 @@ def _chain(parts: Parts) -> Classifier:
     """Read a CrossEncoder's Pooling and layers, the last of which makes scores."""
     modules = read_modules(parts.folder)
     kinds = [kind for kind, _ in modules]
-    if not set(kinds[2:]) <= set(LAYERS) or "Dense" not in kinds:
-        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    culprit = first_misfit(kinds, ["Transformer", "Pooling"], LAYERS)
+    if culprit or "Dense" not in kinds:
+        raise CheckpointError(f"{MODULES}: not supported: {culprit or 'no Dense'}")
     last = len(kinds) - kinds[::-1].index("Dense")  # what follows it makes no scores
     modes = read_modes(modules[1][1])
     inputs = len(modes) * parts.config.width

@@ -5,13 +5,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.errors import CheckpointError
 from model.loading.assembly import Weights
 from model.loading.families import Family, Names
-from model.loading.files import WEIGHTS
+from model.loading.files import WEIGHTS, check_fetched
 
 # task heads and buffers that are in many files and never part of encodings
 SPARE = (
@@ -38,34 +39,50 @@ OLD_BEGINNINGS = {"lm_head.norm.": "lm_head.layer_norm."}  # GTE's, in the hub's
 # what a checkpoint may store as one, and its parts in their order
 FUSED = {"qkv": ("query", "key", "value"), "gate_up": ("gate", "up"), "up_gate": ("up", "gate")}
 
+REAL = ("F64", "F32", "F16", "BF16")  # numbers that mean what they say, without scales elsewhere
+
 Shape = tuple[int, ...]
 
 
 class Stored(NamedTuple):
-    """A tensor that still lies in its file."""
+    """A tensor that still lies in its file.
+
+    Args:
+        numbers: whether they are read; else it is a tensor of its shape on torch's meta device.
+    """
 
     file: Any
     name: str
+    numbers: bool = True
 
     @property
     def shape(self) -> Shape:
         return tuple(self.file.get_slice(self.name).get_shape())
 
+    @property
+    def dtype(self) -> str:
+        name: str = self.file.get_slice(self.name).get_dtype()
+        return name
+
     def read(self) -> Tensor:
+        if not self.numbers:
+            return torch.empty(self.shape, device="meta")
         tensor: Tensor = self.file.get_tensor(self.name)
         return tensor
 
 
 @contextmanager
-def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
+def open_tensors(files: Mapping[str, Path], *, numbers: bool = True) -> Iterator[dict[str, Stored]]:
     """Yield every tensor of some files by its name.
 
     Args:
         files: by their names in messages.
+        numbers: whether tensors are read whole, not their headers alone.
 
     Raises:
         CheckpointError: one is not what it should be.
     """
+    check_fetched(files.values())
     with ExitStack() as stack:
         tensors: dict[str, Stored] = {}
         for name, path in files.items():
@@ -73,7 +90,7 @@ def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except SafetensorError as error:
                 raise CheckpointError(f"{name} is not a safetensors file: {error}") from error
-            tensors |= {name: Stored(file, name) for name in file.keys()}
+            tensors |= {name: Stored(file, name, numbers) for name in file.keys()}
         yield tensors
 
 
@@ -81,14 +98,17 @@ def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str)
     """Check that exactly these tensors are there.
 
     Raises:
-        CheckpointError: names every one that is missing, extra, misshapen or not finite.
+        CheckpointError: names every one that is missing, extra, misshapen, quantised or not
+            finite.
     """
     problems = [f"missing {name}" for name in shapes.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - shapes.keys()]
     for name in shapes.keys() & tensors.keys():
         if tensors[name].shape != shapes[name]:
             problems.append(f"{name} is {tensors[name].shape}, not {shapes[name]}")
-        elif not tensors[name].read().float().isfinite().all():
+        elif tensors[name].dtype not in REAL:
+            problems.append(f"{name} holds {tensors[name].dtype}, not one of {', '.join(REAL)}")
+        elif tensors[name].numbers and not tensors[name].read().float().isfinite().all():
             problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise CheckpointError(f"{file}: {'; '.join(sorted(problems))}")

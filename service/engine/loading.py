@@ -60,10 +60,14 @@ def load(
     return checkpoint.preset(source.preset, source.folder, device, dtype, backend)
 
 
-def rehearse(source: Source) -> str | None:
-    """Return a folder's digest, once all is as `load` wants it, file by file and number by number.
+def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
+    """Return a folder's model without its weights, once all is as `load` wants it, file by file.
 
     On torch's meta device nothing is kept: it takes the memory of the largest tensors.
+
+    Args:
+        numbers: whether each number of the weights is looked at; else the headers of their files
+            are, and the model has no digest.
 
     Returns:
         None for a preset, whose weights lie in no file.
@@ -73,7 +77,8 @@ def rehearse(source: Source) -> str | None:
     """
     if source.preset is not None:
         return None
-    return load(source, torch.device("meta"), torch.float32, kernels.PLAIN).digest
+    meta = torch.device("meta")
+    return checkpoint.load(source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers)
 
 
 @torch.inference_mode()

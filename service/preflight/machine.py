@@ -19,6 +19,7 @@ PROCESSOR = Path("/proc/cpuinfo")
 FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # of x86
 RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
 
+PORT = "port"  # the one that clients use
 STORE_BYTES = 80 * MIB  # of Ray's shared memory, which carries no requests; its least is 75 MiB
 # Where Ray keeps it, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
@@ -94,9 +95,9 @@ def ports(settings: Settings) -> Iterator[Finding]:
     place = f"{settings.host} port {settings.port}"
     try:
         network.free(settings.host, settings.port)
-        yield Finding("port", f"{place} is free", grade="ok")
+        yield Finding(PORT, f"{place} is free", grade="ok")
     except OSError as error:
-        yield Finding("port", f"{place}: {error.strerror}", "choose another with --port")
+        yield Finding(PORT, f"{place}: {error.strerror}", "choose another with --port")
     try:
         with network.block(settings.port) as first:
             what = f"{first} to {first + network.BLOCK - 1} are free"
@@ -133,7 +134,10 @@ def disk(_: Settings) -> Iterator[Finding]:
 def cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
     here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
-    if wanted > here:
+    if settings.threads is None and settings.most > here:
+        text = f"each takes a core at least, and this machine has only {here}"
+        yield Finding(f"{most(settings)} {settings.most}", text)
+    elif wanted > here:
         text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"
         yield Finding(f"threads {settings.threads}", text)
 

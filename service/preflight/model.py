@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model.errors import CheckpointError
+from model.loading.checkpoint import Model
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
@@ -18,9 +19,10 @@ from service.settings import MIB, Settings
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 SINGLE, HALF = 4, 2  # bytes of a number
-# Weights that a node reads whole, in seconds; of larger ones only a replica's start reads all
+# Weights that are read whole, in seconds; of larger ones only the headers, and a replica's start
+# reads all
 PROBED_BYTES = 1024 * MIB
-REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unusable, OSError)
+REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unservable, Unusable, OSError)
 ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
 
 
@@ -38,12 +40,27 @@ class Node(NamedTuple):
     digest: str | None = None
 
 
-def positions(settings: Settings, source: Source) -> Iterator[Finding]:
-    """Compare the longest sequence with the model's own limit."""
+def opened(settings: Settings, source: Source) -> Iterator[Finding]:
+    """Open the checkpoint as a replica's start does, and compare its limits with the settings."""
     try:
-        machine.positions(settings, loading.sizes(source))
-    except (Unservable, CheckpointError) as error:
+        rehearsed(settings, source)
+    except REFUSED as error:
         yield Finding("", str(error))
+
+
+def rehearsed(settings: Settings, source: Source) -> Model | None:
+    """Return the model without its weights, and with a digest where they were read whole.
+
+    Returns:
+        None for a preset.
+
+    Raises:
+        CheckpointError, Unservable: a replica would refuse it.
+    """
+    model = loading.rehearse(source, numbers=_size(source) <= PROBED_BYTES)
+    machine.positions(settings, model.config if model else loading.sizes(source))
+    machine.filled(settings, model.task_heads if model else ())
+    return model
 
 
 def memory(settings: Settings, source: Source) -> Iterator[Finding]:
@@ -56,8 +73,8 @@ def memory(settings: Settings, source: Source) -> Iterator[Finding]:
 
 
 CHECKS: Checks = {
-    positions: {"doctor", "serve", "node"},
-    memory: {"doctor", "serve"},  # a node says it apart: it may have none while others do
+    opened: {"doctor", "serve"},  # a node says both apart: it returns the digest, and may have
+    memory: {"doctor", "serve"},  # no memory while others do
 }
 
 
@@ -84,12 +101,13 @@ def examine(settings: Settings) -> Node:
         if not weights.local(settings.model):
             return Node()
         source = weights.locate(settings.model)
-        require(run("node", CHECKS, settings, source))
-        digest = loading.rehearse(source) if _size(source) <= PROBED_BYTES else None
+        model = rehearsed(settings, source)
     except REFUSED as error:
         return Node(fault=str(error))
     short = next(memory(settings.model_copy(update=ALONE), source), None)
-    return Node(short=str(short) if short else None, digest=digest)
+    return Node(
+        short=str(short) if short else None, digest=(model.digest or None) if model else None
+    )
 
 
 def _made(settings: Settings, source: Source) -> int:

@@ -15,7 +15,14 @@ from typing import Any
 from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
 from model.loading.files import CONFIG, read_object
-from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional, read_sentence
+from model.loading.modules import (
+    MODULES,
+    PROMPTS,
+    first_misfit,
+    read_modules,
+    read_optional,
+    read_sentence,
+)
 from model.loading.pipeline.keys import SETTINGS, TOKENS
 from model.loading.pipeline.layers import names_of, normalizes
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
@@ -142,8 +149,11 @@ def _check_order(modules: Sequence[tuple[str, Path]]) -> None:
     named = [kind for kind in kinds if kind != "MultiVectorMask"]
     dense = named.count("Dense")
     order = ["Transformer", *["Dense"] * dense, "Normalize"]
-    if not dense or named != order or kinds.count("MultiVectorMask") > 1:
-        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    culprit = first_misfit(named, order) or (None if dense else "no Dense")
+    if kinds.count("MultiVectorMask") > 1:
+        culprit = culprit or "two of MultiVectorMask"
+    if culprit:
+        raise CheckpointError(f"{MODULES}: not supported: {culprit}")
     for kind, path in modules:
         if kind == "Dense" and (names := names_of(read_object(path / CONFIG), TOKENS)) != (
             TOKENS,

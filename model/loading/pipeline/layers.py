@@ -214,7 +214,7 @@ def read_blend(folder: Path, raw: Mapping[str, Any], config: EncoderConfig) -> B
         return None
     before = kinds[1:3] == [WEIGHTED, "Pooling"] and kinds.count(WEIGHTED) == 1
     if not before or model_type(folder) not in (None, "SentenceTransformer"):
-        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+        raise CheckpointError(f"{MODULES}: not supported: {WEIGHTED} here")
     path = modules[1][1]
     first = read_object(path / CONFIG).get("layer_start", 4)  # as the library has it
     if type(first) is not int or not 0 <= first <= config.layers:

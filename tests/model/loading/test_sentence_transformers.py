@@ -515,20 +515,19 @@ def test_another_pooling_is_refused_by_name(small: Path, stored: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    "kinds",
+    ("kinds", "culprit"),
     [
-        ["Transformer"],
-        ["Transformer", "Dense"],
-        ["Transformer", "Normalize", "Pooling"],
-        ["Transformer", "Pooling", "Pooling"],
+        ("Transformer", "no Pooling"),
+        ("Transformer Dense", "Dense, module 2 of 2"),
+        ("Transformer Normalize Pooling", "Normalize, module 2 of 3"),
+        ("Transformer Pooling Pooling", "Pooling, module 3 of 3"),
     ],
-    ids=" ".join,
 )
-def test_other_modules_are_refused_by_name(small: Path, kinds: list[str]) -> None:
-    """A layer that is not computed is not left out in silence."""
-    modules(small, *kinds, pooling_mode="mean")
+def test_other_modules_are_refused_by_name(small: Path, kinds: str, culprit: str) -> None:
+    """A layer that is not computed is not left out in silence; the others are not blamed."""
+    modules(small, *kinds.split(), pooling_mode="mean")
 
-    with pytest.raises(CheckpointError, match=f"not supported: {', '.join(kinds)}"):
+    with pytest.raises(CheckpointError, match=f"^modules.json: not supported: {culprit}$"):
         load(small)
 
 
@@ -548,7 +547,10 @@ def test_the_longest_sequence_is_the_folders_own_within_its_positions(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"type": "mine.Pooling", "path": "1_Pooling"}, "not supported: Transformer, mine.Pooling"),
+        (
+            {"type": "mine.Pooling", "path": "1_Pooling"},
+            "not supported: mine.Pooling, module 2 of 2",
+        ),
         ({"type": MODULE["Pooling"], "path": "../other"}, "names a folder outside"),
         ({"path": "1_Pooling"}, "an entry without type and path"),
     ],

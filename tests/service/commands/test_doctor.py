@@ -140,7 +140,8 @@ def test_it_looks_with_the_options_of_the_start(examined: Callable[..., Result])
     wrong = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
     assert [line[6:20].strip() for line in wrong] == ["port", "settings"]
     assert "choose another with --port" in wrong[0] and "--device cpu" in wrong[1]
-    assert result.exit_code == 1
+    assert result.exit_code == 2  # as the start, which looks at its port first
+    assert examined("--device", "cuda").exit_code == 1
     assert examined("--replicas", "0").exit_code == 2
 
 

@@ -81,15 +81,25 @@ ROWS = {
         {},
         f"threads 1: max_replicas x threads is {CORES + 1}, but",
     ),
+    "more replicas than cores": (
+        f"--replicas {CORES + 1}",
+        {},
+        f"replicas {CORES + 1}: each takes a core at least, and this machine has only {CORES}",
+    ),
+    "more replicas than cores at the most": (
+        f"--max-replicas {CORES + 1}",
+        {},
+        f"max_replicas {CORES + 1}: each takes a core at least, and this machine has only",
+    ),
     "memory of the most replicas": (
-        "--max-replicas 7",
-        {(model, "free_memory"): lambda: 1000 * MIB},
-        "max_replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
+        f"--max-replicas {CORES}",
+        {(model, "free_memory"): lambda: 200 * MIB},
+        f"max_replicas {CORES}: they need at least ",
     ),
     "memory": (
-        "--replicas 7",
-        {(model, "free_memory"): lambda: 1000 * MIB},
-        "replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
+        "--replicas 1",
+        {(model, "free_memory"): lambda: 200 * MIB},
+        "replicas 1: they need at least 279 MiB of memory, and only 200 MiB are free",
     ),
     "shared memory": (
         "",

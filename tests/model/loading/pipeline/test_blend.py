@@ -164,7 +164,7 @@ def test_elsewhere_than_before_a_pooling_it_is_refused(save: Save) -> None:
     rows = json.loads(path.read_text())
     path.write_text(json.dumps([rows[0], rows[2], rows[1]]))
 
-    with pytest.raises(CheckpointError, match="not supported: Transformer, Pooling, Weighted"):
+    with pytest.raises(CheckpointError, match="json: not supported: WeightedLayerPooling"):
         load(folder)
 
 

@@ -1,0 +1,160 @@
+"""A checkpoint that no replica would load ends `doctor` and `serve` alike, before Ray starts."""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from service.cli import main
+from service.preflight import model
+from tests.task_heads import checkpoint
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 133\n"
+WEIGHTS, WORD = "model.safetensors", "embeddings.word_embeddings.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small BERT, of whose files one will be wrong."""
+    checkpoint(tmp_path, "Model")
+    return tmp_path
+
+
+def config(**changes: object) -> Callable[[Path], None]:
+    """Change config.json."""
+
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    """Change the tensors."""
+
+    def rewrite(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS)
+
+    return rewrite
+
+
+def written(name: str, text: str) -> Callable[[Path], object]:
+    """Write a file."""
+    return lambda folder: (folder / name).write_text(text)
+
+
+def cut(folder: Path) -> None:
+    """As a download that was interrupted."""
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-4])
+
+
+def without_tokenizer(folder: Path) -> None:
+    """The vocabulary of another family stands where a BERT's should."""
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").unlink(missing_ok=True)
+    (folder / "spiece.model").write_bytes(b"")
+
+
+def listed(folder: Path) -> None:
+    """A module that somebody wrote."""
+    kinds = ("sentence_transformers.models.Transformer", "mine.Attentive")
+    rows = [{"path": "", "type": kind} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(rows))
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a header that is cut": (cut, f"{WEIGHTS} is not a safetensors file"),
+    "a tensor of another shape": (
+        weights(lambda tensors: tensors.update({WORD: torch.ones(3, 15)})),
+        f"{WEIGHTS}: {WORD} is (3, 15), not (30522, 15)",
+    ),
+    "a tensor that is missing": (
+        weights(lambda tensors: tensors.pop(WORD)),
+        f"{WEIGHTS}: missing {WORD}",
+    ),
+    "a number that is none": (
+        weights(lambda tensors: tensors[WORD].fill_(torch.nan)),
+        f"{WORD} holds NaN or infinity",
+    ),
+    "tensors of int8": (
+        weights(lambda tensors: tensors.update({WORD: tensors[WORD].to(torch.int8)})),
+        f"{WORD} holds I8, not one of F64, F32, F16, BF16",
+    ),
+    "bitsandbytes over ordinary weights": (
+        config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
+        "quantization_config: not supported: the method bitsandbytes; serve the weights before it",
+    ),
+    "an older bitsandbytes": (
+        config(quantization_config={"load_in_8bit": True}),
+        "quantization_config: not supported: the method bitsandbytes;",
+    ),
+    "another method": (
+        config(quantization_config={"quant_method": "gptq", "bits": 4}),
+        "quantization_config: not supported: the method gptq;",
+    ),
+    "weights not fetched": (
+        written(WEIGHTS, POINTER),
+        f"{WEIGHTS}: a Git-LFS pointer, not the file's content: git lfs pull",
+    ),
+    "a vocabulary not fetched": (
+        written("tokenizer.json", POINTER),
+        "tokenizer.json: a Git-LFS pointer, not the file's content: git lfs pull",
+    ),
+    "a vocabulary of another family": (without_tokenizer, "lacks tokenizer.json or vocab.txt"),
+    "a module that is not known": (
+        listed,
+        "modules.json: not supported: mine.Attentive, module 2 of 2",
+    ),
+}
+
+
+def ended(folder: Path, *commands: str) -> list[tuple[int, str]]:
+    """How commands end, and what they say last."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    results = [
+        CliRunner().invoke(main, [command, str(folder), "--port", port]) for command in commands
+    ]
+    return [(one.exit_code, one.output.strip().splitlines()[-1]) for one in results]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG.keys())
+def test_what_no_replica_would_load_is_found_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    change: Callable[[Path], object],
+    said: str,
+) -> None:
+    """By both commands, in one line and with the same exit status."""
+    monkeypatch.setitem(sys.modules, "ray", None)  # a start that gets there ends otherwise
+    change(folder)
+
+    (status, told), (start, line) = ended(folder, "doctor", "serve")
+
+    assert status == start == 1
+    assert said in told and said in line
+    assert told.startswith("FAIL  settings")
+
+
+def test_of_large_weights_the_headers_are_read_and_not_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """A shape is refused at once; a number is left to the replica, which reads all anyway."""
+    monkeypatch.setattr(model, "PROBED_BYTES", 0)
+    weights(lambda tensors: tensors[WORD].fill_(torch.nan))(folder)
+    ((passed, _),) = ended(folder, "doctor")
+    weights(lambda tensors: tensors.update({WORD: torch.ones(3, 15)}))(folder)
+    ((status, told),) = ended(folder, "doctor")
+
+    assert passed == 0
+    assert status == 1 and f"{WORD} is (3, 15)" in told
