@@ -141,7 +141,7 @@ class Replica:
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _reader(settings, model, admission.texts)
         vitals.publish(metrics, settings, self.batcher, preamble, self.device, loading)
-        if model.trained and not model.own_pooling:
+        if model.trained and not model.own_pooling and not model.task_heads:  # else it is for them
             logger.warning(PLAIN)
         if left := unread(self.source.folder):
             logger.warning(UNREAD, ", ".join(left))

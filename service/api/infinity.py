@@ -24,6 +24,7 @@ from service.api.inputs import (
     TextsOrIds,
     best_classes,
     by_three,
+    check_dense,
     items,
     ranking_request,
     relocate,
@@ -125,9 +126,10 @@ def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
     """Read a request of POST /embeddings.
 
     Raises:
-        ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = InfinityEmbeddingsRequest.model_validate_json(body)
+    check_dense(served.tasks)
     native = Request(
         inputs=items(request.input),
         model=_model(request.model),

@@ -31,6 +31,7 @@ from service.wording.words import Loc
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
+SPARSE = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
 Dimensions = Annotated[int, Field(ge=1)]
 
 
@@ -61,6 +62,21 @@ def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
     return [
         Input(token_ids=entry) if isinstance(entry, list) else Input(str(entry)) for entry in value
     ]
+
+
+def only_sparse(tasks: Collection[str]) -> bool:
+    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
+    return {*tasks} == {"encode", "sparse"}
+
+
+def check_dense(tasks: Collection[str]) -> None:
+    """Refuse to take for a text's vector what a model of sparse vectors makes on its way to them.
+
+    Raises:
+        Refused: the model has such tasks.
+    """
+    if only_sparse(tasks):
+        raise Refused("task_not_found", detail=SPARSE, tasks=list(tasks))
 
 
 def ranking_request(

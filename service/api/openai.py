@@ -11,7 +11,7 @@ import orjson
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Dimensions, TextsOrIds, items
+from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
 from service.encode.answer import JSON, Array, Each, Encoded
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
@@ -71,9 +71,10 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     """Read a request.
 
     Raises:
-        ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.model_validate_json(body)
+    check_dense(served.tasks)
     native = Request(
         inputs=items(request.input),
         model=request.model,

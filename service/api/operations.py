@@ -108,7 +108,7 @@ INFER_READING = (*READING, "model_not_found")
 NEVER = frozenset(  # answered to an encoding: only other inputs and forms cause them
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )
-EMBEDDING_CODES = (*ENCODING, "model_not_found")
+EMBEDDING_CODES = (*ENCODING, "model_not_found", "task_not_found")
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
 TASKS = (*ENCODING, "task_not_found")
 INFER_STATUSES = {code: open_inference.status(code) for code in REFUSALS}
@@ -207,9 +207,17 @@ OPERATIONS = (
     _get(OPENAI, "/v1/models", "Models", handler="models"),
     _get(OPENAI, "/v1/models/{id}", "Model", codes=(*ALWAYS, "model_not_found"), handler="model"),
     _post(TEI, "/", "Vectors", EMBED, tei_tasks.main, OF_TOKENS, metric="/embed"),
-    _post(TEI, "/embed", "Vectors", EMBED, tei.embed, OF_TOKENS),
+    _post(TEI, "/embed", "Vectors", EMBED, tei.embed, OF_TOKENS, codes=TASKS),
     _post(TEI, "/embed_all", "TokenVectors", EMBED_ALL, tei.embed_all, OF_TOKENS),
-    _post(TEI, "/similarity", "Similarities", tei.SimilarityRequest, tei.similarity, OF_TEXT),
+    _post(
+        TEI,
+        "/similarity",
+        "Similarities",
+        tei.SimilarityRequest,
+        tei.similarity,
+        OF_TEXT,
+        codes=TASKS,
+    ),
     _post(TEI, "/tokenize", "Pieces", tei.TokenizeRequest, codes=TAKING, handler="tokenize"),
     _post(TEI, "/decode", "Texts", tei.DecodeRequest, codes=TAKING, handler="decode"),
     _post(TEI_RERANK, "/rerank", "Ranks | InfinityRanks", EITHER_RANK, tei_tasks.rerank, OF_TEXT),

@@ -6,7 +6,7 @@ text-embeddings-inference 1.9, router/src/http/types.rs; what TEI leaves to its 
 their defaults.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,7 +23,9 @@ from service.api.inputs import (
     Text,
     Texts,
     TextsOrIds,
+    check_dense,
     items,
+    only_sparse,
     tag,
 )
 from service.encode.answer import JSON, Array, Each, Encoded, Item
@@ -146,9 +148,10 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed.
 
     Raises:
-        ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = EmbedRequest.model_validate_json(body)
+    check_dense(served.tasks)
     pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
     return Vectors(request=native(request, request.inputs, pooled=pooled))
 
@@ -162,6 +165,7 @@ def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
 def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
     comparison = SimilarityRequest.model_validate_json(body)
+    check_dense(served.tasks)
     if not comparison.inputs.sentences:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
@@ -201,11 +205,6 @@ def info(
         "sha": None,
         "docker_label": None,
     }
-
-
-def only_sparse(tasks: Collection[str]) -> bool:
-    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
-    return {*tasks} == {"encode", "sparse"}
 
 
 def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from service.api.inputs import (
     Text,
     Texts,
     best_classes,
+    only_sparse,
     ranking_request,
     relocate,
     sigmoid,
@@ -173,7 +174,7 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
         return _rerank(body, served)
     if "classify" in served.tasks:
         return predict(body, sent, served)
-    return (embed_sparse if tei.only_sparse(served.tasks) else tei.embed)(body, sent, served)
+    return (embed_sparse if only_sparse(served.tasks) else tei.embed)(body, sent, served)
 
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Call:

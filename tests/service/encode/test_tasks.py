@@ -289,6 +289,25 @@ async def test_the_root_does_what_the_model_is_for(served: Kinds) -> None:
     assert sparse == await served.post("sparse", "/embed_sparse", inputs=TEXTS[0])
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a"}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+        ("/v1/embeddings", {"model": "sparse", "input": "a"}),
+        ("/embeddings", {"input": "a"}),
+    ],
+)
+async def test_a_model_of_sparse_vectors_is_not_asked_for_dense_ones(
+    served: Kinds, path: str, body: Any
+) -> None:
+    """What it makes on the way is no vector of a text; the route that has them is named."""
+    answer = await served.clients["sparse"].post(path, json=body)
+
+    assert answer.status_code in (400, 404)
+    assert "This model makes sparse vectors: ask POST /embed_sparse" in words(answer)
+
+
 async def test_tokens_and_words_are_labelled(served: Kinds) -> None:
     """The first token of a word speaks for it; a special token has no label."""
     text = "Unbelievable headlights, unbelievable"

@@ -26,6 +26,7 @@ from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
+from tests.task_heads import checkpoint
 
 TEXT = "A dog ate the food because it was hungry"
 MOST = 13  # rows of the position table
@@ -189,6 +190,20 @@ async def test_who_says_how_vectors_are_pooled_is_told(
     names = ("pooling", "normalize", "pooling_from")
     assert [told[name] for name in names] == ["mean", False, "default"]
     assert "does not say how token vectors become one" in caplog.text
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM"])
+async def test_who_is_not_asked_for_vectors_is_not_warned_about_them(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str
+) -> None:
+    """A classifier, a reranker or a sparse encoder is for its head's answers."""
+    checkpoint(tmp_path, head)
+
+    async with served(tmp_path) as http:
+        told = await info(http)
+
+    assert told["pooling_from"] == "default" and len(told["tasks"]) > 1
+    assert "does not say how token vectors become one" not in caplog.text
 
 
 async def test_a_checkpoint_that_says_how_it_is_pooled_is_believed(
