@@ -64,8 +64,8 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
         ),
         (
             {"truncate": "rigth"},
-            'truncate: expected "refuse", "right" or "left", received a string of 5 characters; '
-            'did you mean "right"?',
+            'truncate: expected "refuse", "right", "left" or null, received a string of 5 '
+            'characters; did you mean "right"?',
         ),
         (
             {"attention": {"form": "rows"}},

@@ -302,7 +302,7 @@ async def test_a_model_of_sparse_vectors_is_not_asked_for_dense_ones(
     served: Kinds, path: str, body: Any
 ) -> None:
     """What it makes on the way is no vector of a text; the route that has them is named."""
-    answer = await served.clients["sparse"].post(path, json=body)
+    answer = await served.of["sparse"].http.post(path, json=body)
 
     assert answer.status_code in (400, 404)
     assert "This model makes sparse vectors: ask POST /embed_sparse" in words(answer)
