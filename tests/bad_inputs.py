@@ -825,6 +825,12 @@ def labels(**body: Any) -> str:
     return json.dumps({"inputs": ["a"], "labels": ["b"], **body})
 
 
+def embed_v2(**body: Any) -> str:
+    """A request of Cohere's."""
+    own = {"model": "all-MiniLM-L6-v2", "input_type": "clustering", "texts": ["a"]}
+    return json.dumps({**own, **body})
+
+
 def spans(given: str) -> str:
     """A text of 11 characters with spans."""
     return item(f'{{"text":"All is well","spans":{given}}}')
@@ -1131,6 +1137,18 @@ DIALECTS = [
             422,
             json.dumps({"query": "a" * 2049, "documents": ["b"] * 1024}),
         ),
+    ),
+    *elsewhere(
+        "/v2/embed",
+        ("another model", 404, embed_v2(model="embed-v4.0")),
+        ("no text", 422, embed_v2(texts=[])),
+        ("an empty text of few tokens", 422, embed_v2(texts=[""], max_tokens=3)),
+        ("a picture", 422, embed_v2(input_type="image")),
+        ("pictures", 422, embed_v2(images=["data:"])),
+        ("no kind", 422, embed_v2(embedding_types=[])),
+        ("a kind a thousand times", 422, embed_v2(embedding_types=["float"] * 1000)),
+        ("the first tokens of an end", 422, embed_v2(max_tokens=3, truncate="START")),
+        ("a priority beyond all numbers", 422, embed_v2(priority="9" * 30)),
     ),
     *elsewhere(
         "/v2/models/all-MiniLM-L6-v2/infer",

@@ -94,6 +94,7 @@ class Served(NamedTuple):
         name, tasks, layers: of the model.
         most_json: bytes of JSON that are read.
         most_sequences: in a request.
+        prompts: the names of the checkpoint's prompts.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Served(NamedTuple):
     layers: int
     most_json: int
     most_sequences: int
+    prompts: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

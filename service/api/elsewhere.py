@@ -50,8 +50,7 @@ FAMILIES = (
     Family(
         re.compile(r"/v[12]/(?:embed|embed-jobs|chat|classify|tokenize|detokenize|summarize)"),
         rerank.problem,
-        "of Cohere's API this service has POST /v1/rerank and /v2/rerank; vectors come from "
-        "POST /v1/embeddings",
+        "of Cohere's API this service has POST /v2/embed, /v1/rerank and /v2/rerank",
     ),
     Family(
         re.compile(r"/(?:generate|generate_stream|invocations|vertex|predictions(?:/.*)?)"),

@@ -29,6 +29,7 @@ from service.api.inputs import (
     ranking_request,
     relocate,
 )
+from service.api.precisions import Precision
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.request import Classify, Request
 from service.encode.shown import Classes, of_kind
@@ -46,8 +47,8 @@ class InfinityEmbeddingsRequest(Wire):
     model: str | None = ANY
     """The model you expect; "default/not-specified", null or left out: the one that is served.
     Another name is refused."""
-    encoding_format: Literal["float", "base64"] = "float"
-    """How vectors are written: as JSON numbers, or as base64 of little-endian float32."""
+    encoding_format: Precision = "float"
+    """As in POST /v1/embeddings."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""
     dimensions: Annotated[int, Field(ge=0)] | None = 0
@@ -136,9 +137,9 @@ def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
         usual="right",
         counted=False,
         pooled=openai.unit(request.dimensions or None),
-        layout=openai.NUMBERS if request.encoding_format == "float" else openai.BYTES,
+        layout=openai.layout(request.encoding_format),
     )
-    return Embeddings(request=native)
+    return Embeddings(request=native, precision=request.encoding_format)
 
 
 def asks_rerank(body: bytes) -> bool:

@@ -3,16 +3,16 @@
 Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
 """
 
-import base64
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import orjson
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
-from service.encode.answer import JSON, Array, Each, Encoded
+from service.api.precisions import Precision, vectors, written
+from service.encode.answer import JSON, Each, Encoded
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 from service.wire import Wire
@@ -25,8 +25,10 @@ class EmbeddingsRequest(Wire):
     """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`."""
     model: str
     """The model you expect; another name than the served one is refused."""
-    encoding_format: Literal["float", "base64"] = "float"
-    """How vectors are written: as JSON numbers, or as base64 of little-endian float32."""
+    encoding_format: Precision = "float"
+    """How vectors are written: as JSON numbers; as base64 of little-endian float32; or in fewer
+    bytes, as whole numbers of one byte for each number ("int8", "uint8") or for eight of them
+    ("binary", "ubinary")."""
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out. The vector is cut, then scaled to length 1."""
@@ -45,13 +47,16 @@ NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(number
 UNIT = Pooled(normalize=True)  # as in TEI's route, whatever the checkpoint does
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings(JSONCall):
     """A request of POST /v1/embeddings."""
 
+    precision: Precision
+
     def tree(self, encoded: Encoded) -> dict[str, Any]:
         data = Each(
-            {"object": "embedding", "index": index, "embedding": self._written(item.pooled)}
-            for index, item in enumerate(encoded.items)
+            {"object": "embedding", "index": index, "embedding": written(vector, self.precision)}
+            for index, vector in enumerate(vectors(encoded))
         )
         model, usage = encoded.preamble["model"], count_usage(encoded)
         return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
@@ -59,12 +64,6 @@ class Embeddings(JSONCall):
     def added(self) -> dict[str, Any]:
         """Return the fields that an API like OpenAI's adds."""
         return {}
-
-    def _written(self, vector: Array | None) -> Array | str | None:
-        """Return a vector, or base64 of its little-endian float32 bytes."""
-        if vector is None or self.request.layout is NUMBERS:
-            return vector
-        return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
 
 
 def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
@@ -81,9 +80,9 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
         truncate=request.truncate,
         counted=False,
         pooled=unit(request.dimensions),
-        layout=NUMBERS if request.encoding_format == "float" else BYTES,
+        layout=layout(request.encoding_format),
     )
-    return Embeddings(request=native)
+    return Embeddings(request=native, precision=request.encoding_format)
 
 
 def count_usage(encoded: Encoded) -> dict[str, int]:
@@ -91,6 +90,11 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
     tokens, truncated = encoded.usage["tokens"], encoded.usage.get("truncated")
     counts = {"prompt_tokens": tokens, "total_tokens": tokens}
     return counts if truncated is None else counts | {"truncated": truncated}
+
+
+def layout(precision: Precision) -> Layout:
+    """Return how vectors are written."""
+    return NUMBERS if precision == "float" else BYTES
 
 
 def unit(dimensions: int | None) -> Pooled:

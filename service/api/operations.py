@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from service import refusals
-from service.api import infinity, openai, questions, rerank, tei, tei_tasks, zero_shot
+from service.api import cohere, infinity, openai, questions, rerank, tei, tei_tasks, zero_shot
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
@@ -129,6 +129,7 @@ TEI_RERANK = Api(
     shared_statuses=refusals.INFINITY,
 )
 RERANK = Api("Rerank (Jina, Cohere)", "RerankError", {}, READING, RANKING, rerank.problem)
+COHERE = Api("Cohere", "RerankError", {}, READING, EMBEDDING_CODES, cohere.problem)
 INFER = Api(
     "Open Inference Protocol",
     "InferError",
@@ -247,6 +248,15 @@ OPERATIONS = (
     ),
     _post(RERANK, "/v1/rerank", "RerankAnswer", rerank.RerankRequest, rerank.jina, OF_TEXT),
     _post(RERANK, "/v2/rerank", "RerankAnswer", rerank.RerankRequest, rerank.cohere, OF_TEXT),
+    _post(
+        COHERE,
+        "/v2/embed",
+        "EmbedAnswer",
+        cohere.EmbedV2Request,
+        cohere.parse,
+        OF_TOKENS,  # as the route whose metrics it shares
+        metric="/v1/embeddings",
+    ),
     _get(TEI, "/health", public="always", handler="health", metric=PROBE),
     _get(INFER, "/v2", "InferServer", handler="server"),
     _get(

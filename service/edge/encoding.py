@@ -37,6 +37,7 @@ class Encoding:
             model.config.layers,
             settings.max_body_bytes,
             settings.max_sequences,
+            model.prompts.texts,
         )
 
     def handler(self, operation: Operation) -> Handler:

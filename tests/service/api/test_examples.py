@@ -5,6 +5,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ NOTHING: tuple[Any, ...] = (None, [], {})
 CHANGING = {"request_id", "queue_ms", "compute_ms", "numerics", "versions", "version", "limits"}
 CHANGING |= {"tokenization_workers", "max_batch_tokens", "created", "stats"}
 BASE64 = ("/data", "/embedding")
-UNIQUE = "infinity-"  # what begins an answer's id
+UNIQUE = re.compile(r"(infinity-)?[0-9a-f]{8}-[0-9a-f-]{27}")  # an answer's id
 
 
 def requests() -> Iterator[tuple[Operation, str, dict[str, Any]]]:
@@ -144,7 +145,7 @@ def differences(stored: dict[str, Any], seen: dict[str, Any]) -> Iterator[str]:
 
 def _unique(one: Any, other: Any) -> bool:
     """Whether both are ids, of which no two answers have the same."""
-    return all(str(each).startswith(UNIQUE) for each in (one, other))
+    return all(UNIQUE.fullmatch(str(each)) for each in (one, other))
 
 
 def checker(schema: dict[str, Any]) -> Draft202012Validator:

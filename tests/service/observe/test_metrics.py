@@ -96,6 +96,7 @@ EVERYTHING: dict[str, list[Any]] = {
     "/embeddings": [{"input": "a"}, {"input": [101, 102]}],
     "/classify": [{"input": ["a"]}],
     **dict.fromkeys(("/v1/rerank", "/v2/rerank"), RANKED),
+    "/v2/embed": [{"model": "all-MiniLM-L6-v2", "input_type": "clustering", "texts": ["a"]}],
     **dict.fromkeys((f"{INFER_MODEL}/infer", f"{INFER_MODEL}{VERSION_PART}/infer"), INFERRED),
 }
 

@@ -15,6 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 from sentence_transformers import SentenceTransformer
 from starlette.types import ASGIApp
 
+from service.api.precisions import Precision, written
 from service.replica import Replica
 from service.settings import Settings
 from tests.seams import bound
@@ -90,6 +91,21 @@ async def test_numbers_are_those_of_base64(theirs: AsyncOpenAI, http: httpx.Asyn
     answer = await theirs.embeddings.create(model=NAME, input=TEXTS, encoding_format="float")
 
     np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS))
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+async def test_smaller_vectors_are_made_of_the_floats(
+    http: httpx.AsyncClient, path: str, precision: Precision
+) -> None:
+    """Those of the same request, at any number of dimensions; Infinity's route too."""
+    for size in (384, 13):
+        body = {"model": NAME, "input": TEXTS, "dimensions": size}
+        told = (await http.post(path, json={**body, "encoding_format": precision})).json()
+        plain = (await http.post(path, json=body)).json()
+        for one, other in zip(told["data"], plain["data"], strict=True):
+            vector = np.array(other["embedding"], dtype=np.float32)
+            assert one["embedding"] == np.array(written(vector, precision)).tolist()
 
 
 @pytest.mark.client("openai", "token ids")
@@ -209,7 +225,7 @@ REFUSED = {
     "an unknown field": (b'{"model":"%s","input":"a","urgency":1}', 400, "unknown_field", None),
     "texts and ids": (b'{"model":"%s","input":["a",1]}', 400, "invalid_type", "input"),
     "an unknown format": (
-        b'{"model":"%s","input":"a","encoding_format":"int8"}',
+        b'{"model":"%s","input":"a","encoding_format":"int4"}',
         400,
         "out_of_range",
         "encoding_format",

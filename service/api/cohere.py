@@ -1,0 +1,163 @@
+"""Cohere's API: POST /v2/embed, as its clients know it.
+
+Deliberate differences: pictures are refused, vectors have length 1 at any `output_dimension`, and
+there may be as many texts as the service takes. Source of the request: Cohere's reference of
+version 2; its Python client, 7.3.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import orjson
+from pydantic import Field
+from pydantic.types import FailFast
+from typing_extensions import TypeAliasType
+
+from service.api import openai
+from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
+from service.api.inputs import Dimensions, Strings, check_dense, items
+from service.api.precisions import Precision, vectors, written
+from service.encode.answer import JSON, Each, Encoded
+from service.encode.request import Documents, Layout, Request
+from service.refusals import Refused
+from service.wire import Wire
+from service.wording.words import Loc
+
+InputType = Literal["search_document", "search_query", "classification", "clustering"]
+Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])
+
+PROMPTS: dict[InputType, tuple[str, ...]] = {  # the first that a checkpoint has
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+CUTS: dict[str, Literal["refuse", "left", "right"]] = {
+    "NONE": "refuse",
+    "START": "left",
+    "END": "right",
+}
+FIRST = 'it goes with "truncate": "END", since the first tokens are read'
+EMPTY = "expected one character or more, received an empty string"
+NONE_ASKED = "expected one kind or more, received none"
+TWICE = "expected each kind once"
+
+
+class EmbedV2Request(Wire):
+    """The body of Cohere's POST /v2/embed."""
+
+    model: str
+    """The model you expect; another name than the served one is refused."""
+    input_type: InputType
+    """What the texts are for, which chooses the checkpoint's prompt."""
+    texts: Strings
+    """The texts: 1 to `max_sequences`."""
+    embedding_types: Precisions = ["float"]
+    """The kinds of vectors, one or more."""
+    output_dimension: Dimensions | None = None
+    """How many numbers of each vector to keep, the first ones, at most `width`; all where left
+    out. The vector is cut, then scaled to length 1."""
+    truncate: Literal["NONE", "START", "END"] | None = None
+    """Where a text of more than `max_tokens` tokens of GET /info is cut; NONE: it is refused; left
+    out or null: at its end, unless the service is set otherwise."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """How many tokens of a text are read, the first ones, without special ones; left out: all that
+    fit."""
+    priority: int | None = None
+    """Any is taken; there is one level here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed(JSONCall):
+    """A request of POST /v2/embed.
+
+    Args:
+        precisions: of the vectors.
+        texts: to return with them.
+    """
+
+    precisions: Sequence[Precision]
+    texts: Sequence[str]
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        found = list(vectors(encoded))
+        return {
+            "id": str(uuid4()),
+            "response_type": "embeddings_by_type",
+            "embeddings": {
+                precision: Each(map(partial(written, precision=precision), found))
+                for precision in self.precisions
+            },
+            "texts": self.texts,
+            "meta": {
+                "api_version": {"version": "2"},
+                "billed_units": {"input_tokens": encoded.usage["tokens"]},
+            },
+        }
+
+
+def parse(body: bytes, sent: Sent, served: Served) -> Embed:
+    """Read a request.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    asked = EmbedV2Request.model_validate_json(body)
+    _check(asked)
+    check_dense(served.tasks)
+    cut = "END" if asked.max_tokens else asked.truncate
+    names = (name for name in PROMPTS[asked.input_type] if name in served.prompts)
+    native = Request(
+        inputs=items(asked.texts),
+        model=asked.model,
+        truncate=CUTS[cut] if cut else None,
+        usual="right",
+        counted=False,
+        prompt_name=next(names, None),
+        documents=Documents(asked.max_tokens) if asked.max_tokens else None,
+        pooled=openai.unit(asked.output_dimension),
+        layout=_layout(asked.embedding_types),
+    )
+    return Embed(request=native, precisions=asked.embedding_types, texts=asked.texts)
+
+
+def _check(asked: EmbedV2Request) -> None:
+    """Refuse kinds that are none or twice there, and what the number of tokens does not go with."""
+    kinds = asked.embedding_types
+    if len(set(kinds)) < len(kinds) or not kinds:
+        raise Refused.at("out_of_range", "embedding_types", detail=TWICE if kinds else NONE_ASKED)
+    if asked.max_tokens is None:
+        return
+    if asked.truncate not in (None, "END"):
+        raise Refused.at("out_of_range", "max_tokens", detail=FIRST)
+    for index, text in enumerate(asked.texts):
+        if not text:  # which a document to rank may be
+            raise Refused.at("sequence_empty", "inputs", index, "text", detail=EMPTY)
+
+
+def _layout(precisions: Sequence[Precision]) -> Layout:
+    """Return how vectors are written: the longest of the kinds decides."""
+    return Layout() if "float" in precisions else openai.BYTES
+
+
+def problem(refused: Refused, request_id: str) -> Reply:
+    """Return a refusal that Cohere's clients can read."""
+    here = copy.copy(refused)
+    here.faults = [replace(fault, loc=_place(fault.loc)) for fault in refused.faults]
+    told = sentence(here, {})
+    body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
+    return Reply(body, refused.status, media_type=JSON)
+
+
+def _place(loc: Loc) -> Loc:
+    """Return where in the request as it was sent stands what has this place in the native one."""
+    match loc:
+        case ("inputs", *index):
+            return ("texts", *index[:1])
+        case ("pooled", *_):
+            return ("output_dimension",)
+    return loc

@@ -1,0 +1,160 @@
+"""POST /v2/embed over HTTP: Cohere's fields, held to /v1/embeddings and sentence-transformers."""
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from service.api import cohere
+from service.api.dialect import Served
+from service.api.precisions import PRECISIONS, written
+from service.encode.shown import numbers
+from service.replica import Replica
+from tests.described import hold
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NAME = "all-MiniLM-L6-v2"
+TEXTS = ["All is well", "A dog ate the food because it was hungry"]
+LONG = "well " * 300
+
+
+async def embed(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    """An answer that must come."""
+    asked = {"model": NAME, "input_type": "search_document", "texts": TEXTS, **body}
+    answer = await http.post("/v2/embed", json=asked)
+    assert answer.status_code == 200, answer.text
+    hold("/v2/embed", answer)
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def test_every_kind_is_made_of_one_pass(client: httpx.AsyncClient) -> None:
+    """Of the vectors that OpenAI's route answers, in the order asked for."""
+    told = await embed(client, embedding_types=PRECISIONS[::-1], output_dimension=24)
+    body = {"model": NAME, "input": TEXTS, "dimensions": 24}
+    plain = (await client.post("/v1/embeddings", json=body)).json()
+
+    floats = [np.array(row["embedding"], dtype=np.float32) for row in plain["data"]]
+    assert [*told["embeddings"]] == [*PRECISIONS[::-1]]
+    for precision, rows in told["embeddings"].items():
+        made = [written(vector, precision) for vector in floats]
+        assert rows == [one if isinstance(one, str) else numbers(one) for one in made]
+    np.testing.assert_array_equal(
+        np.frombuffer(base64.b64decode(told["embeddings"]["base64"][0]), "<f4"), floats[0]
+    )
+    tokens = plain["usage"]["total_tokens"]
+    assert told["meta"]["billed_units"] == {"input_tokens": tokens}
+    assert told["texts"] == TEXTS and told["response_type"] == "embeddings_by_type"
+
+
+async def test_floats_are_the_default(client: httpx.AsyncClient) -> None:
+    """All numbers of a vector, of length 1; each answer has an id of its own."""
+    one, other = await embed(client), await embed(client, priority=5)
+
+    assert [*one["embeddings"]] == ["float"]
+    np.testing.assert_allclose(np.linalg.norm(one["embeddings"]["float"], axis=1), 1, rtol=1e-6)
+    assert len(one["embeddings"]["float"][0]) == 384
+    assert one["embeddings"] == other["embeddings"] and one["id"] != other["id"]
+
+
+@pytest.mark.parametrize(
+    ("input_type", "prompt"),
+    [
+        ("search_query", "query"),
+        ("search_document", "document"),
+        ("classification", None),
+        ("clustering", None),
+    ],
+)
+async def test_the_type_of_an_input_chooses_the_prompt(
+    prompted: Replica, prompted_http: httpx.AsyncClient, input_type: str, prompt: str | None
+) -> None:
+    """As encode_query and encode_document do; the default where there is none for it."""
+    peer = SentenceTransformer(prompted.settings.model, device="cpu")
+    told = await embed(prompted_http, model=prompted.name, input_type=input_type)
+
+    expected = peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
+    np.testing.assert_allclose(told["embeddings"]["float"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("input_type", "prompts", "chosen"),
+    [
+        ("search_query", ["document", "query"], "query"),
+        ("search_document", ["corpus", "passage", "document"], "document"),
+        ("search_document", ["corpus", "passage", "query"], "passage"),
+        ("search_document", ["corpus", "query"], "corpus"),
+        ("classification", ["classification", "clustering"], "classification"),
+        ("clustering", ["classification", "clustering"], "clustering"),
+        ("clustering", ["query", "document"], None),
+    ],
+)
+async def test_the_first_prompt_for_a_type_is_chosen(
+    input_type: str, prompts: list[str], chosen: str | None
+) -> None:
+    """In sentence-transformers' order; without one the checkpoint's default stays."""
+    body = {"model": NAME, "input_type": input_type, "texts": TEXTS}
+    sent: Any = None  # nothing of a request but its body is read
+    served = Served(NAME, ["encode"], 6, 1 << 20, 9, prompts)
+
+    assert cohere.parse(json.dumps(body).encode(), sent, served).request.prompt_name == chosen
+
+
+async def test_a_long_text_is_cut_where_the_request_says(client: httpx.AsyncClient) -> None:
+    """At its end by default; max_tokens counts its own tokens."""
+    start = "A dog ate it. "
+    texts = [start + LONG, LONG + start]
+    end = (await embed(client, texts=texts))["embeddings"]["float"]
+    left = (await embed(client, texts=texts, truncate="START"))["embeddings"]["float"]
+    few = (await embed(client, texts=[start + LONG], max_tokens=4))["embeddings"]["float"]
+    lone = (await embed(client, texts=["A dog ate it"]))["embeddings"]["float"]
+
+    (well,) = (await embed(client, texts=[LONG]))["embeddings"]["float"]
+    assert end[1] == left[0] == well
+    assert end[0] != well != left[1]
+    assert few == lone
+
+
+BAD: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "no type": ({"input_type": None}, 422, "out_of_range", "input_type: "),
+    "a picture": ({"input_type": "image"}, 422, "out_of_range", "input_type: "),
+    "pictures": ({"images": ["data:"]}, 422, "unknown_field", "Unknown field"),
+    "no text": ({"texts": []}, 422, "batch_empty", "texts: "),
+    "an empty text": ({"texts": ["a", ""]}, 422, "sequence_empty", "texts[1]"),
+    "an empty text of few tokens": (
+        {"texts": ["a", ""], "max_tokens": 3},
+        *(422, "sequence_empty", "texts[1]"),
+    ),
+    "a long text": ({"texts": [LONG], "truncate": "NONE"}, 422, "sequence_too_long", "texts[0]"),
+    "no kind": ({"embedding_types": []}, 422, "out_of_range", "embedding_types: "),
+    "a kind twice": (
+        {"embedding_types": ["int8", "int8"]},
+        *(422, "out_of_range", "embedding_types: "),
+    ),
+    "an unknown kind": ({"embedding_types": ["int4"]}, 422, "out_of_range", "embedding_types[0]"),
+    "many dimensions": ({"output_dimension": 385}, 422, "out_of_range", "output_dimension: "),
+    "first tokens of an end": (
+        {"max_tokens": 3, "truncate": "START"},
+        *(422, "out_of_range", "max_tokens: "),
+    ),
+    "another model": ({"model": "embed-v4.0"}, 404, "model_not_found", "model: "),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code", "said"), BAD.values(), ids=BAD)
+async def test_a_refusal_has_the_shape_that_its_clients_read(
+    client: httpx.AsyncClient, body: dict[str, Any], status: int, code: str, said: str
+) -> None:
+    """With the place in the request as it was sent."""
+    asked = {"model": NAME, "input_type": "search_document", "texts": TEXTS, **body}
+    answer = await client.post("/v2/embed", json=asked)
+    hold("/v2/embed", answer)
+
+    told = answer.json()
+    assert (answer.status_code, told["code"]) == (status, code)
+    assert told["message"] == told["detail"] and said in told["message"]

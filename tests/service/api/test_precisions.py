@@ -1,0 +1,92 @@
+"""Vectors in fewer bytes, held to sentence-transformers' arithmetic."""
+
+import re
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sentence_transformers.util import quantize_embeddings
+
+from service.api.precisions import Precision, bound, written
+from service.heads import sentences
+
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"
+
+SIZES = [1, 7, 8, 13, 64, 384, 1024]
+COUNT = 31
+
+
+def unit(size: int) -> NDArray[np.float32]:
+    """Vectors of length 1, one of them along an axis, one with numbers of 0."""
+    vectors = np.random.default_rng(size).normal(size=(COUNT, size)).astype(np.float32)
+    vectors[0] = np.eye(size)[0]
+    vectors[1, 1::2] = 0
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+def test_a_smaller_vector_is_that_of_the_library(size: int, precision: Precision) -> None:
+    """With the same ranges, of any size, each alone."""
+    vectors = unit(size)
+    ranges = np.array([[-bound(size)] * size, [bound(size)] * size], dtype=np.float32)
+
+    theirs = quantize_embeddings(vectors, precision=precision, ranges=ranges)
+
+    for vector, expected in zip(vectors, theirs, strict=True):
+        ours = written(vector, precision)
+        assert isinstance(ours, np.ndarray) and ours.dtype == expected.dtype
+        np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("size", [64, 384, 1024])
+def test_a_step_is_its_number_by_one_scale(size: int) -> None:
+    """To half a step."""
+    vectors, width = unit(size)[2:], 2 * bound(size) / 255
+    steps = np.array([written(vector, "int8") for vector in vectors], dtype=np.float64)
+
+    np.testing.assert_allclose((steps + 1) * width, vectors, rtol=0, atol=width * 0.5001)
+
+
+def test_what_lies_beyond_the_bound_has_the_last_step() -> None:
+    """It turns to nothing else, such as a number of the other sign."""
+    vector = np.zeros(384, dtype=np.float32)
+    vector[0], vector[1] = 0.8, -0.6
+
+    assert written(vector, "int8")[:2].tolist() == [127, -128]
+    assert written(vector, "uint8")[:2].tolist() == [255, 0]
+
+
+def neighbours(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The ten most like each, without itself; of equal ones the first."""
+    np.fill_diagonal(likeness, -np.inf)
+    return np.argsort(-likeness, axis=1, kind="stable")[:, :10]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_says_what_is_lost(client: httpx.AsyncClient) -> None:
+    """Neighbours of the bundled sentences by the bundled model, to half a percent."""
+    texts = [*dict.fromkeys(one.text for one in sentences.bundled().sentences)]
+    body = {"model": "all-MiniLM-L6-v2", "input": texts}
+    told = (await client.post("/v1/embeddings", json=body)).json()["data"]
+    floats = np.array([row["embedding"] for row in told], dtype=np.float32)
+
+    def made(precision: Precision) -> NDArray[np.float64]:
+        return np.array([written(vector, precision) for vector in floats], dtype=np.float64)
+
+    steps = made("int8")
+    bits = np.unpackbits(made("ubinary").astype(np.uint8), axis=1) * 2.0 - 1
+    calibrated = quantize_embeddings(floats, "int8").astype(np.float64)
+    exact = floats.astype(np.float64)
+    nearest = neighbours(exact @ exact.T)
+    kept = [
+        np.mean([len({*a} & {*b}) / 10 for a, b in zip(nearest, neighbours(found), strict=True)])
+        for found in (steps @ steps.T, bits @ bits.T, exact @ bits.T, calibrated @ calibrated.T)
+    ]
+
+    section = PAGE.read_text().partition("## Smaller vectors")[2].partition("\n## ")[0]
+    said = [float(share) / 100 for share in re.findall(r"([0-9.]+) %", section)]
+    assert len(texts) == 420 and "420 sentences" in section
+    np.testing.assert_allclose(said, [1, *kept], rtol=0, atol=0.005)
