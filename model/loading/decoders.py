@@ -4,6 +4,7 @@ As in configs.py: what the encoder would not compute exactly is refused by name.
 """
 
 import math
+from dataclasses import replace
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
@@ -14,35 +15,43 @@ from model.positions import Rope
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # Gemma's kinds of layer
 LOCAL_BUT = 6  # of its layers, every sixth looks everywhere, where its config is silent
 THETAS_OF_GEMMA = {EVERYWHERE: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}  # too
-PROJECTIONS = ("query", "key", "value", "output")
-THETA_OF_QWEN3 = 10_000.0  # where its config is silent
+PROJECTIONS, FEED_FORWARD = ("query", "key", "value", "output"), ("gate", "up", "down")
+THETA_OF_LLAMA = 10_000.0  # where its config is silent, Qwen3's too
 HEAD_OF_QWEN3, HEAD_OF_GEMMA = 128, 256  # likewise
 
 
-def qwen3(config: Config) -> EncoderConfig:
-    """Read Qwen3: causal, of RMSNorms, with keys and values that several heads share."""
-    only(config, use_sliding_window=False)
-    everywhere = ["full_attention"] * config["num_hidden_layers"]
-    only(config, **({} if config.get("layer_types") is None else {"layer_types": everywhere}))
+def llama(config: Config) -> EncoderConfig:
+    """Read Llama's layers that look to both sides: EuroBERT, and NVIDIA's embedders."""
+    only(config)
     sizes = read_sizes(config, norm_eps="rms_norm_eps")
+    biases: tuple[str, ...] = PROJECTIONS if config.get("attention_bias", False) else ()
+    biases += FEED_FORWARD if config.get("mlp_bias", False) else ()
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
-        key_heads=config["num_key_value_heads"],
-        head_size=config.get("head_dim", HEAD_OF_QWEN3),
+        key_heads=config.get("num_key_value_heads"),
+        head_size=config.get("head_dim"),
         positions="rotary",
         embedding_norm=False,
         pre_norm=True,
         first_norm=True,
-        head_norm=True,
         norm="rms",
-        biases=PROJECTIONS if config.get("attention_bias", False) else (),
+        biases=biases,
         norm_bias=False,
         activation=read_activation(config, "hidden_act", "silu"),
         gated=True,
-        ropes=(single_rope(config, THETA_OF_QWEN3),) * sizes["layers"],
-        causal=True,
+        ropes=(single_rope(config, THETA_OF_LLAMA),) * sizes["layers"],
     )
+
+
+def qwen3(config: Config) -> EncoderConfig:
+    """Read Qwen3: Llama as it was, causal, with norms of queries and keys."""
+    only(config, use_sliding_window=False)
+    everywhere = ["full_attention"] * config["num_hidden_layers"]
+    only(config, **({} if config.get("layer_types") is None else {"layer_types": everywhere}))
+    own = {"num_key_value_heads": config["num_key_value_heads"], "mlp_bias": False}
+    base = llama({"head_dim": HEAD_OF_QWEN3, **config, **own})
+    return replace(base, head_norm=True, causal=True)
 
 
 def gemma3(config: Config) -> EncoderConfig:

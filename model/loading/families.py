@@ -131,13 +131,11 @@ MODERNBERT = {
     "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
-QWEN3 = {
+LLAMA = {
     "word": "embed_tokens",
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",
     "layers.{i}.value": "layers.{i}.self_attn.v_proj",
-    "layers.{i}.query_norm": "layers.{i}.self_attn.q_norm",
-    "layers.{i}.key_norm": "layers.{i}.self_attn.k_norm",
     "layers.{i}.output": "layers.{i}.self_attn.o_proj",
     "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
     "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
@@ -145,6 +143,11 @@ QWEN3 = {
     "layers.{i}.down": "layers.{i}.mlp.down_proj",
     "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
     "final_norm": "norm",
+}
+QWEN3 = {
+    **LLAMA,
+    "layers.{i}.query_norm": "layers.{i}.self_attn.q_norm",
+    "layers.{i}.key_norm": "layers.{i}.self_attn.k_norm",
 }
 GEMMA3 = {
     **QWEN3,
@@ -186,6 +189,8 @@ FAMILIES = {
     **dict.fromkeys(("new", "gte"), Family(configs.gte, (GTE_HUB, GTE), ("new.", "gte."))),
     "jina_embeddings_v3": Family(configs.jina, (JINA_HUB, JINA), ("roberta.",)),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
+    # transformers' name, and that of NVIDIA's own code
+    **dict.fromkeys(("eurobert", "llama_bidirec"), Family(decoders.llama, (LLAMA,), ("model.",))),
     "qwen3": Family(decoders.qwen3, (QWEN3,), ("model.",)),
     "gemma3_text": Family(decoders.gemma3, (GEMMA3,), ("model.",)),
 }

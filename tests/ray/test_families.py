@@ -256,6 +256,12 @@ FAMILIES = {
             **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
         ),
     ),
+    "eurobert": Family(
+        "EuroBert",
+        "bytes",
+        BERT,
+        sizes(*(3, 6, 8, 47, 127), hidden_act="silu", rms_norm_eps=3e-6, num_key_value_heads=3),
+    ),
     "qwen3": Family(
         "Qwen3",
         "bytes",

@@ -79,6 +79,7 @@ KINDS["qwen3"] = replace(
     types=0,
     causal=True,
 )
+KINDS["eurobert"] = replace(KINDS["qwen3"], head_norm=False, causal=False)
 KINDS["gemma3_text"] = replace(
     KINDS["qwen3"],
     block_norm=True,

@@ -1,5 +1,6 @@
 """Decoders as embedders: every form of Qwen3's config and of Gemma's, their folders as saved."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -263,6 +264,38 @@ def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedd
     save_file(renamed | {"lm_head.weight": torch.zeros(520, 48)}, path)
 
     assert torch.equal(vectors(load(tmp_path), ""), vectors(load(embedder), ""))
+
+
+@pytest.mark.parametrize(
+    "form", [{"attention_bias": True, "mlp_bias": True}, {"head_dim": 10}], ids=["biases", "heads"]
+)
+def test_llama_is_read_under_the_name_of_nvidias_code(tmp_path: Path, form: dict[str, Any]) -> None:
+    """As EuroBERT, whose layers it has: angles of Llama 3, keys that its own class adds."""
+    angles = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 20,
+    }
+    reference = theirs("eurobert", rope_parameters={**angles, "rope_theta": 500.0}, **form)
+    reread(reference, tmp_path)
+    path = tmp_path / "config.json"
+    raw = json.loads(path.read_text()) | {
+        "model_type": "llama_bidirec",
+        "architectures": ["LlamaBidirectionalModel"],
+        "auto_map": {"AutoModel": "llama_bidirectional_model.LlamaBidirectionalModel"},
+        "pooling": "avg",
+        "rope_scaling": angles,
+        "rope_theta": 500.0,
+        "temperature": 0.02,
+    }
+    path.write_text(json.dumps({k: v for k, v in raw.items() if k != "rope_parameters"}))
+    ours = load(tmp_path)
+
+    assert ours.config.family == "llama_bidirec"
+    assert furthest(reference, ours, "eurobert", "ids", MOST) <= 1e-5
+    assert moved(ours, [inputs("eurobert", "ids", n, reference)[0] for n in BATCH]) == 0
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,16 @@ FAMILIES = {
         },
         activation="hidden_activation",
     ),
+    "eurobert": Made(
+        "EuroBertConfig",
+        "EuroBertModel",
+        {
+            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "pad_token_id": 0,
+        },
+    ),
     "qwen3": Made(
         "Qwen3Config",
         "Qwen3Model",

@@ -107,6 +107,19 @@ READ: dict[str, Keys] = {
         "global_rope_theta": 77.0,
         "local_rope_theta": 77.0,
     },
+    "eurobert": {
+        **SIZES,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 2,
+        "head_dim": 10,
+        "hidden_act": "relu",
+        "rms_norm_eps": 0.1,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_parameters": ROTARY_BASE,
+        "rope_scaling": ROTARY_BASE,
+        "rope_theta": 77.0,
+    },
     "qwen3": {
         **SIZES,
         "num_attention_heads": 4,
@@ -144,6 +157,7 @@ OF_ITS_HEADS = {
     family: {"tie_word_embeddings"} for family in FAMILIES if family not in ("nomic_bert",)
 } | {
     "nomic_bert": set[str](),
+    "eurobert": {"tie_word_embeddings", "classifier_pooling"},
     "deberta-v2": {"tie_word_embeddings", "pooler_hidden_act", "legacy"},
     "modernbert": {
         "tie_word_embeddings",
@@ -178,6 +192,7 @@ REFUSED: dict[str, Keys] = {
         "norm_bias": True,
         "sliding_window": 3,
     },
+    "eurobert": {"partial_rotary_factor": 0.5},
     "qwen3": {
         "partial_rotary_factor": 0.5,
         "use_sliding_window": True,
@@ -273,6 +288,12 @@ IDLE_OF: dict[str, Keys] = {
         "sparse_pred_ignore_index": 1,
         "cls_token_id": 5,
         "sep_token_id": 6,
+    },
+    "eurobert": {
+        "use_cache": False,
+        "attention_dropout": 0.9,
+        "pretraining_tp": 2,
+        "mask_token_id": 3,
     },
     "qwen3": {
         "use_cache": False,
