@@ -14,7 +14,10 @@ export function make(tag, properties = {}, ...children) {
 }
 
 /** Makes a token that may stand next to others: its direction is its own, and its blanks are seen. */
-export const token = (text) => make("bdi", {}, text.replace(/ /g, "\u2423") || "\u2205");
+export const token = (text) => make("bdi", {}, marked(text));
+
+/** A token whose blanks are seen. */
+export const marked = (text) => text.replace(/ /g, "\u2423") || "\u2205";
 
 /** Says why a part is not there, in its place. */
 export const refusal = (why) => make("p", { className: "bad", role: "alert" }, why);
@@ -75,12 +78,14 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 export const onTheme = (redraw) => dark.addEventListener("change", redraw);
 
 /** Returns the colour of a share from 0 to 1, as [red, green, blue]. */
-export function colour(share) {
-  const ramp = dark.matches ? DARK : LIGHT;
+export function colour(share, ramp = dark.matches ? DARK : LIGHT) {
   const place = Math.min(1, Math.max(0, share || 0)) * (ramp.length - 1);
   const low = Math.min(ramp.length - 2, Math.floor(place));
   return ramp[low].map((from, i) => Math.round(from + (ramp[low + 1][i] - from) * (place - low)));
 }
+
+/** Returns the colour of a share on paper. */
+export const printed = (share) => `rgb(${colour(share, LIGHT).join(",")})`;
 
 /** Colours a cell of a table, with ink that can be read on it. */
 export function shade(element, share) {

@@ -1,19 +1,22 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, draw as svg, make, scrolled } from "./dom.js";
+import { at, make, scrolled } from "./dom.js";
 import { curl } from "./api.js";
+import { figure, pngOf, svgOf } from "./figure.js";
 
 /** Draws the buttons; `taken` gives {texts, heads: [Head], answers} of what is shown now. */
 export function draw(section, taken, say) {
   const button = (title, act) => make("button", { type: "button", onclick: act }, title);
   const first = () => taken().heads.find((head) => head.map);
+  const pictured = (kind, head) => figure(kind, head, { ...head.words(), model: at("model").textContent });
   const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
   const command = make("pre"), box = scrolled("The curl command", command);
   box.hidden = true;
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
-    button("PNG of the matrix", needs((head) => enlarged(head.canvas).toBlob((blob) => save(blob, `${head.name}.png`)))),
-    button("SVG of the lines", needs((head) => save(new Blob([picture(head)], { type: "image/svg+xml" }), `${head.name}.svg`))),
+    ...["matrix", "lines"].flatMap((kind) => [
+      button(`PNG of the ${kind}`, needs(async (head) => save(await pngOf(pictured(kind, head)), `${head.name}-${kind}.png`))),
+      button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head)), `${head.name}-${kind}.svg`)))]),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
     button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
@@ -34,18 +37,6 @@ async function copied(text) {
   }
 }
 
-const LEAST_PIXELS = 512; // of a picture's side
-
-/** The matrix with each value as a square of pixels: of 11 tokens it has 11 x 11. */
-function enlarged(canvas) {
-  const times = Math.ceil(LEAST_PIXELS / canvas.width);
-  const large = make("canvas", { width: times * canvas.width, height: times * canvas.height });
-  const context = large.getContext("2d");
-  context.imageSmoothingEnabled = false;
-  context.drawImage(canvas, 0, 0, large.width, large.height);
-  return large;
-}
-
 function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -60,28 +51,6 @@ const quoted = (text) => `"${text.replace(FORMULA, "'$&").replaceAll('"', '""')}
 function csv({ labels, map }) {
   const rows = labels.map((label, i) => [quoted(label), ...map.values.slice(i * map.size, (i + 1) * map.size)].join(","));
   return [["", ...labels.map(quoted)].join(","), ...rows].join("\r\n");
-}
-
-// What XML 1.0 has no character for
-const FORBIDDEN = /[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
-
-/** The lines of a head with their words, in a file of its own. */
-function picture(head) {
-  const drawing = head.svg.cloneNode(true), height = Number(drawing.getAttribute("height"));
-  drawing.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  drawing.setAttribute("viewBox", `-100 0 300 ${height}`);
-  drawing.setAttribute("width", 600);
-  drawing.setAttribute("preserveAspectRatio", "xMidYMid meet");
-  for (const line of drawing.querySelectorAll("line")) line.setAttribute("stroke", "#1f5fae");
-  const step = height / head.labels.length;
-  head.map.names.forEach((name, i) => {
-    for (const [x, anchor] of [[-3, "end"], [103, "start"]]) {
-      const text = svg("text", { x, y: step * (i + 0.65), "text-anchor": anchor, "font-size": 12, "font-family": "monospace" });
-      text.textContent = name.replace(FORBIDDEN, "\ufffd");
-      drawing.append(text);
-    }
-  });
-  return new XMLSerializer().serializeToString(drawing);
 }
 
 /** The texts, and the views as they stand: tables, matrices as pictures; no script, and nothing to operate. */

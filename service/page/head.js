@@ -4,6 +4,8 @@ import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token
 import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 
+const SPECIALS = { drop: ["special tokens hidden"], renormalize: ["special tokens left out, the rest shared out again"] };
+
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
 const MOST_IN_TABLE = 40; // places of which the whole matrix is a table; beyond it is that of one row
@@ -100,8 +102,16 @@ export class Head {
     this.draw();
   }
 
-  get svg() {
-    return this.columns.svg;
+  /** What stands around a figure of it: its name and role, how it is looked at, and what its numbers are. */
+  words() {
+    const { specials, level, weight } = this.view, how = [...(level === "word" ? ["by words"] : []), ...(SPECIALS[specials] ?? [])];
+    const known = this.info.role ? `, role ${this.info.role}` : "", { text, pair } = this.session.item;
+    const unit = weight === "value_norm" ? "share of the values' norms" : "share of attention";
+    return { title: `Head ${this.name}${known}`, how: how.length ? [how.join(", ")] : [], unit, texts: [text, ...(pair ? [pair] : [])] };
+  }
+
+  direction() {
+    return this.view.direction === "to" ? "attends to" : "is attended by";
   }
 
   at(row, column) {
@@ -121,7 +131,7 @@ export class Head {
   /** Draws what depends on the token in focus. */
   draw() {
     const here = this.here();
-    this.columns.show(this.name, this.row(), here, this.view.direction === "to" ? "attends to" : "is attended by", this.labels[here]);
+    this.columns.show(this.name, this.row(), here, this.direction(), this.labels[here]);
     const { map } = this, whole = map.size <= MOST_IN_TABLE;
     const fill = () => (this.map !== map ? "" : whole ? this.whole() : this.single(here)); // "": the head was left meanwhile
     if (!whole || !this.numbers) this.numbers = this.twin(fill, whole);
@@ -192,7 +202,7 @@ export class Head {
 
   single(here) {
     const row = this.row(), order = row.map((_, i) => i).sort((a, b) => row[b] - row[a]);
-    const caption = `${this.name}: ${this.labels[here]} ${this.view.direction === "to" ? "attends to" : "is attended by"}`;
+    const caption = `${this.name}: ${this.labels[here]} ${this.direction()}`;
     return table(caption, ["Token", "share"], order.map((i) => [this.labels[i], fixed(row[i])]));
   }
 }

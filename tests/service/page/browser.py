@@ -93,6 +93,16 @@ class Page:
         finally:
             await self._call("goog/cdp/execute", {"cmd": remove, "params": made})
 
+    @asynccontextmanager
+    async def theme(self, name: str) -> AsyncIterator[None]:
+        """Let the reader prefer "light" or "dark"."""
+        for chosen in (name, ""):
+            features = [{"name": "prefers-color-scheme", "value": chosen}]
+            body = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}}
+            await self._call("goog/cdp/execute", body)
+            if chosen:
+                yield
+
     async def downloads(self, folder: Path) -> None:
         """Keep what is downloaded in a folder."""
         params = {"behavior": "allow", "downloadPath": str(folder)}

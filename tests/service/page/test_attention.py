@@ -229,20 +229,21 @@ async def test_several_texts_show_their_cosines(page: Page, client: httpx.AsyncC
 async def test_what_is_shown_can_be_taken_away(page: Page, tmp_path: Path) -> None:
     """CSV, SVG, PNG, JSON and a page that stands alone."""
     await page.downloads(tmp_path)
-    for title in ("PNG", "SVG", "CSV", "JSON", "HTML"):
+    for title in ("PNG of the matrix", "SVG of the lines", "CSV", "JSON", "HTML"):
         await page.run(
             f"""[...document.querySelectorAll("#exports button")].find(
               (button) => button.textContent.startsWith("{title}")).click()"""
         )
     equation = await page.run(f"return document.querySelector(`{FORM} .equation`).textContent")
-    names = {"L5H11.png", "L5H11.svg", "L5H11.csv", "headlight.json", "headlight.html"}
+    figures = {"L5H11-matrix.png", "L5H11-lines.svg"}
+    names = {*figures, "L5H11.csv", "headlight.json", "headlight.html"}
     await page.until(lambda: names <= {file.name for file in tmp_path.iterdir()})
 
     lines = (tmp_path / "L5H11.csv").read_text().splitlines()
     assert len(lines) == 12 and lines[8].startswith('"it",0.13')
-    png = (tmp_path / "L5H11.png").read_bytes()
+    png = (tmp_path / "L5H11-matrix.png").read_bytes()
     assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20]) >= 512, "its width"
-    assert ">hungry</text>" in (tmp_path / "L5H11.svg").read_text()
+    assert ">hungry</text>" in (tmp_path / "L5H11-lines.svg").read_text()
     assert json.loads((tmp_path / "headlight.json").read_text())["blocks"]["data"][0]["tokens"]
     alone = (tmp_path / "headlight.html").read_text()
     assert equation in alone and "<script" not in alone and not re.search(r"https?://", alone)

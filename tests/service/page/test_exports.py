@@ -43,13 +43,58 @@ async def test_a_picture_of_any_text_is_xml(
 ) -> None:
     """What XML 1.0 forbids stands as U+FFFD, all else as it is."""
     await opened(browser, address, f"qx{odd}zw well")
-    svg = await taken(browser, "SVG", tmp_path / "L0H1.svg")
+    svg = await taken(browser, "SVG of the lines", tmp_path / "L0H1-lines.svg")
 
-    texts = [one.text or "" for one in ElementTree.fromstring(svg).iter(f"{{{NAMES}}}text")]
+    written = ElementTree.fromstring(svg).iter(f"{{{NAMES}}}text")
+    texts = [one.text or "" for one in written if one.get("font-family") == "monospace"]
     shown = odd if odd == "&<]]>" else "\ufffd"
     whole = "".join(texts[::2])
     assert whole.startswith("[CLS]qx") and whole.endswith("zwwell[SEP]")
     assert whole.removeprefix("[CLS]qx").removesuffix("zwwell[SEP]") in (shown, "", "\n")
+
+
+@pytest.mark.parametrize("kind", ["matrix", "lines"])
+async def test_a_figure_says_what_it_shows_in_colours_for_print(
+    browser: Page, address: str, tmp_path: Path, kind: str
+) -> None:
+    """Tokens, head, scale, text and model, on white; the same from a dark page as from a light one."""
+    figures = []
+    for theme in ("light", "dark"):
+        folder = tmp_path / theme
+        folder.mkdir()
+        async with browser.theme(theme):
+            await opened(browser, address, "All is well, quite well")
+            title = f"of the {kind}"
+            svg = await taken(browser, f"SVG {title}", folder / f"L0H1-{kind}.svg")
+            png = await taken(browser, f"PNG {title}", folder / f"L0H1-{kind}.png")
+        figures.append((svg, png))
+
+    svg, png = figures[0]
+    root = ElementTree.fromstring(svg)
+    texts = [one.text for one in root.iter(f"{{{NAMES}}}text")]
+    model = "all-MiniLM-L6-v2: 6 layers of 12 heads, width 384"
+    said = ["All is well, quite well", "by words", "0.25", "share of attention", model]
+    assert str(texts[0]).startswith("Head L0H1") and not {*said} - {*texts}
+    assert [texts.count(name) for name in ("[CLS]", "quite", "well")] == [2, 2, 4]
+    assert root[0].get("fill") == "#fff" and figures[0] == figures[1]
+    sides = [int.from_bytes(png[place : place + 4]) for place in (16, 20)]
+    assert sides == [2 * int(root.get(side, "")) for side in ("width", "height")]
+
+
+async def test_a_figure_of_a_long_text_names_some_of_its_tokens(
+    browser: Page, address: str, tmp_path: Path
+) -> None:
+    """As many as have room, and it says so; all values are drawn."""
+    await ask(browser, address, "well " * 200)
+    await browser.run(f"{labelled('L0H1')}.click()")
+    await browser.wait("return document.querySelector('.head .equation')")
+    svg = await taken(browser, "SVG of the matrix", tmp_path / "L0H1-matrix.svg")
+
+    root = ElementTree.fromstring(svg)
+    texts = [one.text for one in root.iter(f"{{{NAMES}}}text")]
+    assert texts.count("well") == 2 * 50 and "Every 4th token is named." in texts
+    drawn = sum((one.get("d") or "").count("M") for one in root.iter(f"{{{NAMES}}}path"))
+    assert drawn > 10_000, "of 202 x 202 values those that are not next to nothing"
 
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])

@@ -1,0 +1,142 @@
+// A head as a figure for print: its matrix or its lines with the tokens, the scale, the texts and the model,
+// on white, in one theme's colours whatever the reader's is.
+
+import { draw, marked, printed } from "./dom.js";
+
+const INK = "#1c2430", PALE = "#566070", ACCENT = "#1f5fae";
+const MARGIN = 24, LINE = 18; // pixels
+const TOKEN = { "font-size": 12, "font-family": "monospace", fill: INK };
+const SAYING = { "font-size": 13, "font-family": "sans-serif" };
+const LEAST_WIDTH = 520; // so that a text has room next to few tokens
+const LONGEST = 24; // characters of a token; what is longer ends in an ellipsis
+const SIDE = 480, CELL = [4, 40]; // of a matrix, and the least and largest of its cells
+const TICKS = [0, 0.05, 0.25, 0.5, 1]; // of the scale
+const LARGEST = 16_000; // of a bitmap's side, which browsers draw
+
+const ruler = document.createElement("canvas").getContext("2d");
+const widthOf = (text, { "font-size": size, "font-family": family }) => ((ruler.font = `${size}px ${family}`), ruler.measureText(text).width);
+
+// What XML 1.0 has no character for
+const FORBIDDEN = /[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
+
+/** Makes a line of text. */
+function written(text, attributes) {
+  const element = draw("text", attributes);
+  element.textContent = text.replace(FORBIDDEN, "\ufffd");
+  return element;
+}
+
+/** Breaks a text at its blanks, or anywhere where a word is wider than the figure. */
+function broken(text, style, width) {
+  const lines = [""];
+  for (const part of text.split(/(?<=\s)/u).flatMap((word) => (widthOf(word, style) > width ? Array.from(word) : [word]))) {
+    if (widthOf(lines.at(-1) + part.trimEnd(), style) > width) lines.push("");
+    lines[lines.length - 1] += part;
+  }
+  return lines;
+}
+
+/** A token as it stands at an axis. */
+function short(name) {
+  const letters = Array.from(marked(name));
+  return letters.length > LONGEST ? `${letters.slice(0, LONGEST - 1).join("")}\u2026` : letters.join("");
+}
+
+/** Every how many places a name has room, `step` pixels apart. */
+export const thinned = (step, room = 14) => Math.max(1, Math.ceil(room / step));
+
+const widest = (names) => Math.max(...names.map((name) => widthOf(name, TOKEN))) + 6;
+
+/** The matrix, its queries down and its keys across; a path for each colour, as one for each cell would be long. */
+function matrix({ map: { names, size, values } }) {
+  const cell = Math.min(CELL[1], Math.max(CELL[0], SIDE / size)), side = cell * size;
+  const shown = names.map(short), edge = widest(shown), every = thinned(cell), paths = new Map();
+  for (let i = 0; i < size * size; i++) {
+    const level = Math.round(255 * Math.sqrt(values[i] || 0));
+    if (level > 0) paths.set(level, `${paths.get(level) ?? ""}M${i % size} ${Math.floor(i / size)}h1v1h-1z`);
+  }
+  const group = draw("g", {}), cells = draw("g", { transform: `translate(${edge} ${edge + LINE}) scale(${cell})`, "shape-rendering": "crispEdges" });
+  for (const [level, d] of paths) cells.append(draw("path", { d, fill: printed(level / 255) }));
+  group.append(cells, draw("rect", { x: edge, y: edge + LINE, width: side, height: side, fill: "none", stroke: PALE }));
+  group.append(written("keys", { x: edge, y: 12, fill: PALE, ...SAYING }), written("queries", { x: 0, y: edge + LINE - 6, fill: PALE, ...SAYING }));
+  shown.forEach((name, i) => {
+    if (i % every) return;
+    const middle = cell * (i + 0.5) + 4;
+    group.append(written(name, { x: edge - 6, y: edge + LINE + middle, "text-anchor": "end", ...TOKEN }));
+    group.append(written(name, { transform: `translate(${edge + middle} ${edge + LINE - 6}) rotate(-90)`, ...TOKEN }));
+  });
+  return { group, width: edge + side + 1, height: edge + LINE + side + 1, notes: every > 1 ? [`Every ${every}th token is named.`] : [] };
+}
+
+/** The lines of the token in focus. */
+function lines(head) {
+  const { names } = head.map, row = head.row(), here = head.here(), step = 20, gap = 220;
+  const shown = names.map(short), edge = widest(shown), group = draw("g", {});
+  const y = (place) => step * (place + 0.5);
+  row.forEach((share, i) => {
+    if (share > 0.005) group.append(draw("line", { x1: edge, x2: edge + gap, y1: y(here), y2: y(i), stroke: ACCENT, "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "stroke-linecap": "round" }));
+  });
+  shown.forEach((name, i) => {
+    const weight = i === here ? { "font-weight": "bold" } : {};
+    group.append(written(name, { x: edge - 6, y: y(i) + 4, "text-anchor": "end", ...TOKEN, ...weight }));
+    group.append(draw("rect", { x: edge + gap + 6, y: step * i + 2, width: 10, height: step - 4, fill: printed(Math.sqrt(row[i])), stroke: PALE, "stroke-width": 0.5 }));
+    group.append(written(name, { x: edge + gap + 22, y: y(i) + 4, ...TOKEN }));
+  });
+  return { group, width: 2 * edge + gap + 22, height: step * names.length, notes: [`What ${short(names[here])} ${head.direction()}.`] };
+}
+
+/** What a colour stands for; the square root of a share shows small ones, too. */
+function scale(unit) {
+  const group = draw("g", {}), width = 256, steps = 64, at = (share) => width * Math.sqrt(share);
+  for (let i = 0; i < steps; i++) group.append(draw("rect", { x: (i * width) / steps, y: 0, width: width / steps, height: 10, fill: printed(i / (steps - 1)), "shape-rendering": "crispEdges" }));
+  group.append(draw("rect", { x: 0, y: 0, width, height: 10, fill: "none", stroke: PALE, "stroke-width": 0.5 }));
+  for (const tick of TICKS) group.append(written(String(tick), { x: at(tick), y: 23, "text-anchor": tick ? "middle" : "start", "font-size": 11, "font-family": "sans-serif", fill: INK }));
+  group.append(written(unit, { x: width + 12, y: 10, fill: INK, ...SAYING }));
+  return group;
+}
+
+const PARTS = { matrix, lines };
+
+/**
+ * Makes the figure of a head.
+ * @param kind "matrix" or "lines"
+ * @param said {title, how, unit, texts, model}: what stands around it
+ */
+export function figure(kind, head, { title, how, unit, texts, model }) {
+  const part = PARTS[kind](head), room = Math.max(LEAST_WIDTH, part.width), style = { fill: INK, ...SAYING };
+  const root = draw("svg", {}), placed = [];
+  let y = MARGIN;
+  const line = (text, attributes, height = LINE) => placed.push(written(text, { x: MARGIN, y: (y += height), ...attributes }));
+  const put = (group, height) => {
+    placed.push(draw("g", { transform: `translate(${MARGIN} ${(y += LINE)})` }));
+    placed.at(-1).append(group);
+    y += height;
+  };
+  for (const text of broken(title, { "font-size": 17, "font-family": "sans-serif" }, room)) line(text, { "font-size": 17, "font-family": "sans-serif", "font-weight": "bold", fill: INK });
+  for (const text of [...texts, ...how].flatMap((text) => broken(text, style, room))) line(text, style);
+  put(part.group, part.height);
+  put(scale(unit), 24);
+  for (const text of [...part.notes, ...broken(model, style, room)]) line(text, { ...style, fill: PALE });
+  const [width, height] = [Math.ceil(room + 2 * MARGIN), Math.ceil(y + MARGIN)];
+  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) root.setAttribute(name, value);
+  root.append(draw("rect", { width: "100%", height: "100%", fill: "#fff" }), ...placed);
+  return root;
+}
+
+export const svgOf = (root) => new Blob([new XMLSerializer().serializeToString(root)], { type: "image/svg+xml" });
+
+/** Draws a figure as a bitmap, two pixels for one where that is not too large. */
+export async function pngOf(root) {
+  const url = URL.createObjectURL(svgOf(root)), image = new Image();
+  try {
+    image.src = url;
+    await image.decode();
+    const size = [Number(root.getAttribute("width")), Number(root.getAttribute("height"))], times = Math.min(2, LARGEST / Math.max(...size));
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = size.map((side) => Math.ceil(times * side));
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((done) => canvas.toBlob(done));
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
