@@ -150,6 +150,7 @@ class Similar:
         left_share: (left,).
         right_share: (right,).
         change: of the score by head of a sweep.
+        share: the change of the share of its pair (`sweep_pair`), by head.
     """
 
     score: float
@@ -159,6 +160,7 @@ class Similar:
     left_share: Array | None
     right_share: Array | None
     change: dict[Head, float]
+    share: dict[Head, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +363,8 @@ def _similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
         score=facts["score"],
         facts={name: value for name, value in facts.items() if name not in ("score", "sweep")},
         pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
-        change=_by_head(facts["sweep"]["change"]) if "sweep" in facts else {},
+        change=_by_head(facts.get("sweep", {}).get("change", {})),
+        share=_by_head(facts.get("sweep", {}).get("share", {})),
         **{name: arrays.get(name) for name in ("matrix", "left_share", "right_share")},
     )
 

@@ -80,6 +80,7 @@ class ComparisonOptions(TypedDict, total=False):
     truncate: Literal["refuse", "right", "left"]
     gates: Sequence[Mapping[str, Any]]
     sweep: str | Mapping[str, Any]
+    sweep_pair: Sequence[int]
     dtype: Literal["float32", "float16"]
 
 

@@ -26,6 +26,7 @@ MOST_RIGHT = 256  # texts that one text is compared with
 
 PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
+SWEPT_PAIR: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
 TOP: LiteralString = '"k" goes with "form": "top"'
 NONE: LiteralString = "expected one input or more"
 MANY: LiteralString = "it holds {count}, and the limit is {most}"
@@ -90,6 +91,11 @@ class ComparisonRequest(Wire):
     """Heads to scale or drop, in this request alone, on both sides."""
     sweep: SweepField | None = None
     """Heads to scale one at a time, in both texts at once: how each changes the score."""
+    sweep_pair: (
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)] | None
+    ) = None
+    """With `sweep`: a row and a column of the matrix, counted from 0, to answer how each head
+    changes their share too."""
     encoding: Literal["json", "base64"] = "json"
     """How arrays are written: as JSON numbers, or each as one base64 string."""
     dtype: Floats = "float32"
@@ -108,6 +114,8 @@ class ComparisonRequest(Wire):
         """Refuse what a form does not read, as Attention does."""
         if self.k is not None and self.form != "top":
             raise PydanticCustomError("number_and_form", TOP)
+        if self.sweep_pair is not None and (self.sweep is None or self.form == "score"):
+            raise PydanticCustomError("number_and_form", SWEPT_PAIR)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
             raise PydanticCustomError("number_and_form", SCORE)
         return self
@@ -132,11 +140,15 @@ class ComparisonRequest(Wire):
             axes=None if score else encode.Axes(self.level, self.specials),
             gates=[gate.plain() for gate in self.gates],
             sweep=swept(self.sweep),
-            ending=encode.Likeness(self.form, self.k),
+            ending=encode.Likeness(self.form, self.k, _pair(self.sweep_pair)),
             dtype=self.dtype,
             encoding=self.encoding,
             layout=layout,
         )
+
+
+def _pair(places: list[int] | None) -> tuple[int, int] | None:
+    return (places[0], places[1]) if places else None
 
 
 class SidePrompts(Wire):

@@ -13,11 +13,12 @@ from model.pooling import Pooling
 from model.task_heads import TaskHead, Vectors
 from service.encode import answer, maps
 from service.encode.answer import Array, Item
-from service.encode.interventions import Outcome, moved
+from service.encode.interventions import Outcome
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, Offer, Price, number
 from service.encode.request import Part, Request
 from service.encode.shown import Shown
+from service.encode.swept import moved
 from service.engine.work import Result, Work
 from service.refusals import Refused
 

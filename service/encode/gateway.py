@@ -9,7 +9,7 @@ those before it:
     worker                       work that no lane does
     inputs                       inputs -> sequences
     indices                      what a request names -> numbers
-    interventions  tasks
+    interventions  swept  tasks
     plan                         a request -> works
     price                        what it costs
     admission                    whether it may pass

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from torch import Tensor
 
 from model import packing
@@ -22,8 +21,8 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.task_heads import Classifier
 from service.encode.indices import gate_scales, heads_by_layer, patch_sources
-from service.encode.request import Request
-from service.engine.work import Array, Outputs, Result, Work
+from service.encode.request import Likeness, Request
+from service.engine.work import Outputs, Result, Work
 from service.refusals import Refused
 
 NUMBER_BYTES = 4  # of a float32
@@ -167,12 +166,14 @@ class Interventions:
         edits: of each input.
         heads: that its sweep scales; empty without a sweep.
         scale: by which.
+        tokens: whether copies keep their tokens' vectors, of which a pair's share is made.
     """
 
     config: EncoderConfig
     edits: Sequence[Edits]
     heads: Heads = field(default_factory=dict)
     scale: float = 0.0
+    tokens: bool = False
 
     @classmethod
     def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions":
@@ -203,7 +204,9 @@ class Interventions:
         if copies > MOST_COPIES:
             detail = f"it takes {copies:,} copies of inputs, and the limit is {MOST_COPIES:,}"
             raise Refused.at("batch_too_large", "sweep", detail=detail, limit=MOST_COPIES)
-        return cls(config, each, heads, sweep.scale)
+        ending = request.ending
+        paired = isinstance(ending, Likeness) and ending.pair is not None
+        return cls(config, each, heads, sweep.scale, paired)
 
     def check(self, inputs: Sequence[Work], check_tokens: CheckTokens) -> None:
         """Refuse values of an input of another length, and more work or memory than may be.
@@ -241,6 +244,7 @@ class Interventions:
         if not self.heads and not any(one.patches for one in self.edits):
             return None
         width, copied = self.config.width, _swept(works[0].outputs) or Outputs()
+        copied = replace(copied, tokens=self.tokens)
         copies = [
             copy
             for work in works
@@ -251,7 +255,8 @@ class Interventions:
             len(work) * len(work.outputs.kept) for work in works
         )
         vectors = len(copies) * (copied.pooling.size(width) if copied.pooling else 0)
-        held = NUMBER_BYTES * (states + vectors)
+        tokens = width * sum(map(len, copies)) if self.tokens else 0
+        held = NUMBER_BYTES * (states + vectors + tokens)
         head = self.config.head_dim
         return Course(works, self.edits, head, self.heads, self.scale, copies, held)
 
@@ -268,7 +273,7 @@ class Interventions:
         copied = _swept(outputs) or Outputs()
         heads = [head for head in copied.task_heads if isinstance(head, Classifier)]
         classes = sum(len(head.labels) for head in heads)
-        return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes)
+        return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes + self.tokens)
 
 
 def _swept(outputs: Outputs) -> Outputs | None:
@@ -347,58 +352,3 @@ def _merged(
     for layer, heads in gates.items():
         merged[layer] = {**merged.get(layer, {}), **heads}
     return {layer: heads for layer, heads in merged.items() if heads}
-
-
-def moved(heads: Heads, whole: Result, copies: Sequence[Result]) -> dict[str, Any]:
-    """Return what POST /v1/encode answers of one input, keyed by layer, then head.
-
-    cosine  of the vector with the head scaled and the untouched one
-    logits  each class's with the head scaled, less the untouched one
-    """
-    told: dict[str, Any] = {}
-    if whole.pooled is not None:
-        vectors = _vectors(copies)
-        untouched = np.broadcast_to(whole.pooled.astype(np.float64), vectors.shape)
-        told["cosine"] = by_head(heads, _cosines(vectors, untouched).tolist())
-    if "logits" in whole.task:
-        logits = np.stack([copy.task["logits"] for copy in copies]).astype(np.float64)
-        told["logits"] = by_head(heads, (logits - whole.task["logits"]).tolist())
-    return told
-
-
-def changed(
-    heads: Heads,
-    left: Result,
-    right: Result,
-    left_copies: Sequence[Result],
-    right_copies: Sequence[Result],
-) -> dict[str, Any]:
-    """Return what POST /v1/similarity answers of one text on the right.
-
-    change  of the score, when the head is scaled in both texts
-    """
-    score = _cosines(_vectors([left]), _vectors([right]))
-    scores = _cosines(_vectors(left_copies), _vectors(right_copies))
-    return {"change": by_head(heads, (scores - score).tolist())}
-
-
-def by_head(heads: Heads, numbers: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Return numbers in the order of heads, keyed by layer, then head."""
-    rest = iter(numbers)
-    return {
-        str(layer): {str(head): next(rest) for head in of_layer}
-        for layer, of_layer in heads.items()
-    }
-
-
-def _vectors(copies: Sequence[Result]) -> Array:
-    """Return the pooled vectors of copies, (copies, width) float64."""
-    return np.stack([copy.pooled for copy in copies if copy.pooled is not None]).astype(np.float64)
-
-
-def _cosines(one: Array, other: Array) -> Array:
-    """Return the cosines of the rows of two matrices, (rows,); 0 where one has no length."""
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    products = (one * other).sum(axis=1)
-    cosines: Array = np.divide(products, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    return cosines

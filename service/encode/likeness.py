@@ -1,5 +1,6 @@
 """Why one text is like others: the arithmetic behind the model's, and what an answer weighs."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,11 @@ from model.maps.units import Units
 from model.pooling import Pooling
 from model.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
 from service.encode.answer import Array, Item
-from service.encode.interventions import Outcome, changed
+from service.encode.interventions import Outcome
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
 from service.encode.request import Likeness, Part, Request
+from service.encode.swept import by_head, changed
 from service.encode.worker import Steps, Worker
 from service.engine.work import Result
 from service.refusals import Refused
@@ -62,8 +64,20 @@ class Likenesses:
             detail = f"this model has {self._reason}; {ANSWERED}"
             raise Refused.at("similarity_not_explainable", "form", detail=detail)
 
+    def _check_pair(self, request: Request, plan: Plan) -> None:
+        """Refuse a pair that a matrix does not have."""
+        if (pair := _asked(request).pair) is None:
+            return
+        for index, units in enumerate(plan.units):
+            place, size = pair[index > 0], len(units.axis)
+            if place >= size:
+                side = "column" if index else "row"
+                detail = f"there is no {side} {place}: they are 0 to {size - 1}"
+                raise Refused.at("index_out_of_range", "sweep_pair", index > 0, detail=detail)
+
     def price(self, request: Request, plan: Plan) -> Price:
         """Return what the answer will weigh."""
+        self._check_pair(request, plan)
         how, held = _asked(request), plan.held
         sizes = [len(units.axis) for units in plan.units]
         if how.form != "score":
@@ -115,10 +129,15 @@ class Likenesses:
         if not copies or plan.course is None:
             return [left, *right]
         heads = plan.course.heads
-        swept = (
+        swept = [
             changed(heads, results[0], results[index], copies[0], copies[index])
             for index in range(1, len(results))
-        )
+        ]
+        if self._linear is not None and (pair := _asked(request).pair):
+            steps_of_pair = _pair_shares(self._linear, pair, plan, outcome)
+            shares = await self._worker.run(steps_of_pair, deadline)
+            for told, (whole, *each) in zip(swept, shares, strict=True):
+                told["share"] = by_head(heads, [share - whole for share in each])
         return [left, *(_with(item, more) for item, more in zip(right, swept, strict=True))]
 
 
@@ -171,6 +190,28 @@ def _explained(
     return items
 
 
+def _pair_shares(
+    linear: Linear, pair: tuple[int, int], plan: Plan, outcome: Outcome
+) -> Steps[list[list[float]]]:
+    """Return a pair's share of the untouched texts, then with each head scaled, for each right."""
+    torch.set_num_threads(1)  # as in _explained
+    sides = list[list[tuple[Tensor, float]]]()
+    for index, (result, copies) in enumerate(zip(*outcome, strict=True)):
+        sides.append([])
+        for one in (result, *copies):
+            side = _side_of(linear, plan, one, index)
+            sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
+            yield
+    left, *rights = sides
+    return [
+        [
+            float(row @ column) / (length * other or math.inf)
+            for (row, length), (column, other) in zip(left, right, strict=True)
+        ]
+        for right in rights
+    ]
+
+
 def _axes(units: Units) -> dict[str, Any]:
     """Say what rows or columns are, where not all tokens in order; as in maps.facts."""
     axes: dict[str, Any] = {}
@@ -182,7 +223,11 @@ def _axes(units: Units) -> dict[str, Any]:
 
 
 def _side(linear: Linear, plan: Plan, results: Sequence[Result], index: int) -> Side:
-    tokens = results[index].tokens
+    return _side_of(linear, plan, results[index], index)
+
+
+def _side_of(linear: Linear, plan: Plan, result: Result, index: int) -> Side:
+    tokens = result.tokens
     if tokens is None:
         raise RuntimeError("token vectors that were asked for are missing: this is a bug")
     return linear.side(torch.from_numpy(tokens), plan.units[index])

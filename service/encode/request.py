@@ -218,10 +218,12 @@ class Likeness(NamedTuple):
     Args:
         form: the matrix of all pairs of tokens, the strongest pairs, or the score alone.
         k: pairs to show of the form top; None: MOST_PAIRS.
+        pair: a row and a column of the matrix, whose share is swept too.
     """
 
     form: Literal["full", "top", "score"] = "full"
     k: int | None = None
+    pair: tuple[int, int] | None = None
 
 
 class Maxsim(NamedTuple):

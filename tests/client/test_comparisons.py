@@ -48,10 +48,11 @@ async def test_a_comparison_comes_typed(
     sweep = {"heads": {"5": [11], "0": [3]}}
     body = {"left": DOG, "right": [CAT, DOG]}
 
-    full = await compare(address, DOG, [CAT, {"text": DOG}], sweep=sweep)
+    full = await compare(address, DOG, [CAT, {"text": DOG}], sweep=sweep, sweep_pair=[1, 2])
     top = await compare(address, DOG, [CAT], form="top", k=3)
 
-    told = (await client.post("/v1/similarity", json={**body, "sweep": sweep})).json()
+    swept = {"sweep": sweep, "sweep_pair": [1, 2]}
+    told = (await client.post("/v1/similarity", json={**body, **swept})).json()
     for one, expected in zip(full.right, told["right"], strict=True):
         assert one.score == expected["score"] and one.pairs is None
         assert one.matrix is not None and one.left_share is not None
@@ -59,6 +60,8 @@ async def test_a_comparison_comes_typed(
         np.testing.assert_allclose(one.left_share, expected["left_share"], atol=1e-7)
         changes = expected["sweep"]["change"]
         assert one.change == {(0, 3): changes["0"]["3"], (5, 11): changes["5"]["11"]}
+        shares = expected["sweep"]["share"]
+        assert one.share == {(0, 3): shares["0"]["3"], (5, 11): shares["5"]["11"]}
     assert full.left["tokens"] == told["left"]["tokens"] == full.right[1].facts["tokens"]
     assert full.origin == {name: told[name] for name in ("model", "weights", "numerics")}
     pairs = top.right[0].pairs

@@ -187,6 +187,53 @@ async def test_a_sweep_of_a_similarity_is_the_change_of_its_score(
             assert found == pytest.approx(cosine(left, right) - one["score"], abs=1e-14)
 
 
+@pytest.mark.parametrize(
+    "look", [{}, {"level": "word", "specials": "drop"}, {"form": "top", "gates": [gate(1, 2)]}]
+)
+async def test_a_sweep_of_a_pair_is_the_change_of_its_share(
+    client: httpx.AsyncClient, look: dict[str, Any]
+) -> None:
+    """As single requests with gates have it in their matrices; of each text on the right."""
+    body = {"left": DOG, "right": [CAT, ALL], **look}
+    row, column = 1, 1
+    heads = {"heads": ["L0H5", "L5H11"]}
+
+    told = await compare(client, **body, sweep=heads, sweep_pair=[row, column])
+
+    own = look.get("gates", [])
+    whole = await compare(client, **body | {"form": "full"})
+    for layer, head in ((0, 5), (5, 11)):
+        gates = [*own, gate(layer, head)]
+        without = await compare(client, **body | {"form": "full", "gates": gates})
+        for one, before, after in zip(told["right"], whole["right"], without["right"], strict=True):
+            share = flat(one["sweep"]["share"])[layer, head]
+            expected = after["matrix"][row][column] - before["matrix"][row][column]
+            assert share == pytest.approx(expected, abs=1e-7) and abs(share) > 1e-6
+
+
+@pytest.mark.parametrize(("pair", "side"), [([1, 99], 1), ([11, 0], 0)])
+async def test_a_pair_that_the_matrix_does_not_have_is_refused(
+    client: httpx.AsyncClient, pair: list[int], side: int
+) -> None:
+    """Before any work, with the rows or columns that there are."""
+    body = {"left": DOG, "right": [ALL], "sweep": "heads", "sweep_pair": pair}
+    code, loc, detail = await refused(client, "/v1/similarity", **body)
+
+    assert (code, loc[-2:]) == ("index_out_of_range", ["sweep_pair", side])
+    assert "they are 0 to" in detail
+
+
+@pytest.mark.parametrize("more", [{}, {"sweep": "heads", "form": "score"}])
+async def test_a_pair_needs_a_sweep_and_a_matrix(
+    client: httpx.AsyncClient, more: dict[str, Any]
+) -> None:
+    """It is refused rather than left out."""
+    body = {"left": DOG, "right": [ALL], "sweep_pair": [0, 0], **more}
+    answer = await client.post("/v1/similarity", json=body)
+
+    assert answer.status_code == 422 and "sweep_pair" in answer.text
+
+
 @pytest.mark.parametrize("form", ["top", "score"])
 async def test_every_form_of_a_similarity_has_its_sweep(
     client: httpx.AsyncClient, form: str
