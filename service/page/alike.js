@@ -26,25 +26,34 @@ export function clear(section) {
   section.replaceChildren(make("h2", {}, "Why alike"));
 }
 
-/** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with; `sweep` for the score. */
+/** Draws it; `focus` is called with a pair's places in the matrix and its button; `sweep` for the score. */
 export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus, sweep) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
   clear(section);
   section.append(make("p", { className: "bar" }, score, "cosine of the two vectors", make("button", { type: "button", onclick: sweep }, "Which heads make them alike?")));
   if (reason) return section.append(make("p", { className: "note" }, reason));
-  const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
-  const first = places(answer.left, request);
-  const lead = (i, j) => focus({ pair: [i, j], name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] });
+  const [rows, columns] = axes({ texts: { left, right: [right] }, request, answer });
   section.append(
     make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; the cells and the rest sum to it. Words are taken in context: a word's vector holds what it took from the others."),
-    make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, lead)), shares(found, rows, columns));
+    make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, focus)), shares(found, rows, columns));
+}
+
+/** The names of the matrix' rows and columns. */
+const axes = ({ texts: { left, right: [right] }, request, answer }) =>
+  [[left, answer.left], [right, answer.right[0]]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
+
+/** What a pair of the matrix is called, and the token it begins with; null where the matrix has none such. */
+export function paired(found, [i, j]) {
+  if (!found?.request) return null;
+  const [rows, columns] = axes(found), first = places(found.answer.left, found.request);
+  return rows[i] && columns[j] ? { name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] } : null;
 }
 
 function pairs({ matrix }, rows, columns, focus) {
   const all = matrix.flatMap((row, i) => row.map((share, j) => [share, i, j])).sort((a, b) => b[0] - a[0]).slice(0, TOP);
   const list = all.map(([share, i, j]) => {
-    const open = make("button", { type: "button", onclick: () => focus(i, j) }, "Which heads?");
+    const open = make("button", { type: "button", onclick: ({ target }) => focus(i, j, target) }, "Which heads?");
     open.setAttribute("aria-label", `Which heads carry ${rows[i]} and ${columns[j]}?`);
     return [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share), make("td", {}, open)];
   });

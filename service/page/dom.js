@@ -38,8 +38,30 @@ export function table(caption, columns, rows) {
   return scrolled(caption, make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
+/** Copies a text, where it can: the clipboard needs HTTPS or localhost. */
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Makes a box that scrolls, reachable by keyboard. */
-export const scrolled = (name, ...children) => make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": name }, ...children);
+export function scrolled(name, ...children) {
+  const box = make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": name }, ...children);
+  box.prepend(more(box, children));
+  return box;
+}
+
+/** Makes a line that says that a box scrolls sideways, while there is more than it shows: not every system draws its bars. */
+export function more(box, children) {
+  const said = make("p", { className: "more", hidden: true }, "Scroll sideways for more \u2192");
+  const watch = new ResizeObserver(() => (said.hidden = box.scrollWidth <= box.clientWidth + 1));
+  for (const each of [box, ...children]) watch.observe(each);
+  return said;
+}
 
 /** Makes a place hold these elements; those that it holds in this order already are not touched. */
 export function arrange(place, elements) {
@@ -87,11 +109,11 @@ export function colour(share, ramp = dark.matches ? DARK : LIGHT) {
 /** Returns the colour of a share on paper. */
 export const printed = (share) => `rgb(${colour(share, LIGHT).join(",")})`;
 
-/** Colours a cell of a table, with ink that can be read on it. */
+/** Colours a cell of a table, with ink that can be read on it; in the reader's theme, also of a page that is kept. */
 export function shade(element, share) {
-  const [red, green, blue] = colour(share);
-  element.style.background = `rgb(${red} ${green} ${blue})`;
-  element.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
+  const both = [LIGHT, DARK].map((ramp) => colour(share, ramp));
+  element.style.background = `light-dark(${both.map((channels) => `rgb(${channels.join(" ")})`)})`;
+  element.style.color = `light-dark(${both.map((channels) => (luminance(...channels) > 0.179 ? "#000" : "#fff"))})`;
 }
 
 /** Makes a number's cell in a table, coloured by a share. */
@@ -115,18 +137,17 @@ function luminance(...channels) {
 }
 
 const LEVELS = 255;
-let levels = null; // each level's colour as a pixel, of the theme that is shown
-dark.addEventListener("change", () => (levels = null));
-
-function pixels() {
+// Each level's colour as a pixel, of both themes
+const [LIGHT_PIXELS, DARK_PIXELS] = [LIGHT, DARK].map((ramp) => {
   const bytes = new Uint8ClampedArray(4 * (LEVELS + 1));
-  for (let level = 0; level <= LEVELS; level++) bytes.set([...colour(level / LEVELS), 255], 4 * level);
+  for (let level = 0; level <= LEVELS; level++) bytes.set([...colour(level / LEVELS, ramp), 255], 4 * level);
   return new Uint32Array(bytes.buffer);
-}
+});
+const painted = new WeakMap(); // what each canvas shows
 
 /** Paints a matrix into a canvas, one pixel a value; the square root of a share shows small ones, too. */
-export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
-  levels ??= pixels();
+export function paint(canvas, { values, rows, columns }, scale = Math.sqrt, levels = dark.matches ? DARK_PIXELS : LIGHT_PIXELS) {
+  painted.set(canvas, [{ values, rows, columns }, scale]);
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows), out = new Uint32Array(image.data.buffer);
@@ -135,4 +156,15 @@ export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
     out[i] = levels[level < 0 ? 0 : level > LEVELS ? LEVELS : level];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+/** A canvas as a picture that follows its reader's theme, with nothing but itself. */
+export function kept(canvas) {
+  const [light, night] = [LIGHT_PIXELS, DARK_PIXELS].map((levels) => {
+    const copy = make("canvas");
+    paint(copy, ...painted.get(canvas), levels);
+    return copy.toDataURL();
+  });
+  const image = make("img", { src: light, alt: canvas.getAttribute("aria-label") ?? "", className: `copied ${canvas.className}` });
+  return make("picture", {}, make("source", { media: "(prefers-color-scheme: dark)", srcset: night }), image);
 }

@@ -1,6 +1,6 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, make, scrolled } from "./dom.js";
+import { at, copied, kept, make, scrolled } from "./dom.js";
 import { curl } from "./api.js";
 import { figure, pngOf, svgOf } from "./figure.js";
 
@@ -27,16 +27,6 @@ export function draw(section, taken, say) {
     }))), box);
 }
 
-/** Copies a text, where it can: the clipboard needs HTTPS or localhost. */
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
 function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -53,19 +43,24 @@ function csv({ labels, map }) {
   return [["", ...labels.map(quoted)].join(","), ...rows].join("\r\n");
 }
 
+/** Puts something else in the place of what a copy of the views has of a kind, made from what is shown: a clone has no state. */
+function swap(copy, kind, make) {
+  const shown = [...at("views").querySelectorAll(kind)];
+  [...copy.querySelectorAll(kind)].forEach((element, i) => element.replaceWith(make(shown[i])));
+}
+
 /** The texts, and the views as they stand: tables, matrices as pictures; no script, and nothing to operate. */
 function standalone(texts) {
   const copy = at("views").cloneNode(true);
-  const canvases = [...at("views").querySelectorAll("canvas")];
-  [...copy.querySelectorAll("canvas")].forEach((canvas, i) => {
-    const image = make("img", { src: canvases[i].toDataURL(), alt: canvas.getAttribute("aria-label") ?? "" });
-    image.className = "copied";
-    canvas.replaceWith(image);
-  });
+  swap(copy, "canvas", kept);
+  swap(copy, "label:has(select)", (label) => make("span", {}, `${label.firstChild.textContent}: ${label.querySelector("select").selectedOptions[0]?.textContent ?? ""}`));
+  swap(copy, "label:has(input)", (label) => make("span", {}, `${label.firstChild.textContent}: ${label.querySelector("input").value}`));
+  swap(copy, ".steps", (list) => make("h3", {}, list.querySelector("[aria-current]").textContent));
   for (const details of copy.querySelectorAll("details")) details.children.length > 1 ? (details.open = true) : details.remove();
   for (const button of copy.querySelectorAll(".lines button")) button.replaceWith(make("span", { className: button.ariaPressed === "true" ? "chosen" : "" }, ...button.childNodes));
   for (const row of copy.querySelectorAll("table:has(td > button) tr")) row.lastChild.remove();
-  for (const control of copy.querySelectorAll(".bar:has(select, input), button, .steps")) control.remove();
+  for (const control of copy.querySelectorAll("button, .more, .help")) control.remove();
+  for (const said of copy.querySelectorAll(".value")) said.textContent = "Queries down, keys across.";
   for (const section of copy.querySelectorAll("section")) if (section.children.length < 2) section.remove();
   for (const cell of copy.querySelectorAll("[tabindex='-1']")) cell.removeAttribute("tabindex");
   const style = [...document.styleSheets].flatMap(({ cssRules }) => [...cssRules]).map(({ cssText }) => cssText).join("\n");

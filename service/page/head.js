@@ -3,6 +3,7 @@
 import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token } from "./dom.js";
 import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
+import { Axes } from "./axes.js";
 
 const SPECIALS = { drop: ["special tokens hidden"], renormalize: ["special tokens left out, the rest shared out again"] };
 
@@ -21,16 +22,17 @@ export class Head {
     this.heading = make("div", { className: "bar" });
     this.canvas = make("canvas", { role: "img" });
     this.canvas.onpointermove = (event) => this.map && this.point(event);
-    this.canvas.onclick = (event) => this.map && this.actions.refocus(this.pointed(event)[this.view.direction === "to" ? 0 : 1]);
+    this.canvas.onclick = (event) => this.map && this.tap(event);
     this.said = make("p", { className: "value" });
-    this.columns = new Columns((place) => this.actions.refocus(place));
+    this.columns = new Columns((place) => this.actions.refocus(place), (place) => this.map && this.tell(...this.sided(place)));
     this.mark = make("i", { className: "mark" });
+    this.axes = new Axes(make("div", { className: "frame" }, this.canvas, this.mark));
     this.mixture = make("div", { className: "mixture exact" });
     this.exact = make("div", { className: "exact" });
     this.columns.name(session.names);
     this.region = make("section", { className: "head" }, this.heading,
       make("div", { className: "look" }, this.columns.box,
-        make("div", { className: "matrix" }, make("div", { className: "frame" }, this.canvas, this.mark), this.said), this.mixture),
+        make("div", { className: "matrix" }, this.axes.box, this.said), this.mixture),
       this.exact);
   }
 
@@ -88,7 +90,7 @@ export class Head {
   reveal(yes) {
     for (const part of [this.columns.box, this.mark, this.mixture, this.exact]) part.hidden = !yes;
     this.region.ariaBusy = "false";
-    this.said.textContent = yes ? "Queries down, keys across. Point at a cell for its value." : "This is the small map; the exact one could not be loaded.";
+    this.said.textContent = yes ? "Queries down, keys across. Point at a cell, or tap it, for its value." : "This is the small map; the exact one could not be loaded.";
   }
 
   show(map) {
@@ -99,6 +101,7 @@ export class Head {
     this.canvas.ariaLabel = `The map of ${this.name}: queries down, keys across; the table below has its values`;
     this.reveal(true);
     this.columns.name(map.names);
+    this.axes.name(map.names);
     this.draw();
   }
 
@@ -154,7 +157,22 @@ export class Head {
   }
 
   point(event) {
-    const [query, key] = this.pointed(event);
+    this.tell(...this.pointed(event));
+  }
+
+  /** Chooses the token of a cell, and says the cell's value, which a finger cannot point at. */
+  tap(event) {
+    const cell = this.pointed(event);
+    this.actions.refocus(cell[this.view.direction === "to" ? 0 : 1]);
+    this.tell(...cell);
+  }
+
+  /** The query and the key of a place in the right column. */
+  sided(place) {
+    return this.view.direction === "to" ? [this.here(), place] : [place, this.here()];
+  }
+
+  tell(query, key) {
     this.said.replaceChildren(token(this.map.names[query]), " \u2192 ", token(this.map.names[key]), `  ${fixed(this.at(query, key), 6)}`);
   }
 
@@ -215,11 +233,14 @@ const LEVELS = 128; // of colour
 const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
 
 class Columns {
-  /** @param choose called with the place of a token that is to be in focus */
-  constructor(choose) {
-    this.choose = choose;
+  /**
+   * @param choose called with the place of a token that is to be in focus
+   * @param tell called with the place of one whose share is to be said
+   */
+  constructor(choose, tell) {
+    Object.assign(this, { choose, tell });
     this.left = make("ol", { onkeydown: (event) => this.key(event) });
-    this.right = make("ol", { onpointerover: ({ target }) => this.point(target.closest("span")) });
+    this.right = make("ol", { onpointerover: ({ target }) => this.point(target.closest("span")), onclick: ({ target }) => this.point(target.closest("span")) });
     this.svg = draw("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });
     this.box = scrolled("", make("div", { className: "lines" }, this.left, this.svg, this.right));
     this.here = 0;
@@ -262,7 +283,9 @@ class Columns {
   }
 
   point(cell) {
-    if (cell && this.row) cell.title = fixed(this.row[this.cells.indexOf(cell)]);
+    if (!cell || !this.row) return;
+    cell.title = fixed(this.row[this.cells.indexOf(cell)]);
+    this.tell(this.cells.indexOf(cell));
   }
 
   press(button, pressed) {

@@ -3,7 +3,7 @@
 import { ask, Refused, useKey } from "./api.js";
 import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
 import { Head } from "./head.js";
-import { Overview } from "./overview.js";
+import { ORDERS, Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { ofEncoding, ofPair, ofScore, open } from "./session.js";
 import * as alike from "./alike.js";
@@ -11,6 +11,7 @@ import * as dominance from "./dominance.js";
 import * as exports from "./exports.js";
 import * as texts from "./texts.js";
 
+// The second is drawn at first sight
 const EXAMPLES = [
   ["All is well", ""],
   ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
@@ -29,9 +30,13 @@ const CHOICES = {
   direction: ["to", "by"],
 };
 
+const PAIR = /^pair (\d+) (\d+)$/;
+/** Tells whether an order is one that is asked of the service; its name stands in the address. */
+const found = (order) => order === "worth" || order === "score" || PAIR.test(order);
+
 const shown = { ...readAddress(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
 const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
-const overview = new Overview(at("overview"), toggle);
+const overview = new Overview(at("overview"), ordered, toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
 let asked = 0; // of the presses of Show; what an earlier one brings is not drawn
 let refocusDominance = () => {};
@@ -64,20 +69,22 @@ async function introduce() {
   }
 }
 
-async function show() {
+/** Asks for what the form holds, or an example, and draws it; `kept` in the address. */
+async function show(given = { text: at("text").value, other: at("other").value, together: together().value }, kept = true) {
   const turn = ++asked;
-  Object.assign(shown, { text: at("text").value, other: at("other").value, together: together().value });
+  if (Object.keys(given).some((name) => given[name] !== shown[name])) shown.order = found(shown.order) ? "place" : shown.order; // found of other texts
+  Object.assign(shown, given);
   useKey(at("key").value);
   if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
   if (!text) return say("Enter a text first.", true);
-  writeAddress(shown);
+  if (kept) writeAddress(shown);
   say("Loading\u2026");
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   at("alike").hidden ||= !shown.compared;
   for (const id of ["alike", "overview"]) at(id).ariaBusy = "true";
-  if (shown.compared) compare(turn, alike.why({ text }, { text: other }, shown.view));
+  shown.likened = shown.compared && compare(turn, alike.why({ text }, { text: other }, shown.view));
   shown.drawn = open(pair ? { text, pair: other } : { text }).then((opened) => {
     if (turn !== asked) return;
     shown.session = opened;
@@ -86,6 +93,7 @@ async function show() {
   });
   try {
     await shown.drawn;
+    if (turn === asked && found(shown.order)) await find(shown.order);
   } catch (error) {
     if (turn === asked) {
       forget();
@@ -101,7 +109,7 @@ async function compare(turn, asking) {
     const found = await asking;
     if (turn !== asked) return;
     shown.alike = found;
-    alike.draw(at("alike"), found, carried, carrying);
+    alike.draw(at("alike"), found, (i, j, button) => waiting(button, () => carried(`pair ${i} ${j}`)), ({ target }) => waiting(target, () => carried("score")));
   } catch (error) {
     if (turn !== asked) return;
     alike.clear(at("alike"));
@@ -124,7 +132,8 @@ function draw() {
   at("views").hidden = false;
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
-  const worth = make("button", { type: "button", onclick: () => rank(ofEncoding(session), "moves the encoding") }, "What each head is worth");
+  const worth = make("button", { type: "button", onclick: ({ target }) => waiting(target, () => find("worth")) }, "What each head is worth");
+  overview.order = found(shown.order) ? "place" : shown.order;
   overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), worth]);
   name(session);
   pipeline.show(session);
@@ -216,8 +225,6 @@ function refocus(place) {
   refocusDominance();
 }
 
-const progress = (done, all) => say(`Removing each head in turn: ${done} of ${all}.`);
-
 /** Orders the heads by a number for each, under its title. */
 async function rank(asking, title) {
   const turn = asked;
@@ -234,24 +241,59 @@ async function rank(asking, title) {
   }
 }
 
-/** Leads from the score to the heads that carry it. */
-async function carrying() {
+/** Keeps the order of the heads in the address. */
+function ordered(order) {
+  shown.order = order === "worth" ? shown.found : order;
+  writeAddress(shown);
+}
+
+/** Tells next to a button what it waits for, and how long it has: it is one request, whose answer comes whole. */
+async function waiting(button, act) {
+  if (button.ariaBusy === "true") return;
+  const began = performance.now(), told = make("output", { className: "note" });
+  const tell = () => (told.textContent = ` Without each of ${shown.session?.all.length ?? "the"} heads: ${Math.floor((performance.now() - began) / 1000)} s`);
+  button.ariaBusy = "true";
+  button.after(told);
+  tell();
+  const clock = setInterval(tell, 500);
+  try {
+    await act();
+  } finally {
+    clearInterval(clock);
+    told.remove();
+    button.ariaBusy = "false";
+  }
+}
+
+/** Orders the heads by what is asked of the service: what each is worth, adds to the score, or to a pair of words. */
+async function find(order) {
+  const turn = asked, [, ...pair] = PAIR.exec(order)?.map(Number) ?? [];
+  if (order !== "worth") await shown.likened;
+  if (turn !== asked) return null;
+  const { session, alike: likeness } = shown, about = pair.length ? alike.paired(likeness, pair) : {};
+  if (order !== "worth" && !(likeness && about)) return null; // a pair or a score that these texts do not have
+  const asking = order === "worth" ? ofEncoding(session) : pair.length ? ofPair(likeness.request, pair) : ofScore(likeness.texts);
+  const title = order === "worth" ? "moves the encoding" : `adds to ${about.name ?? "the score"}`;
+  if (!(await rank(asking, title))) return null;
+  shown.found = order;
+  ordered(order);
+  return about;
+}
+
+/** Leads from the score, or from a pair of words, to the heads that carry it: those without which it is less. */
+async function carried(order) {
   if (!(await drawn())) return;
-  if (await rank(ofScore(shown.alike.texts), "adds to the score")) at("overview").scrollIntoView();
+  const about = await find(order);
+  if (!about) return;
+  if (about.name) {
+    shown.focus.place = about.place;
+    toggle(overview.cells[0].dataset.head, false, true);
+  }
+  at("overview").scrollIntoView();
 }
 
 /** Tells whether the heads are there, once they are or are not to come. */
 const drawn = () => shown.drawn.then(() => true, () => false);
-
-/** Leads from a pair of words to the heads that carry it: those without which it adds less. */
-async function carried({ pair, name, place }) {
-  if (!(await drawn())) return;
-  const { session, alike } = shown;
-  if (!(await rank(ofPair(session.all, alike.request, pair, progress), `adds to ${name}`))) return;
-  shown.focus.place = place;
-  toggle(overview.cells[0].dataset.head, false, true);
-  at("overview").scrollIntoView();
-}
 
 const together = () => document.querySelector("input[name=together]:checked");
 
@@ -265,16 +307,18 @@ function readAddress() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const view = { ...VIEW };
   for (const name of Object.keys(VIEW)) if (CHOICES[name].includes(fields.get(name))) view[name] = fields.get(name);
+  const order = fields.get("order") ?? "place";
   const heads = [...new Set((fields.get("heads") ?? "").match(/L\d+H\d+/g))].slice(0, MOST_HEADS);
-  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: fields.get("together") === "pair" ? "pair" : "compare", heads, view };
+  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: fields.get("together") === "pair" ? "pair" : "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
 }
 
-function writeAddress({ text, other, together, heads, view }) {
+function writeAddress({ text, other, together, heads, view, order }) {
   const fields = new URLSearchParams({ text });
   if (other) fields.set("other", other);
   if (other && together === "pair") fields.set("together", together);
   if (heads.length) fields.set("heads", heads.join(","));
   for (const [name, value] of Object.entries(view)) if (value !== VIEW[name]) fields.set(name, value);
+  if (order !== "place") fields.set("order", order);
   history.replaceState(null, "", `#${fields}`);
 }
 
@@ -289,6 +333,14 @@ for (const [text, other] of EXAMPLES) {
 }
 document.querySelector("button[type=submit]").disabled = false;
 onTheme(() => shown.session && draw());
+/** Draws an example for who comes without a text, as the service computes it; the address stays as it is. */
+function begin() {
+  if (!told.model || asked || shown.text) return; // without a key nothing is computed
+  const [text, other] = EXAMPLES[1];
+  [at("text").placeholder, at("other").placeholder] = [text, other]; // not in the way of who writes
+  show({ text, other, together: "compare" }, false);
+}
+
 /** Fills the boxes with what the address holds; nothing is sent before the reader presses Show. */
 function follow() {
   fill(shown);
@@ -306,4 +358,4 @@ addEventListener("hashchange", () => {
   follow();
 });
 follow();
-introduce();
+introduce().then(begin);

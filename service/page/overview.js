@@ -1,8 +1,8 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, paint, refill, refusal, table } from "./dom.js";
+import { choice, fixed, folded, make, more, paint, refill, refusal, table } from "./dom.js";
 
-const ORDERS = {
+export const ORDERS = {
   place: ["layer and head", (head) => head.layer * 1000 + head.head],
   contribution: ["contribution", (head) => -head.stats.contribution],
   entropy: ["entropy, least first", (head) => head.stats.entropy],
@@ -19,10 +19,11 @@ const COLUMNS = ["contribution", "entropy", "previous", "next", "self", "cls", "
 export class Overview {
   /**
    * @param section where it is drawn
+   * @param ordered called when the reader chooses an order, with its name
    * @param toggle called with a head's name to open it, or to close it if it is open; `beside` keeps others open
    */
-  constructor(section, toggle) {
-    Object.assign(this, { section, toggle, order: "place", role: "all", worth: null });
+  constructor(section, ordered, toggle) {
+    Object.assign(this, { section, ordered, toggle, order: "place", role: "all", worth: null });
   }
 
   /** Draws a session's heads; `more` are controls next to its own. */
@@ -64,21 +65,26 @@ export class Overview {
     const known = this.session.lacks.statistics ? ["place"] : Object.keys(ORDERS);
     const orders = known.map((name) => [name, ORDERS[name][0]]);
     if (this.worth) orders.push(["worth", this.title]);
-    const redraw = (field) => (value) => ((this[field] = value), this.draw());
+    const redraw = (field) => (value) => {
+      this[field] = value;
+      this.draw();
+      if (field === "order") this.ordered(value);
+    };
     const role = choice("Role", [], "", redraw("role"));
     this.roles = role.querySelector("select");
     this.roles.append(...this.options());
     this.roles.value = this.role;
     this.notes = make("div", {}, ...this.missing());
     this.twin = this.folded(false);
-    this.said = make("p", { className: "note" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it beside the others.");
+    this.said = make("p", { className: "note help" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it beside the others.");
+    const grid = this.grid();
     refill(this.section,
       make("h2", {}, "All heads"),
       make("div", { className: "bar" },
         choice("Order", orders, this.order, redraw("order")),
         role,
         ...this.more),
-      this.notes, this.grid(), this.said, this.twin);
+      this.notes, more(grid, grid.children), grid, this.said, this.twin);
   }
 
   /** The roles that heads have, to choose from. */

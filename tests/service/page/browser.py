@@ -55,7 +55,13 @@ class Page:
             "actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]}
         )
 
-    async def click(self, element: str, at: tuple[float, float] = (0.5, 0.5)) -> None:
+    async def tap(self, element: str, at: tuple[float, float] = (0.5, 0.5)) -> None:
+        """Touch what a script's expression gives, at a part of its box."""
+        await self.click(element, at, "touch")
+
+    async def click(
+        self, element: str, at: tuple[float, float] = (0.5, 0.5), kind: str = "mouse"
+    ) -> None:
         """Click with the mouse on what a script's expression gives, at a part of its box."""
         x, y = await self.run(
             f"""const element = {element};
@@ -64,8 +70,9 @@ class Page:
             return [box.x + {at[0]} * box.width, box.y + {at[1]} * box.height]"""
         )
         here = {"type": "pointerMove", "x": round(x), "y": round(y)}
-        press = [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp")]
-        mouse = {"type": "pointer", "id": "mouse", "actions": [here, *press]}
+        press = [{"type": each, "button": 0} for each in ("pointerDown", "pointerUp")]
+        way = {"pointerType": kind}
+        mouse = {"type": "pointer", "id": kind, "parameters": way, "actions": [here, *press]}
         await self._call("actions", {"actions": [mouse]})
 
     async def wait(self, script: str) -> Any:
@@ -96,12 +103,16 @@ class Page:
     @asynccontextmanager
     async def theme(self, name: str) -> AsyncIterator[None]:
         """Let the reader prefer "light" or "dark"."""
-        for chosen in (name, ""):
-            features = [{"name": "prefers-color-scheme", "value": chosen}]
-            body = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}}
-            await self._call("goog/cdp/execute", body)
-            if chosen:
-                yield
+        await self._prefer(name)
+        try:
+            yield
+        finally:
+            await self._prefer("")
+
+    async def _prefer(self, theme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": theme}]
+        body = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}}
+        await self._call("goog/cdp/execute", body)
 
     async def downloads(self, folder: Path) -> None:
         """Keep what is downloaded in a folder."""

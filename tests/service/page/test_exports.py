@@ -57,7 +57,7 @@ async def test_a_picture_of_any_text_is_xml(
 async def test_a_figure_says_what_it_shows_in_colours_for_print(
     browser: Page, address: str, tmp_path: Path, kind: str
 ) -> None:
-    """Tokens, head, scale, text and model, on white; the same from a dark page as from a light one."""
+    """Tokens, head, scale, text and model, on white; a dark page gives the same."""
     figures = []
     for theme in ("light", "dark"):
         folder = tmp_path / theme
@@ -113,6 +113,62 @@ async def test_no_cell_of_a_table_is_a_formula(
     ]
     assert '"' in down and "," in down
     assert all(abs(sum(map(float, row[1:])) - 1) < 1e-4 for row in rows)
+
+
+async def test_the_page_that_stands_alone_follows_its_readers_theme(
+    browser: Page, address: str, tmp_path: Path
+) -> None:
+    """Tables and pictures, from whichever theme it was saved."""
+    shown = {}
+    for saved in ("light", "dark"):
+        (tmp_path / saved).mkdir()
+        async with browser.theme(saved):
+            await opened(browser, address, "All is well")
+            await taken(browser, "HTML", tmp_path / saved / "headlight.html")
+        for read in ("light", "dark"):
+            async with browser.theme(read):
+                await browser.open(f"file://{tmp_path}/{saved}/headlight.html")
+                shown[saved, read] = await browser.run(
+                    """const cell = getComputedStyle(document.querySelector(".head td"));
+                    return [getComputedStyle(document.body).backgroundColor, cell.color,
+                      cell.backgroundColor, ...[...document.images].map((one) => one.currentSrc)]"""
+                )
+    await browser.open("about:blank")
+
+    for read in ("light", "dark"):
+        assert shown["light", read] == shown["dark", read] and len(shown["dark", read]) == 3 + 73
+    light, dark = shown["light", "light"], shown["light", "dark"]
+    assert all(one != other for one, other in zip(light[2:], dark[2:], strict=True))
+
+
+async def test_the_page_that_stands_alone_says_how_it_was_looked_at(
+    browser: Page, address: str, tmp_path: Path
+) -> None:
+    """The order of the heads, the choices and the step, in words; nothing to operate."""
+    await opened(browser, address, "All is well")
+    await browser.run(
+        """const order = document.querySelector("#overview select");
+        order.value = "entropy";
+        order.onchange();
+        document.querySelector("#pipeline .bar button").click()"""
+    )
+    await browser.wait("return document.querySelector('#pipeline table')")
+    heads = """return [...document.querySelectorAll("[role=gridcell]")].map(
+      (cell) => cell.textContent)"""
+    captions = """return [...document.querySelectorAll("caption")].map(
+      (caption) => caption.textContent)"""
+    seen = [await browser.run(heads), await browser.run(captions)]
+    await taken(browser, "HTML", tmp_path / "headlight.html")
+    await browser.open(f"file://{tmp_path}/headlight.html")
+    kept = [await browser.run(heads), await browser.run(captions)]
+    said = await browser.run("return document.body.innerText")
+    controls = await browser.run("return document.querySelectorAll('button, select, input').length")
+    await browser.open("about:blank")
+
+    assert kept == seen and controls == 0
+    told = ("Order: entropy, least first", "Level: words", "Weight: probability", "Layer: 0", "X'")
+    assert not [one for one in told if one not in said]
+    assert "Arrow keys" not in said and "tap" not in said
 
 
 async def test_the_page_that_stands_alone_has_the_texts_that_were_shown(

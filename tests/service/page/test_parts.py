@@ -256,24 +256,37 @@ async def test_dominance_that_does_not_come_is_asked_again_when_opened_again(
     assert await browser.run("return !document.querySelector('#dominance .bad')")
 
 
-async def test_a_worth_that_fails_asks_for_nothing_more(browser: Page, address: str) -> None:
-    """The reason stays; no count of what is still asked is written over it."""
+async def test_a_pair_is_asked_once_with_its_progress_next_to_the_button(
+    browser: Page, address: str
+) -> None:
+    """Until the answer is there, or the reason why not."""
     await ask(browser, address, WELL, DONE)
-    await refuse(browser, '"layer":2,"head":3')
+    button = "document.querySelector('#alike td button')"
     await browser.run(
-        """Object.assign(window, { asked: 0, waiting: 0, inner: fetch });
-        window.fetch = async (...all) => {
-          window.asked++;
-          window.waiting++;
-          try { return await window.inner(...all); } finally { window.waiting--; }
+        """Object.assign(window, { asked: [], inner: fetch });
+        window.fetch = async (url, more) => {
+          window.asked.push(String(url));
+          if (!more.body.includes("sweep_pair")) return window.inner(url, more);
+          await new Promise((done) => (window.answer = done));
+          return window.inner(url, more);
         }"""
     )
-    await browser.click("document.querySelector('#alike td button')")
-    await browser.wait("return document.querySelector('#status.bad') && !window.waiting")
+    await browser.click(button)
+    await browser.wait("return window.answer")
+    told = await browser.run(f"return {button}.nextSibling.textContent")
+    await browser.run("window.answer()")
+    await browser.wait("return document.getElementById('status').textContent.includes('sorted')")
+    await browser.wait(f"return !{button}.nextSibling")
+    asked = await browser.run("return window.asked")
+    await browser.run("window.fetch = window.inner")
+    await refuse(browser, "sweep_pair")
+    await browser.click(button)
+    await browser.wait("return document.querySelector('#status.bad')")
+    await browser.wait(f"return !{button}.nextSibling")
 
-    assert await browser.run("return window.asked") < 72, "of 72 heads and the whole"
-    status = "return document.getElementById('status').textContent"
-    assert await browser.run(status) == "no room for it"
+    assert told.strip() == "Without each of 72 heads: 0 s"
+    assert [url.endswith("/v1/similarity") for url in asked].count(True) == 1
+    assert len(asked) <= 2, "and the map of the head that it opens"
 
 
 async def test_a_scale_that_fails_claims_no_cosine(browser: Page, address: str) -> None:

@@ -1,0 +1,60 @@
+"""What the page draws of itself, and what its address holds for a colleague."""
+
+import json
+
+import pytest
+
+from tests.service.page.browser import COMPARED, NEEDED, SHOWN, Page, ask, fresh
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+
+HEADS = """return [...document.querySelectorAll("[role=gridcell]")].map(
+  (cell) => [cell.dataset.head, cell.lastChild.textContent])"""
+SORTED = "return document.getElementById('status').textContent.includes('sorted')"
+
+
+async def test_an_example_is_drawn_at_first_sight(browser: Page, address: str) -> None:
+    """Computed by the service; the address stays empty, so that it holds what a reader asked."""
+    await fresh(browser, address)
+    await browser.wait(SHOWN)
+    await browser.wait(COMPARED)
+
+    asked = await browser.run(
+        "return performance.getEntriesByType('resource').map(({ name }) => new URL(name).pathname)"
+    )
+    score = await browser.run("return document.querySelector('#alike .score').textContent")
+    assert {"/v1/encode", "/v1/similarity"} <= {*asked} and 0.8 < float(score) < 1
+    assert await browser.run("return location.hash") == ""
+
+
+@pytest.mark.parametrize(
+    "button", ["#alike td button", "#alike .bar button", "#overview .bar > button"]
+)
+async def test_what_was_found_is_in_the_link(browser: Page, address: str, button: str) -> None:
+    """The order by a pair, by the score or by worth: a colleague who presses Show sees the same."""
+    await ask(browser, address, "All is well", "Well done")
+    await browser.click(f"document.querySelector({json.dumps(button)})")
+    await browser.wait(SORTED)
+    found = await browser.run(HEADS)
+    link = await browser.run("return location.hash")
+
+    await fresh(browser, address, link)
+    await browser.run("document.querySelector('button[type=submit]').click()")
+    await browser.wait(SORTED)
+
+    assert await browser.run(HEADS) == found
+    assert found != sorted(found)
+
+
+@pytest.mark.parametrize("order", ["pair 99 0", "pair", "score.", "toString"])
+async def test_an_order_that_a_link_makes_up_is_left_out(
+    browser: Page, address: str, order: str
+) -> None:
+    """The heads stand in their places, and nothing failed."""
+    await fresh(browser, address, f"#text=All+is+well&other=Well+done&order={order}")
+    await browser.run("document.querySelector('button[type=submit]').click()")
+    await browser.wait(SHOWN)
+    await browser.wait(COMPARED)
+
+    assert [name for name, _ in await browser.run(HEADS)][:3] == ["L0H0", "L0H1", "L0H2"]
+    assert await browser.complaints() == []
