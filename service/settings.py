@@ -174,7 +174,7 @@ class Settings(BaseModel):
     )
     public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
     public_docs: bool = Field(
-        False, description="serve GET /docs and /openapi.json without an API key"
+        False, description="serve GET /openapi.json, which GET /docs shows, without an API key"
     )
     cors_origins: Annotated[Names, AfterValidator(_origins)] = Field(
         (),

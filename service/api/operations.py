@@ -282,7 +282,7 @@ OPERATIONS = (
 # the pages on which the document itself is read
 _page = partial(Operation, "get", public="always", metric="/docs")
 PAGES = (
-    _get(NATIVE, "/docs", public="public_docs", handler="docs"),
+    _get(NATIVE, "/docs", public="always", handler="docs"),
     _get(NATIVE, "/openapi.json", public="public_docs", handler="openapi"),
     _page(TEI, "/", handler="page"),
     *(_page(TEI, PART + name, handler="part") for name in site.PARTS),

@@ -63,9 +63,10 @@ function halves(data) {
   });
 }
 
-/** The curl command that asks the same. */
+/** The curl command that asks the same; without a body by GET. */
 export function curl(path, body) {
-  const quoted = `'${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`, url = address(path);
   const secret = key ? " -H 'Authorization: Bearer YOUR-KEY'" : "";
-  return `curl ${address(path)} -H 'Content-Type: application/json'${secret} -d ${quoted}`;
+  const sent = body ? ` -H 'Content-Type: application/json'${secret} -d ${quoted(JSON.stringify(body))}` : secret;
+  return `curl ${/^[\w:/.-]+$/.test(url) ? url : quoted(url)}${sent}`;
 }

@@ -1,9 +1,12 @@
 // The API as a page: every route with its fields and answers, and a form to send it.
 
-import { at, make } from "./dom.js";
+import { curl, useKey } from "./api.js";
+import { at, copied, make } from "./dom.js";
+import { search } from "./search.js";
 
 const LONGEST = 20000; // characters of an answer that are shown
 let api;
+const commands = []; // each writes its route's anew
 
 const code = (text, kind = "") => make("code", kind ? { class: kind } : {}, text);
 const show = (value) => JSON.stringify(value);
@@ -90,6 +93,7 @@ const trial = (path, method, about) => {
   const choose = () => {
     const example = examples[choice.value];
     text.value = pretty(example.value, 50);
+    command();
     const query = new URLSearchParams(example["x-query"]);
     for (const each of inputs) if (each.in === "query") each.input.checked = query.get(each.name) === "true";
   };
@@ -118,6 +122,22 @@ const trial = (path, method, about) => {
       output.hidden = true;
     }
   };
+  const line = make("pre", { class: "curl", tabIndex: 0 }), done = make("span", { role: "status" });
+  // The command that sends what stands in the form, as long as that can be read
+  const command = () => {
+    useKey(at("key").value);
+    try {
+      line.textContent = curl(address().slice(1), method === "post" ? JSON.parse(text.value || "{}") : undefined);
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+      line.textContent = `This is no JSON yet: ${error.message}`;
+    }
+  };
+  commands.push(command);
+  for (const each of [text, ...inputs.map(({ input }) => input)]) each.addEventListener("input", command);
+  const copy = make("button", { type: "button" }, "Copy");
+  copy.onclick = async () => (done.textContent = (await copied(line.textContent)) ? "Copied." : "Select the line and copy it: the clipboard needs HTTPS or localhost.");
+  const first = make("div", {}, make("h3", {}, "Copy this"), line, make("p", {}, copy, " ", done));
   const box = make("div", { class: "try" }, make("h3", {}, "Try it"));
   if (Object.keys(examples).length) {
     box.append(make("label", {}, "Example", choice), text);
@@ -126,7 +146,8 @@ const trial = (path, method, about) => {
   }
   for (const { name, input } of inputs) box.append(make("label", {}, code(name), input));
   box.append(make("p", {}, send), status, output);
-  return box;
+  command();
+  return [first, box];
 };
 
 const opened = (box) => {
@@ -161,11 +182,12 @@ const operation = (path, method, about) => {
   const section = make("section", { id: place(method, path) || method },
     make("h2", {}, make("span", { class: "method" }, method.toUpperCase()), " ", code(path)), make("p", {}, about.summary + "."));
   if (about.description) section.append(make("p", {}, ...sentence(about.description)));
+  section.append(...trial(path, method, about));
   if (about.parameters) section.append(make("h3", {}, "Parameters"), make("dl", {}, ...about.parameters.flatMap((each) =>
     field(each.name, { ...each.schema, description: `${each.description || ""} In the ${each.in}.`.trim() }, each.required))));
   const content = about.requestBody?.content;
   if (content) section.append(make("h3", {}, `Request, ${Object.keys(content).join(" or ")}`), opened(body(content["application/json"].schema)));
-  section.append(trial(path, method, about), ...answers(about));
+  section.append(...answers(about));
   return section;
 };
 const entry = (href, ...children) => make("li", {}, make("a", { href: `#${href}` }, ...children));
@@ -189,6 +211,8 @@ const render = (document_, model) => {
     make("ul", {}, ...types.map(([name]) => entry(type(name), name)))));
   main.append(...types.map(([name, schema]) => make("section", { id: type(name) },
     make("h2", {}, code(name)), make("p", { class: "text" }, ...sentence(schema.description || "")), fields(schema))));
+  search(at("search"), at("found"));
+  at("search").disabled = false;
   at("state").remove();
   if (location.hash) at(location.hash.slice(1))?.scrollIntoView();
 };
@@ -197,11 +221,14 @@ const load = async () => {
   const state = at("state");
   const answer = await request("/openapi.json");
   if (!answer.ok) {
-    state.textContent = answer.status === 401 ? "This service requires an API key: enter it above." : `Could not load openapi.json: ${answer.status}`;
+    state.textContent = answer.status === 401 ? (at("key").value ? "This service does not accept that key." : "This service requires an API key to show its API: enter one above.") : `Could not load openapi.json: ${answer.status}`;
     return;
   }
   const info = await request("/info");
   render(await answer.json(), info.ok ? (await info.json()).model : "");
 };
-at("key").onchange = () => { if (!api) load(); };
+at("key").onchange = () => {
+  if (!api) return load();
+  for (const command of commands) command();
+};
 load();

@@ -1,9 +1,16 @@
 """GET /docs in a real browser."""
 
+import json
+import shlex
+
 import httpx
 import pytest
 import pytest_asyncio
 
+from service import keys
+from service.replica import Replica
+from tests.conftest import application, listening
+from tests.seams import altered
 from tests.service.page.browser import NEEDED, Page
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
@@ -103,6 +110,80 @@ async def test_try_it_fills_in_what_an_address_needs(page: Page, section: str, p
     assert part in await page.run(
         f"""return document.querySelector("#{section} .try pre").textContent"""
     )
+
+
+async def test_a_route_opens_on_a_command_to_copy(page: Page, client: httpx.AsyncClient) -> None:
+    """Before its fields; it sends what stands in the form."""
+    first, line = await page.run(
+        """const section = document.querySelector("#post-v1-encode");
+        const line = section.querySelector(".curl");
+        const fields = section.querySelector("dl");
+        const before = line.compareDocumentPosition(fields) & Node.DOCUMENT_POSITION_FOLLOWING;
+        return [before !== 0 && section.querySelector("h3").textContent, line.textContent]"""
+    )
+    command = shlex.split(line)
+    answer = await client.post(httpx.URL(command[1]).path, json=json.loads(command[-1]))
+    edited = await page.run(
+        """const section = document.querySelector("#post-v1-attend");
+        const text = section.querySelector("textarea"), line = section.querySelector(".curl");
+        return ['{"inputs": ["it\'s"]}', '{'].map((body) => {
+          text.value = body;
+          text.dispatchEvent(new Event("input"));
+          return line.textContent;
+        })"""
+    )
+
+    assert first == "Copy this" and command[0] == "curl" and answer.status_code == 200
+    assert answer.json()["data"][0]["attention"]["maps"]["0"]["5"]
+    assert json.loads(shlex.split(edited[0])[-1]) == {"inputs": ["it's"]}
+    assert edited[1].startswith("This is no JSON yet")
+
+
+async def test_a_search_leaves_the_sections_that_have_its_words(page: Page) -> None:
+    """And their links; a link to another section ends it."""
+    search = """const field = document.getElementById("search");
+        field.value = {0};
+        field.dispatchEvent(new Event("input"));
+        const seen = (of) => [...document.querySelectorAll(of)].filter((one) => !one.hidden);
+        return [seen("main section").map(({{ id }}) => id), seen("nav li").length,
+                document.getElementById("found").textContent]"""
+    every, links, said = await page.run(search.format("''"))
+    assert len(every) == links > 30 and said == ""
+
+    some, links, said = await page.run(search.format("'SPECIALS  sweep'"))
+    assert "post-v1-similarity" in some and "get-v1-models" not in some
+    assert links == len(some) < 10 and said == f"{len(some)} sections have this."
+    assert await page.run(search.format("'no such word'")) == [[], 0, "No sections have this."]
+
+    await page.run("location.hash = '#get-v1-models'")
+    await page.wait("return !document.getElementById('get-v1-models').hidden")
+    assert await page.run("return document.getElementById('search').value") == ""
+
+
+@pytest.mark.parametrize("public", [False, True])
+async def test_the_page_is_read_where_keys_are_set(
+    browser: Page, replica: Replica, public: bool
+) -> None:
+    """With a key that is given on the page, or without one where the document is public."""
+    held = {"api_keys": keys.read("a-key-of-a-reader"), "public_docs": public}
+    settings = replica.settings.model_copy(update=held)
+    async with listening(application(altered(replica, settings=settings))) as url:
+        await browser.open(f"{url}/docs")
+        if not public:
+            await browser.wait(
+                "return document.getElementById('state').textContent.includes('key')"
+            )
+            await browser.run(
+                """const field = document.getElementById("key");
+                field.value = "a-key-of-a-reader";
+                field.dispatchEvent(new Event("change"))"""
+            )
+        await browser.wait("return document.querySelectorAll('nav a').length > 30")
+        line = await browser.run("return document.querySelector('.curl').textContent")
+        await browser.open("about:blank")
+    await browser.complaints()  # of the 401
+
+    assert "a-key-of-a-reader" not in line and ("YOUR-KEY" in line) != public
 
 
 async def test_the_page_keeps_to_its_policy(page: Page, client: httpx.AsyncClient) -> None:
