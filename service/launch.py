@@ -15,6 +15,7 @@ on import. So is what imports torch, which takes seconds that --help cannot spar
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -125,7 +126,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
     Args:
         pem: certificate and key of HAProxy, if clients speak TLS.
     """
-    kept = workspace.kept()
+    kept = workspace.kept(settings.port)
     with (
         workspace.directory(kept) as run,
         network.block(settings.port) as block,
@@ -144,13 +145,15 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
 
         try:
             with our_sigterm(), progress.reported(say, lambda: "Ray has not started yet"):
-                start_ray(settings, run, cores)
+                start_ray(settings, run, cores, stay)
             yield run
+        except ray.exceptions.RayError as error:  # as a proxy that died at the start
+            raise fallen(error, run, stay) from error
         finally:
             ray.shutdown()
 
 
-def start_ray(settings: Settings, run: Path, cores: int) -> None:
+def start_ray(settings: Settings, run: Path, cores: int, stay: str) -> None:
     """Start the processes of Ray's that are of use here.
 
     Raises:
@@ -170,8 +173,21 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
             log_to_driver=False,
             _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise StartFailed(f"Ray did not start: {last_line(error)}") from error
+    except Exception as error:  # Ray raises that class itself where its node times out
+        raise fallen(error, run, stay) from error
+
+
+def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
+    """Return one line about a Ray that did not come up; the traceback goes to driver.log.
+
+    Args:
+        run: the service's directory.
+        stay: where the logs are once the service has stopped.
+    """
+    with (run / workspace.DRIVER).open("a") as file:
+        traceback.print_exception(error, file=file)
+    mend = "is the machine busy? try again when it is less so"
+    return StartFailed(f"Ray did not start: {last_line(error)}; {mend}; the traceback is {stay}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
     python workspace.py DIRECTORY [KEPT]      waits for the end of its input, then sweeps
 
-Logs move to the folder KEPT and replace those of an earlier run.
+Logs move to the folder KEPT, one for each service, where those of the last runs stay.
 
 The sweeper runs in a session of its own. The service holds the other end of its input and never
 writes: the input ends when the service does, however it ends, SIGKILL included. Ray's own watchers
@@ -27,19 +27,20 @@ from pathlib import Path
 
 LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # below the directory
 PATIENCE_SECONDS = 1.0  # for what ends by itself, before it is killed
+RUNS = 5  # of a service, whose logs are kept
 ROUNDS = 50  # of 50 ms; processes that start processes need more than one
 STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 
-def kept() -> Path | None:
-    """Return the folder where the last run's logs stay, by the XDG Base Directory Specification.
+def kept(port: int) -> Path | None:
+    """Return the folder of a service's last logs, by the XDG Base Directory Specification.
 
     None where it cannot be made, as on a read-only disk.
     """
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         home = named if named.is_absolute() else Path.home() / ".local" / "state"
-        folder = home / "headlight" / "logs"
+        folder = home / "headlight" / "logs" / str(port)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no disk to write on, or a user without a home
         return None
@@ -115,19 +116,22 @@ def processes(directory: str) -> list[int]:
 
 
 def keep(directory: Path, kept: Path) -> None:
-    """Keep only this run's logs in a folder; where that fails, an earlier run's."""
-    if not (directory / LOGS).is_dir():
+    """Keep the logs of this run and of the last before it; where that fails, theirs alone."""
+    if not (directory / DRIVER).is_file():
         return  # Ray was never started
     ours = kept / directory.name
     try:
-        shutil.copytree(directory / LOGS, ours)
+        if (directory / LOGS).is_dir():  # a Ray that failed early has none
+            shutil.copytree(directory / LOGS, ours)
+        ours.mkdir(exist_ok=True)
+        os.utime(ours)  # in the order of the stops
         shutil.copy(directory / DRIVER, ours)
     except OSError:
         shutil.rmtree(ours, ignore_errors=True)
         return
-    for other in kept.iterdir():
-        if other != ours:
-            shutil.rmtree(other, ignore_errors=True)
+    others = [other for other in kept.iterdir() if other != ours]
+    for old in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - RUNS]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def sweep(directory: str, kept: str | None = None) -> None:

@@ -41,26 +41,25 @@ def test_what_carries_the_directory_in_its_environment_is_ended(directory: Path)
         assert not directory.exists()
 
 
-def test_the_logs_of_the_last_run_alone_are_kept(tmp_path: Path) -> None:
-    """A run that never started Ray has none, and leaves those of the one before."""
+def test_the_logs_of_the_last_five_runs_are_kept(tmp_path: Path) -> None:
+    """One whose Ray failed early has the driver's alone; an older one goes."""
     kept = tmp_path / "kept"
     kept.mkdir()
-    for name in ("first", "second", "never"):
+    names = ["first", "second", "third", "fourth", "fifth", "early"]
+    for name in names:
         run = tmp_path / name
         run.mkdir()
         (run / workspace.DRIVER).write_text("driver")
-        if name != "never":
-            session = run / "ray" / "session_1"
-            (session / "logs" / "serve").mkdir(parents=True)
-            (session / "logs" / "worker-1.out").write_text(name)
-            (session.parent / "session_latest").symlink_to(session)
+        if name != "early":
+            (run / workspace.LOGS).mkdir(parents=True)
+            (run / workspace.LOGS / "worker-1.out").write_text(name)
 
         workspace.sweep(str(run), str(kept))
         assert not run.exists()
 
-    assert [folder.name for folder in kept.iterdir()] == ["second"]
-    assert (kept / "second" / "worker-1.out").read_text() == "second"
-    assert (kept / "second" / "driver.log").read_text() == "driver"
+    assert {folder.name for folder in kept.iterdir()} == {*names[1:]}
+    assert (kept / "fifth" / "worker-1.out").read_text() == "fifth"
+    assert (kept / "early" / "driver.log").read_text() == "driver"
 
 
 def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
@@ -75,6 +74,7 @@ def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
     kept, run = tmp_path / "kept", tmp_path / "run"
     (kept / "before").mkdir(parents=True)
     (run / workspace.LOGS).mkdir(parents=True)
+    (run / workspace.DRIVER).touch()
 
     workspace.sweep(str(run), str(kept))
 
@@ -100,8 +100,8 @@ def test_the_logs_stay_where_xdg_says(tmp_path: Path, monkeypatch: pytest.Monkey
     for named, below in ((tmp_path / "state", "state"), (Path("here"), ".local/state")):
         monkeypatch.setenv("XDG_STATE_HOME", str(named))
 
-        assert workspace.kept() == tmp_path / below / "headlight" / "logs"
-        assert (tmp_path / below / "headlight" / "logs").stat().st_mode & 0o077 == 0
+        assert workspace.kept(8000) == tmp_path / below / "headlight" / "logs" / "8000"
+        assert (tmp_path / below / "headlight" / "logs" / "8000").stat().st_mode & 0o077 == 0
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(
@@ -111,4 +111,4 @@ def test_where_nothing_can_be_written_nothing_is_kept(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
-    assert workspace.kept() is None
+    assert workspace.kept(8000) is None
