@@ -37,9 +37,10 @@ def read_json(path: Path) -> Any:
     """Read what a JSON file holds.
 
     Raises:
-        CheckpointError: the file is missing or broken.
+        CheckpointError: the file is missing or broken, or a Git-LFS pointer.
     """
     try:
+        check_fetched([path])
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} lacks {path.name}") from None

@@ -109,6 +109,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         written("tokenizer.json", POINTER),
         "tokenizer.json: a Git-LFS pointer, not the file's content: git lfs pull",
     ),
+    "a configuration not fetched": (
+        written("config.json", POINTER),
+        "config.json: a Git-LFS pointer, not the file's content: git lfs pull",
+    ),
     "a vocabulary of another family": (without_tokenizer, "lacks tokenizer.json or vocab.txt"),
     "a module that is not known": (
         listed,
