@@ -113,7 +113,7 @@ def pinned(settings: Settings) -> Settings:
     try:
         model = weights.pin(settings.model)
         if settings.address is None:
-            require(run("serve", CHECKS, settings, weights.locate(model)))
+            require(run("serve", CHECKS, settings, weights.locate(model, settings.adapter)))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
     return settings.model_copy(update={"model": model})

@@ -85,7 +85,7 @@ class Replica:
         if settings.api_keys_file:
             self.metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
         logs.on_loss(self.metrics.line_lost)
-        self.source = locate(settings.model)
+        self.source = locate(settings.model, settings.adapter)
 
     @classmethod
     async def start(cls, settings: Settings, label: str) -> "Replica":
@@ -132,7 +132,7 @@ class Replica:
             lanes=len(lanes),
             budget=self.proof.budget,
             speed=self.proof.speed,
-            cost=costs(model.config, cache(partial(cost, model.config))),
+            cost=costs(model.config, cache(partial(cost, model.config)), model.adapters),
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
@@ -156,6 +156,10 @@ class Replica:
             settings.max_answer_json_bytes,
             plain=self.dtype != "int8",
             truncate=settings.truncate or "refuse",
+            adapted={
+                name: self.identity.adapted(name, one.digest).preamble("float32")
+                for name, one in model.adapters.items()
+            },
         )
         self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
@@ -181,7 +185,7 @@ class Replica:
         self.spaces = Spaces(
             model, planner, self.dtype, self.reader.max_tokens, CLOSE[getattr(torch, self.dtype)]
         )
-        return Gateway(self.identity, config, *known, endings, self.spaces)
+        return Gateway(self.identity, config, *known, endings, self.spaces, model.adapters)
 
     def share(self) -> None:
         """Share among the keys valid now; a name that stays keeps what it has and has had."""
@@ -223,6 +227,7 @@ class Replica:
             "family": config.family,
             "trained": model.trained,
             "tasks": model.tasks,
+            "adapters": self.gateway.names.every[1:],
             **self.spaces.facts(),
             "layers": config.layers,
             "heads": config.heads,

@@ -32,6 +32,9 @@ SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
+ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
+MOST_ADAPTERS = 32  # each is proved at the start
+
 HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
 
 # What could never be had otherwise, and how many times: all of a request is held until it is
@@ -68,6 +71,18 @@ def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
+def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what does not name adapters and their folders."""
+    names = [ADAPTER.fullmatch(one) for one in named]
+    if not all(names) or len({match[1] for match in names if match}) < len(named):
+        raise ValueError(
+            "an adapter is name=folder, and each name is another, such as law=/srv/law"
+        )
+    if len(named) > MOST_ADAPTERS:
+        raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
+    return named
+
+
 class Settings(BaseModel):
     """The settings of one service, checked and frozen."""
 
@@ -81,6 +96,11 @@ class Settings(BaseModel):
         min_length=1,
         description="model to serve: the bundled model, a local folder, org/name[@revision] or "
         "preset:transformer-base",
+    )
+    adapter: Annotated[Names, AfterValidator(_adapters)] = Field(
+        (),
+        description="LoRA adapters to serve with the model, `name=folder`, separated by commas; a "
+        "request names one in its `model`, as model:name; default: none",
     )
     served_model_name: str | None = Field(
         None,
@@ -306,7 +326,10 @@ def load(
     settings = Settings.model_validate(values)
     # replicas have other working directories
     files = {name: getattr(settings, name) for name in ("api_keys_file", "tls_cert", "tls_key")}
-    settings = settings.model_copy(update={n: file.absolute() for n, file in files.items() if file})
+    found: dict[str, Any] = {n: file.absolute() for n, file in files.items() if file}
+    adapters = (one.partition("=") for one in settings.adapter)
+    found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
+    settings = settings.model_copy(update=found)
     return _within(settings)
 
 
@@ -318,6 +341,10 @@ def _within(settings: Settings) -> Settings:
             bound = bound if times == 1 else f"half of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     _bounded(settings)
+    if settings.adapter and settings.dtype == "int8":
+        raise ValueError("adapter: not served with dtype int8")
+    if settings.adapter and settings.model.startswith("preset:"):
+        raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
         raise ValueError(f"{missing}: tls_cert and tls_key go together")

@@ -50,6 +50,9 @@ ROWS = (
         "texts on the right of POST /v1/similarity",
     ),
     Row(
+        "settings.MOST_ADAPTERS", "the start is refused", "LoRA adapters, each proved at the start"
+    ),
+    Row(
         "encode.request.MOST_SPANS",
         "out_of_range",
         "spans of a request, whose tokens max_request_tokens bounds",

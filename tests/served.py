@@ -40,9 +40,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(folder: Path, name: str, listen: Listen, outer: Outer) -> AsyncIterator[Served]:
+async def serve(
+    folder: Path, name: str, listen: Listen, outer: Outer, **choices: Any
+) -> AsyncIterator[Served]:
     """A folder's model on a port of its own, until the end."""
-    settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=name)
+    own = {"device": "cpu", "threads": 1, "served_model_name": name}
+    settings = Settings(model=str(folder), **own, **choices)
     replica = await Replica.start(settings, f"{name}-1")
     try:
         async with (

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
+from model.adapters import Adapter
 from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
 from model.loading import linears, rerankers, sentence_transformers, vectors
+from model.loading.adapters import read_adapter
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
@@ -62,6 +64,7 @@ class Model:
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
         prompts: what goes before a text, by name.
         task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
+        adapters: what requests may have added to its linears, by name.
     """
 
     config: EncoderConfig
@@ -75,6 +78,7 @@ class Model:
     own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
     task_heads: tuple[TaskHead, ...] = ()
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -182,6 +186,23 @@ def load(
         prompts=prompts,
         task_heads=heads,
     )
+
+
+def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> Model:
+    """Return a model of a checkpoint folder with adapters of other folders, by name.
+
+    Raises:
+        CheckpointError: one is broken, or asks for what is not computed.
+    """
+    if not adapters:
+        return model
+    family = read_config(read_raw(folder))[1]
+    dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
+    read = {
+        name: read_adapter(own, model.encoder, family, model.digest, dtype, heads)
+        for name, own in adapters.items()
+    }
+    return replace(model, adapters=read)
 
 
 def preset(

@@ -131,7 +131,7 @@ def translate(
         if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
     }
     places = min(
-        (_places(shapes, names) for names in family.names),
+        (find_places(shapes, names) for names in family.names),
         key=lambda places: len({name for name, _ in places.values()} - plain.keys()),
     )
     whole = _whole(places, shapes)
@@ -155,22 +155,22 @@ def by_plain_name(tensors: Mapping[str, Stored], family: Family) -> dict[str, St
 Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
-def _places(shapes: Iterable[str], names: Names) -> Places:
+def find_places(shapes: Iterable[str], names: Names) -> Places:
     """Tell where each tensor the encoder needs stands in a checkpoint of this layout."""
-    places: Places = {}
+    found: Places = {}
     for ours in shapes:
         base, _, kind = ours.rpartition(".")
         layer = base.split(".")[1] if base.startswith("layers.") else ""
         short = base.rpartition(".")[2]
         key = f"layers.{{i}}.{short}" if layer else base
         if key in names:
-            places[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
+            found[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
             continue
         for whole, parts in FUSED.items():
             if short in parts and f"layers.{{i}}.{whole}" in names:
                 name = names[f"layers.{{i}}.{whole}"].format(i=layer)
-                places[ours] = (f"{name}.{kind}", (parts.index(short), len(parts)))
-    return places
+                found[ours] = (f"{name}.{kind}", (parts.index(short), len(parts)))
+    return found
 
 
 def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:

@@ -91,13 +91,14 @@ class Served(NamedTuple):
     """What parsers know of the replica.
 
     Args:
-        name, tasks, layers: of the model.
+        names: of the model without and with each of its adapters.
+        tasks, layers: of the model.
         most_json: bytes of JSON that are read.
         most_sequences: in a request.
         prompts: the names of the checkpoint's prompts.
     """
 
-    name: str
+    names: Sequence[str]
     tasks: Sequence[str]
     layers: int
     most_json: int

@@ -31,6 +31,7 @@ from service.api.inputs import (
 )
 from service.api.precisions import Precision
 from service.encode.answer import JSON, Each, Encoded
+from service.encode.names import Names
 from service.encode.request import Classify, Request
 from service.encode.shown import Classes, of_kind
 from service.refusals import INFINITY, Refused
@@ -178,8 +179,8 @@ def classify(body: bytes, sent: Sent, served: Served) -> Classification:
     return Classification(request=native, raw=request.raw_scores)
 
 
-def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes:
-    """Return the list of models: the one that is served.
+def models(names: Names, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes:
+    """Return the list of models: the one that is served, and with each of its adapters.
 
     Args:
         tasks: what it can do, as in GET /info.
@@ -188,9 +189,10 @@ def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes
     capabilities = ["embed", *(task for task in ("rerank", "classify") if task in tasks)]
     if by_three(tasks):
         capabilities.append("rerank")
-    model = {"id": name, "object": "model", "owned_by": "infinity", "created": 0}
-    more = {"backend": "torch", "capabilities": capabilities, "stats": stats}
-    return orjson.dumps({"object": "list", "data": [model | more]})
+    alike = {"object": "model", "owned_by": "infinity", "created": 0}
+    alike |= {"backend": "torch", "capabilities": capabilities, "stats": stats}
+    data = [{"id": name, **alike} for name in names.every]
+    return orjson.dumps({"object": "list", "data": data})
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -13,6 +13,7 @@ from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
 from service.api.precisions import Precision, vectors, written
 from service.encode.answer import JSON, Each, Encoded
+from service.encode.names import Names
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 from service.wire import Wire
@@ -102,23 +103,22 @@ def unit(dimensions: int | None) -> Pooled:
     return UNIT if dimensions is None else Pooled(normalize=True, dimensions=dimensions)
 
 
-def models(name: str) -> bytes:
-    """Return the list of models: the one that is served."""
-    return orjson.dumps({"object": "list", "data": [_model(name)]})
+def models(names: Names) -> bytes:
+    """Return the list of models: the one that is served, and with each of its adapters."""
+    return orjson.dumps({"object": "list", "data": [_model(name) for name in names.every]})
 
 
-def model(name: str, id: str) -> bytes:
+def model(names: Names, id: str) -> bytes:
     """Return the model with the given id.
 
     Args:
-        name: of the model that is served.
+        names: of the model that is served.
 
     Raises:
-        Refused: the id is not that name.
+        Refused: the id is none of them.
     """
-    if id != name:
-        raise Refused.at("model_not_found", "model", detail=f'this service serves "{name}"')
-    return orjson.dumps(_model(name))
+    names.adapter(id)
+    return orjson.dumps(_model(id))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

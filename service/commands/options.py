@@ -176,9 +176,12 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
         return click.option(both, name, default=None, help=f"{field.description}{default}")
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
+    listed = get_origin(kind) is tuple
     return click.option(
         flag,
         name,
+        multiple=listed,  # as good as commas
+        callback=(lambda context, parameter, given: ",".join(given) or None) if listed else None,
         metavar="|".join(choices) or WORDS.get(get_origin(kind) or kind, "TEXT"),
         help=f"{field.description}{default}",
         shell_complete=lambda context, parameter, typed: [

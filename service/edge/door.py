@@ -92,9 +92,9 @@ class Door:
         self._logs_clients, self._proxies = settings.access_log_client, settings.trusted_proxies
         self._under_way, self._most = set[Asked](), TIMES * most
         self._looking: asyncio.TimerHandle | None = None
+        self._weights = replica.identity.weights
         self._names = [
             (REPLICA.encode(), replica.label.encode()),
-            (WEIGHTS.encode(), replica.identity.weights.encode()),
             AS_TOLD,
         ]
 
@@ -293,6 +293,7 @@ class Door:
         """
         record = asked.record
         headers = [*reply.headers, *self._names, (ID, asked.request_id.encode())]
+        headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
         if record.trace:
             headers.append((PARENT, record.trace.traceparent.encode()))
         if asked.closing:  # what was left unread must not pass for the next request

@@ -32,7 +32,7 @@ class Encoding:
         self._replica, self._worker = replica, worker
         settings, model = replica.settings, replica.lanes.model
         self._served = Served(
-            replica.name,
+            replica.gateway.names.every,
             model.tasks,
             model.config.layers,
             settings.max_body_bytes,

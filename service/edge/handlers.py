@@ -127,11 +127,11 @@ class Handlers:
 
     async def models(self, asked: Asked) -> Reply:
         """Answer GET /v1/models."""
-        return Reply(openai.models(self._replica.name), media_type=JSON)
+        return Reply(openai.models(self._replica.gateway.names), media_type=JSON)
 
     async def model(self, asked: Asked) -> Reply:
         """Answer GET /v1/models/{id}."""
-        model = openai.model(self._replica.name, asked.path_params["id"])
+        model = openai.model(self._replica.gateway.names, asked.path_params["id"])
         return Reply(model, media_type=JSON)
 
     async def infinity_models(self, asked: Asked) -> Reply:
@@ -143,7 +143,7 @@ class Handlers:
             "results_pending": int(replica.batcher.busy),
             "batch_size": replica.settings.max_sequences,
         }
-        models = infinity.models(replica.name, replica.lanes.model.tasks, stats)
+        models = infinity.models(replica.gateway.names, replica.lanes.model.tasks, stats)
         return Reply(models, media_type=JSON)
 
     async def tokenize(self, asked: Asked) -> Reply:
@@ -186,16 +186,16 @@ class Handlers:
 
     async def metadata(self, asked: Asked) -> Reply:
         """Answer GET /v2/models/{model}: its inputs and outputs."""
-        open_inference.check_model(asked.path_params, self._replica.name)
+        open_inference.check_model(asked.path_params, self._replica.gateway.names.every)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
-        name = self._replica.name
+        name = asked.path_params["model"]
         return _json(describe_model(name, config.width, config.embedding_width, pooled))
 
     async def model_ready(self, asked: Asked) -> Reply:
         """Answer GET /v2/models/{model}/ready: as ready as the server is."""
-        open_inference.check_model(asked.path_params, self._replica.name)
+        open_inference.check_model(asked.path_params, self._replica.gateway.names.every)
         self._replica.check_ready()
-        return _json({"name": self._replica.name, "ready": True})
+        return _json({"name": asked.path_params["model"], "ready": True})
 
     async def _teach(
         self, asked: Asked, parse: Callable[[bytes], Wanted], lesson: Lesson[Wanted]

@@ -7,7 +7,7 @@ turn between them; a small one is written at once.
 import asyncio
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,10 @@ class Identity:
     model: str
     weights: str
     numerics: str
+
+    def adapted(self, name: str, digest: str) -> "Identity":
+        """Return that of the model with an adapter, of which `digest` tells all."""
+        return replace(self, model=f"{self.model}:{name}", weights=digest)
 
     def preamble(self, dtype: str) -> dict[str, str]:
         """Return what every answer says of it."""

@@ -8,6 +8,7 @@ those before it:
     shown  answer  maps          what is answered, and how it is written
     worker                       work that no lane does
     inputs                       inputs -> sequences
+    names                        which model and adapter a request names
     indices                      what a request names -> numbers
     interventions  swept  tasks
     plan                         a request -> works
@@ -23,13 +24,15 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from model.adapters import Adapter
 from model.config import EncoderConfig
 from service.encode.admission import Admission, Estimate, held
 from service.encode.answer import Encoded, Identity, Item
 from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
+from service.encode.names import Names
 from service.encode.plan import Plan, Planner
-from service.encode.price import Price, copy_flops, flops, head_flops
+from service.encode.price import Price, adapter_flops, copy_flops, flops, head_flops
 from service.encode.request import Request, ZeroShot
 from service.encode.space import Spaces
 from service.engine.fair.line import Timing
@@ -58,7 +61,8 @@ class Gateway:
     """Answers requests for encodings, whichever API they come through.
 
     Args:
-        identity: what every answer says about the model.
+        identity: what every answer says about the model without an adapter.
+        adapters: the model's.
         endings: by how requests say that they end.
         spaces: of the vectors that are answered.
     """
@@ -73,11 +77,20 @@ class Gateway:
         metrics: Metrics,
         endings: Mapping[type, Ending],
         spaces: Spaces,
+        adapters: Mapping[str, Adapter],
     ) -> None:
-        self._identity, self._config = identity, config
+        self._config, self._adapters = config, adapters
+        self._identities: dict[str | None, Identity] = {None: identity}
+        for name, adapter in adapters.items():
+            self._identities[name] = identity.adapted(name, adapter.digest)
         self._planner, self._admission, self._metrics = planner, admission, metrics
         self.endings, self.spaces = endings, spaces
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
+
+    @property
+    def names(self) -> Names:
+        """Return what clients may call the model."""
+        return self._planner.names
 
     async def encode(self, request: Request, deadline: float, record: Record) -> Encoded:
         """Answer a request.
@@ -111,7 +124,8 @@ class Gateway:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = await ending.finish(request, plan, outcome, deadline)
-        preamble, space = self._identity.preamble(request.dtype), self.spaces.of(request)
+        identity = self._identities[self._planner.names.adapter(request.model)]
+        preamble, space = identity.preamble(request.dtype), self.spaces.of(request)
         if space is not None:
             preamble["space"] = space
         usage = _usage(plan, price, timing)
@@ -137,6 +151,11 @@ class Gateway:
         }
         if plan.course:
             cost["flops"] += copy_flops(self._config, plan.course.copies)
+        cost["flops"] += sum(
+            adapter_flops(self._adapters[work.adapter], len(work))
+            for work in plan.every
+            if work.adapter
+        )
         try:
             self._admission.check(plan.every, price, deadline, record)
         except Refused as refused:

@@ -23,6 +23,7 @@ from service.encode.indices import (
 )
 from service.encode.inputs import THREAD_CHARACTERS, Reader
 from service.encode.interventions import Course, Interventions
+from service.encode.names import Names
 from service.encode.request import (
     MOST_SPANS,
     Attention,
@@ -99,7 +100,8 @@ class Planner:
     """
 
     def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
-        self._name, self._model, self._reader, self._settings = name, model, reader, settings
+        self.names = Names(name, [*model.adapters])
+        self._model, self._reader, self._settings = model, reader, settings
         self._own = Outputs(model.pooling)
 
     @property
@@ -127,7 +129,7 @@ class Planner:
             raise
 
     async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
-        outputs = self._outputs(request)
+        adapter, outputs = self.names.adapter(request.model), self._outputs(request)
         heads = self._heads(request.attention) if request.attention else {}
         wanted: Sequence[Task] = ()
         changes = None
@@ -147,6 +149,10 @@ class Planner:
                 named = await self._named(request.attention.rows, request, works, deadline)
         finally:
             record.took("tokenize", start)
+        if adapter:
+            record.weights = self._model.adapters[adapter].digest
+            for work in works:
+                work.adapter = adapter
         for task in wanted:
             task.check(works)
         if changes:
@@ -185,9 +191,6 @@ class Planner:
 
     def _outputs(self, request: Request) -> Outputs:
         """Return what the lanes return of each sequence."""
-        if request.model is not None and request.model != self._name:
-            detail = f'this service serves "{self._name}"'
-            raise Refused.at("model_not_found", "model", detail=detail)
         layers, pooling = self._model.config.layers, self.pooling(request.pooled)
         if not (request.tokens or request.layers):
             return self._own if pooling is self._own.pooling else Outputs(pooling)

@@ -6,9 +6,11 @@ sequences.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from model import disentangled
+from model.adapters import Adapter
 from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
@@ -144,8 +146,15 @@ def head_flops(works: Sequence[Work]) -> int:
     return sum(head.flops(len(work)) for work in works for head in work.outputs.task_heads)
 
 
+def adapter_flops(adapter: Adapter, tokens: int) -> int:
+    """Count the floating-point operations of an adapter's products."""
+    return 2 * adapter.products * tokens
+
+
 def costs(
-    config: EncoderConfig, encoding: Callable[[int, int | None], float]
+    config: EncoderConfig,
+    encoding: Callable[[int, int | None], float],
+    adapters: Mapping[str, Adapter] = MappingProxyType({}),
 ) -> Callable[[Work], float]:
     """Return what a work costs as `cost` counts: the pass, and what is made of it besides.
 
@@ -154,6 +163,7 @@ def costs(
 
     Args:
         encoding: `cost` of a sequence's length, and of the layer in which its pass begins.
+        adapters: the model's.
     """
 
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
@@ -168,6 +178,8 @@ def costs(
             extra += maps.work(outputs.attention, config)
         if outputs.explained is not None:
             extra += explained_flops(config, length)
+        if work.adapter:
+            extra += adapter_flops(adapters[work.adapter], length)
         return encoding(length, work.entered) + extra / token
 
     return of

@@ -50,7 +50,7 @@ class Spaces:
             "max_tokens": max_tokens,
             "dtype": dtype,
         }
-        self._name = lru_cache(KEPT)(lambda pooled, prompt: name(self._of(pooled, prompt)))
+        self._name = lru_cache(KEPT)(lambda *chosen: name(self._of(*chosen)))
 
     def facts(self) -> dict[str, Any]:
         """Return what GET /info says of the space of a request that chooses nothing."""
@@ -63,7 +63,8 @@ class Spaces:
         Raises:
             Refused: the model has no such prompt, or no such vectors.
         """
-        return self._of(request.pooled, self._planner.prompt(request.prompt_name))
+        adapter = self._planner.names.adapter(request.model)
+        return self._of(request.pooled, self._planner.prompt(request.prompt_name), adapter)
 
     def of(self, request: Request) -> str | None:
         """Name the space of the vectors that a request is answered; None where it gets none.
@@ -75,7 +76,9 @@ class Spaces:
             return None
         if not (request.pooled or request.tokens or request.layers):
             return None
-        found: str = self._name(request.pooled, self._planner.prompt(request.prompt_name))
+        adapter = self._planner.names.adapter(request.model)
+        prompt = self._planner.prompt(request.prompt_name)
+        found: str = self._name(request.pooled, prompt, adapter)
         return found
 
     def check(self, request: Request, expected: str) -> None:
@@ -99,9 +102,10 @@ class Spaces:
         facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
         raise Refused("space_changed", detail=detail, **facts)
 
-    def _of(self, pooled: bool | Pooled, prompt: str) -> Parts:
+    def _of(self, pooled: bool | Pooled, prompt: str, adapter: str | None = None) -> Parts:
         pooling = self._planner.pooling(pooled)
-        return {**self._fixed, **self._pooled(pooling), "prompt": prompt}
+        parts = {**self._fixed, **self._pooled(pooling), "prompt": prompt}
+        return {**parts, "adapter": self._model.adapters[adapter].digest} if adapter else parts
 
     def _pooled(self, pooling: Pooling | None) -> Parts:
         """Return what a pooling adds; vectors of tokens have none."""
@@ -128,8 +132,10 @@ class Spaces:
             "lower_case": [True, False],
             "max_tokens": [*_powers(longest), longest, own.max_tokens],
         }
+        if own.adapters:
+            choices["adapter"] = [adapter.digest for adapter in own.adapters.values()]
         for part, values in choices.items():
-            yield from ((part, value) for value in {*values} - {parts[part]})
+            yield from ((part, value) for value in {*values} - {parts.get(part)})
 
 
 def name(parts: Parts) -> str:

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
@@ -20,10 +21,12 @@ import numpy as np
 import torch
 
 from model import packing
-from model.encoder import Encoded
+from model.adapters import mix
+from model.attention import Trace
+from model.encoder import Encoded, Encoder
 from model.lessons import explain, weights
 from model.loading.checkpoint import Model
-from model.maps.forms import Selection, show
+from model.maps.forms import show
 from model.pooling import Pooling
 from service.engine.batcher import Launch
 from service.engine.work import Array, Maps, Outputs, Parts, Result, Work
@@ -148,31 +151,46 @@ class Lanes:
         if all(each.looked for each in outputs):
             nothing = torch.empty(0, self.model.config.width)
             return [Result(task=self._task(nothing, each)) for each in outputs]
-        packed = self.model.encoder.pack([work.sequence for work in works])
+        encoder, packed = self._packed(works)
         way = outputs[0].pooling
         if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches
-            vectors = self._vectors(self._forward(packed), range(len(outputs)), way)
+            vectors = self._vectors(self._forward(encoder, packed), range(len(outputs)), way)
             return [Result(vector) for vector in vectors]
         encoded = self._forward(
+            encoder,
             packed,
             hidden=frozenset().union(*(each.states for each in outputs)),
             traces=frozenset().union(*(each.traces for each in outputs)),
         )
         pooled, states = self._pool(encoded, outputs), _states(encoded, outputs)
-        return [
-            self._cut(encoded, i, each, pooled.get(i), states) for i, each in enumerate(outputs)
-        ]
+        return [self._cut(encoded, i, work, pooled.get(i), states) for i, work in enumerate(works)]
+
+    def _packed(self, works: Sequence[Work]) -> tuple[Encoder, packing.Packed]:
+        """Return a batch, and what encodes each of its sequences with its own adapter."""
+        model, named = self.model, {work.adapter for work in works}
+        sequences = [work.sequence for work in works]
+        if len(named) == 1:
+            encoder = self._encoder(named.pop())
+            return encoder, encoder.pack(sequences)
+        packed = packing.pack(sequences, model.encoder.device, model.config.pad)
+        chosen = [model.adapters[work.adapter] if work.adapter else None for work in works]
+        return mix(model.encoder, packed, chosen), packed
+
+    def _encoder(self, adapter: str | None) -> Encoder:
+        """Return the encoder with one adapter in all rows, or with none."""
+        return self.model.encoder if adapter is None else self.model.adapters[adapter].encoder
 
     def _forward(
         self,
+        encoder: Encoder,
         packed: packing.Packed,
         hidden: frozenset[int] = frozenset(),
         traces: frozenset[int] = frozenset(),
     ) -> Encoded:
         """Encode a batch as Encoder does; what is not finite goes no further."""
-        encoded = self.model.encoder(packed, hidden=hidden, traces=traces)
+        encoded = encoder(packed, hidden=hidden, traces=traces)
         if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
-            raise NonFiniteOutput(self._first_wrong(packed))
+            raise NonFiniteOutput(_first_wrong(encoder, packed))
         return encoded
 
     def _pool(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
@@ -191,29 +209,22 @@ class Lanes:
         rows = [encoded.packed.rows(place) for place in places]
         return array(self.model.encoder.pool(encoded.last, rows, how))
 
-    def _first_wrong(self, packed: packing.Packed) -> int:
-        """Return the first hidden state that is not finite, of a batch whose last is not."""
-        last = self.model.encoder.config.layers
-        hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
-        wrong = (state for state in sorted(hidden) if not finite(hidden[state]))
-        return next(wrong, last)
-
     def _cut(
         self,
         encoded: Encoded,
         index: int,
-        outputs: Outputs,
+        work: Work,
         pooled: Array | None,
         states: Mapping[int | None, Mapping[int, Array]],
     ) -> Result:
         """Return one sequence's share of a batch, as arrays."""
-        rows = encoded.packed.rows(index)
+        rows, outputs = encoded.packed.rows(index), work.outputs
         return Result(
             pooled=pooled,
             tokens=states[None].get(index),
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
-            attention=self._maps(encoded, rows, outputs.attention),
-            steps=self._explain(encoded, rows, outputs),
+            attention=self._maps(encoded, rows, work),
+            steps=self._explain(encoded, rows, work),
             task=self._task(encoded.last[rows], outputs) if outputs.task_heads else {},
             parts=self._parts(encoded, rows, outputs.parts),
             kept={layer: _entry(encoded, rows, layer) for layer in outputs.kept},
@@ -226,11 +237,15 @@ class Lanes:
         places = [slice(rows.start + first, rows.start + last) for first, last in parts.tokens]
         return array(self.model.encoder.pool(encoded.last, places, parts.pooling))
 
-    def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
+    def _maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
         """Return what is to be shown of one sequence's attention."""
+        selection = work.outputs.attention
         if selection is None:
             return None
-        shown = show(encoded.traces, rows, selection, self.model.encoder.statistics)
+        traces = encoded.traces
+        if self.model.adapters:
+            traces = _owned(traces, self._encoder(work.adapter))
+        shown = show(traces, rows, selection, self.model.encoder.statistics)
         heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
@@ -247,15 +262,15 @@ class Lanes:
             raise NonFiniteOutput(self.model.encoder.config.layers)
         return {name: array(part) for name, part in parts.items()}
 
-    def _explain(self, encoded: Encoded, rows: slice, outputs: Outputs) -> dict[str, Array]:
+    def _explain(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
         """Return every step of one sequence through the layer asked for."""
-        layer = outputs.explained
+        layer, encoder = work.outputs.explained, self._encoder(work.adapter)
         if layer is None:
             return {}
         torch.set_num_threads(1)  # the bits of plain products follow from it; `run` sets it anew
-        steps = explain(self.model.encoder, layer, encoded.hidden[layer][rows])
-        if outputs.weights:
-            steps |= weights(self.model.encoder, layer)
+        steps = explain(encoder, layer, encoded.hidden[layer][rows])
+        if work.outputs.weights:
+            steps |= weights(encoder, layer)
         return {name: array(step) for name, step in steps.items()}
 
 
@@ -264,10 +279,23 @@ def _prepare() -> None:
     torch.set_flush_denormal(True)
 
 
+def _first_wrong(encoder: Encoder, packed: packing.Packed) -> int:
+    """Return the first hidden state that is not finite, of a batch whose last is not."""
+    last = encoder.config.layers
+    hidden = encoder(packed, hidden=frozenset(range(last + 1))).hidden
+    wrong = (state for state in sorted(hidden) if not finite(hidden[state]))
+    return next(wrong, last)
+
+
 def finite(rows: torch.Tensor) -> bool:
     """Tell whether no number is NaN or infinity: both ends show each, and no sum can overflow."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
+
+
+def _owned(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
+    """Return traces with the attention of one sequence's encoder, whose weights may be shown."""
+    return {i: replace(trace, attention=encoder.layers[i].attention) for i, trace in traces.items()}
 
 
 def _entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:

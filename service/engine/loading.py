@@ -56,7 +56,8 @@ def load(
     config = sizes(source)
     backend = backend or kernels.choose(device, dtype, config.head_dim)
     if source.preset is None:
-        return checkpoint.load(source.folder, device, dtype, backend)
+        model = checkpoint.load(source.folder, device, dtype, backend)
+        return checkpoint.with_adapters(model, source.folder, source.adapters)
     return checkpoint.preset(source.preset, source.folder, device, dtype, backend)
 
 
@@ -78,7 +79,8 @@ def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
     if source.preset is not None:
         return None
     meta = torch.device("meta")
-    return checkpoint.load(source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers)
+    model = checkpoint.load(source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers)
+    return checkpoint.with_adapters(model, source.folder, source.adapters)
 
 
 @torch.inference_mode()

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import torch
 
@@ -216,9 +217,10 @@ def check_exact(
     sequences = [_sequence(model, CANARY)]
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
         sequences.append(_long(model))
-    off = max(_apart(model, plain, sequence) for sequence in sequences)
+    views = [(model, plain), *_with_each(model, plain)]
+    off = max(_apart(*both, sequence) for both in views for sequence in sequences)
     check_trained(plain, texts)
-    del plain
+    del plain, views
     if off > numerics.CLOSE[dtype]:
         limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
@@ -230,6 +232,13 @@ def check_exact(
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
     return None
+
+
+def _with_each(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
+    """Yield both models with each adapter in all rows."""
+    for name, adapter in model.adapters.items():
+        other = plain.adapters[name].encoder
+        yield replace(model, encoder=adapter.encoder), replace(plain, encoder=other)
 
 
 def _certified(model: Model, plain: Model, held: Sequence[str]) -> Certificate:
@@ -295,13 +304,26 @@ def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, t
 
 
 def holds(lanes: Lanes, proof: Proof) -> bool:
-    """Tell whether the canary is right in any company, on one core and on all.
+    """Tell whether the canary is right in any company, on one core and on all; with adapters too.
 
     Raises:
         NotTrustworthy: it differs by more than rounding.
     """
-    most = lanes.model.max_tokens
-    alone, few = [proof.canary], [_filler(min(length, most)) for length in (1, 3, 40)]
+    own = (_with_adapter(lanes, proof, name) for name in lanes.model.adapters)
+    return _stays(lanes, proof) and all(_stays(lanes, each) for each in own)
+
+
+def _with_adapter(lanes: Lanes, proof: Proof, name: str) -> Proof:
+    """Return what a canary with an adapter has to come out as: what it does alone."""
+    canary = replace(proof.canary, adapter=name)
+    return replace(proof, canary=canary, golden=_tokens(_run_canary(lanes, [canary], 1)))
+
+
+def _stays(lanes: Lanes, proof: Proof) -> bool:
+    """Tell whether a canary comes out right in any company; raises as `holds`."""
+    most, adapters = lanes.model.max_tokens, [None, *lanes.model.adapters]
+    alone = [proof.canary]
+    few = [_filler(min(length, most), name) for name in adapters for length in (1, 3, 40)]
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
     larger = ((alone + company, 1) for company in _larger_companies(lanes, proof))
     for batch, threads in (*batches, *larger):
@@ -323,11 +345,12 @@ def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
 
 def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
     """Yield company of twice as many tokens each time, until a lane's batch is full."""
-    filler = _filler(_middling(lanes.model))
-    size, full = len(filler), proof.budget // len(lanes)
+    tokens, adapters = _middling(lanes.model), [None, *lanes.model.adapters]
+    fillers = [_filler(tokens, name) for name in adapters]
+    size, full = tokens, proof.budget // len(lanes)
     while size < full:
         size = min(2 * size, full)
-        yield [filler] * ((size - len(proof.canary)) // len(filler))
+        yield list(islice(cycle(fillers), (size - len(proof.canary)) // tokens))
 
 
 def pace(lanes: Lanes, full: int) -> tuple[float, int]:
@@ -366,8 +389,8 @@ def _middling(model: Model) -> int:
     return min(MEASURED_TOKENS, model.max_tokens)
 
 
-def _filler(tokens: int) -> Work:
-    return Work(packing.Sequence([1] * tokens), Outputs())
+def _filler(tokens: int, adapter: str | None = None) -> Work:
+    return Work(packing.Sequence([1] * tokens), Outputs(), adapter=adapter)
 
 
 def _sequence(model: Model, text: str) -> packing.Sequence:

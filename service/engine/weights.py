@@ -6,8 +6,9 @@ HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FILES is fetched, and no code
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
@@ -69,24 +70,42 @@ class Source(NamedTuple):
     Args:
         commit: of the hub, where it comes from there.
         preset: sizes of an untrained encoder; of the folder it uses the tokenizer alone.
+        adapters: folders of LoRA adapters, by name.
     """
 
     folder: Path
     name: str
     commit: str | None = None
     preset: EncoderConfig | None = None
+    adapters: Mapping[str, Path] = MappingProxyType({})
 
 
-def locate(model: str) -> Source:
+def locate(model: str, adapters: Sequence[str] = ()) -> Source:
     """Tell where a model's files lie; a hub's are fetched, once.
 
     Args:
         model: the bundled model's name, a local folder, `org/name` or `org/name@revision` on
             the Hugging Face Hub, or one of PRESETS.
+        adapters: `name=folder` of each LoRA adapter to serve with it.
 
     Raises:
-        ModelNotFound: none of them, or the hub does not give it.
+        ModelNotFound: none of them, or the hub does not give it; or an adapter has no folder.
     """
+    return _locate(model)._replace(adapters=_adapters(adapters))
+
+
+def _adapters(named: Sequence[str]) -> dict[str, Path]:
+    """Return the folders of adapters, by name."""
+    folders = {}
+    for one in named:
+        name, _, folder = one.partition("=")
+        folders[name] = Path(folder).expanduser()
+        if not folders[name].is_dir():
+            raise ModelNotFound(f"adapter {name}: no folder {folder}")
+    return folders
+
+
+def _locate(model: str) -> Source:
     if model == BUNDLED:
         return Source(_bundled(), BUNDLED)
     if model in PRESETS:

@@ -84,6 +84,7 @@ class Work:
         length: tokens before truncation; if they are not counted, at least so many.
         facts: its tokens as the answer shows them.
         role: the side of a late interaction that it was read for.
+        adapter: the name of what is added to the model's linears; None: nothing.
     """
 
     sequence: packing.Sequence
@@ -93,6 +94,7 @@ class Work:
     length: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     role: Role | None = None
+    adapter: str | None = None
 
     @property
     def truncated(self) -> bool:

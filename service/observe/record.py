@@ -58,6 +58,7 @@ class Record:
         ended: in calendar time, seconds.
         began: when its first batch was started, on time.monotonic's clock; 0 before.
         hold: the memory that it holds.
+        weights: digest of the weights that answer it, where an adapter's are added.
     """
 
     route: str
@@ -81,6 +82,7 @@ class Record:
     stages: list[Stage] = field(default_factory=list)
     trace: Trace | None = None
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
+    weights: str = ""
 
     def wait(self, seconds: float) -> None:
         """Add the time it waited before anything was known of it."""

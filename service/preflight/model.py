@@ -81,7 +81,7 @@ CHECKS: Checks = {
 def find(settings: Settings) -> Iterator[Finding]:
     """Check everything that a model needs here, whether or not the model can be found."""
     try:
-        source = weights.locate(settings.model)
+        source = weights.locate(settings.model, settings.adapter)
     except ModelNotFound as error:
         yield Finding("", str(error))
     else:
@@ -100,7 +100,7 @@ def examine(settings: Settings) -> Node:
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):
             return Node()
-        source = weights.locate(settings.model)
+        source = weights.locate(settings.model, settings.adapter)
         model = rehearsed(settings, source)
     except REFUSED as error:
         return Node(fault=str(error))

@@ -72,7 +72,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    check_model(sent.path_params, served.name)
+    check_model(sent.path_params, served.names)
     header = _json_bytes(sent.headers.get(INFERENCE_HEADER))
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
@@ -82,6 +82,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     request = InferRequest.model_validate_json(text)
     outputs, parameters = _outputs(request), request.parameters
     native = Request(
+        model=sent.path_params["model"],
         inputs=read_inputs(request.inputs, data, served.most_sequences),
         counted=False,
         pooled=POOLED in outputs,
@@ -102,10 +103,11 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     )
 
 
-def check_model(params: Mapping[str, str], name: str) -> None:
-    """Refuse a path that names any model or version but this one."""
-    if params["model"] != name or params.get("version", VERSION) != VERSION:
-        detail = f'this service serves "{name}", version {VERSION}'
+def check_model(params: Mapping[str, str], names: Sequence[str]) -> None:
+    """Refuse a path that names any model or version but these."""
+    if params["model"] not in names or params.get("version", VERSION) != VERSION:
+        served = ", ".join(f'"{name}"' for name in names)
+        detail = f"this service serves {served}, version {VERSION}"
         raise Refused.at("model_not_found", "model", detail=detail)
 
 

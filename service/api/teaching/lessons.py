@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from model.config import EncoderConfig
@@ -17,6 +18,7 @@ from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.inputs import Reader
+from service.encode.names import Names
 from service.encode.price import SINGLE, Offer, Price
 from service.encode.request import Layout, Part
 from service.encode.worker import once
@@ -48,8 +50,10 @@ class Lessons:
         most_bytes: int,
         plain: bool = True,
         truncate: Truncate = "refuse",
+        adapted: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
         self._head, self._reader, self._most_bytes, self._plain = head, reader, most_bytes, plain
+        self._adapted = adapted
         self._admission, self._worker = admission, admission.lessons
         self._truncate: Truncate = truncate
 
@@ -89,31 +93,33 @@ class Lessons:
             Refused: what service/refusals.py gives a status.
         """
         record.input = "text"
-        self._check(request)
+        head, adapter = self._check(request)
+        record.weights = head["weights"]
         start = time.monotonic()
         try:
             text = await self._read(request, deadline, record)
+            text.adapter = adapter
         finally:
             record.took("tokenize", start)
         record.sequences, record.tokens = 1, len(text)
         config = self._reader.config
         price = _price(config, len(text), weights=request.weights)
         ((done,), _), _ = await self._admission.run([text], deadline, record, price)
-        told = {**self._head, **_facts(request.layer, text, done.steps)}
+        told = {**head, **_facts(request.layer, text, done.steps)}
         if request.weights:
             told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
         return answer.in_pieces(told)
 
-    def _check(self, request: ExplainRequest) -> None:
-        if request.model not in (None, self._head["model"]):
-            detail = f'this service serves "{self._head["model"]}"'
-            raise Refused.at("model_not_found", "model", detail=detail)
+    def _check(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
+        """Return what the answer says of the model, and the adapter that is asked for."""
+        adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model)
         if not self._plain:
             raise Refused.at("out_of_range", "layer", detail=INT8)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
             detail = f"expected a layer of this model, 0 to {layers - 1}"
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
+        return (self._adapted[adapter] if adapter else self._head), adapter
 
     async def _read(self, request: ExplainRequest, deadline: float, record: Record) -> Work:
         outputs = Outputs(explained=request.layer, weights=request.weights)

@@ -18,6 +18,7 @@ from service.api.open_inference import call as inference_protocol
 from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER, SAFETENSORS
 from service.encode.request import Request
+from service.engine.weights import BUNDLED
 from service.memory import Hold, Memory
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
@@ -81,7 +82,7 @@ TEXTS: dict[str, Any] = {
 }
 
 
-SERVED = Served("m", (), 6, MOST_JSON, 64)
+SERVED = Served([BUNDLED], (), 6, MOST_JSON, 64)
 
 
 def sent(**headers: str) -> Asked:
@@ -94,7 +95,7 @@ def sent(**headers: str) -> Asked:
         {n.replace("_", "-"): v for n, v in headers.items()},
         Hold(Memory(), 1),
     )
-    asked.path_params = {"model": "m"}
+    asked.path_params = {"model": BUNDLED}
     return asked
 
 

@@ -330,7 +330,7 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch's name says little of what is served."""
     found = locate(BUNDLED)._replace(commit=NEW)
-    monkeypatch.setattr("service.replica.locate", lambda name: found)
+    monkeypatch.setattr("service.replica.locate", lambda *named: found)
     replica = await Replica.start(Settings(threads=1), "replica-1")
 
     shown = replica.info()["revision"]

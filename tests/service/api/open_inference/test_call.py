@@ -577,6 +577,6 @@ async def test_a_refusal_never_repeats_the_input() -> None:
     asked.path_params = {"model": "m"}
 
     with pytest.raises(Exception) as raised:
-        inference_protocol.parse(json.dumps(body).encode(), asked, Served("m", (), 6, 999, 9))
+        inference_protocol.parse(json.dumps(body).encode(), asked, Served(["m"], (), 6, 999, 9))
 
     assert secret.encode() not in inference_protocol.problem(refusal(raised.value), "id").pieces[0]

@@ -309,7 +309,7 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
     around = Asked("POST", "", "/v1/similarity", b"", {}, Hold(Memory(), 1))
-    body, served = b'{"left":"a","right":["b"],"form":"top"}', Served("m", (), 6, 99, 9)
+    body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
     asked = questions.similarity(body, around, served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))

@@ -1,0 +1,190 @@
+"""LoRA: what adapters add to an encoder's linears, for all rows of a batch or for some of them.
+
+    y = x W^T + b + (x A^T) B^T    A of (rank, inputs), B of (outputs, rank), already scaled
+
+W is never changed, so any number of adapters share it, and rows of several stand in one batch: each
+adapter's products take its own rows alone. Source: Hu et al. 2021, "LoRA", section 4.1.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.attention import MultiHeadAttention
+from model.config import Activation
+from model.encoder import Encoder, Layer
+from model.kernels import ACTIVATIONS, Linear
+from model.packing import Packed, filled
+
+# a layer of its own, counted from 0, and a linear of it: project, output, up or down
+Place = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What an adapter adds to one linear.
+
+    Args:
+        narrow: A, without bias.
+        widen: B times the adapter's scale, without bias.
+    """
+
+    narrow: Linear
+    widen: Linear
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return y + (x A^T) B^T, (rows, outputs)."""
+        return self.widen.add(self.narrow(x), y)
+
+    def weight(self) -> Tensor:
+        """Return B A, (outputs, inputs)."""
+        return self.widen.weight() @ self.narrow.weight()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a batch.
+
+    Args:
+        index: their numbers, then that of the first until there are as many as `filled` says.
+        count: how many there are without those.
+    """
+
+    index: Tensor
+    count: int
+
+    @property
+    def own(self) -> Tensor:
+        return self.index[: self.count]
+
+
+class Adapted:
+    """A linear to which adapters add, each in its own rows.
+
+    Args:
+        terms: no two have a row in common; None: all rows, and then there is no other.
+    """
+
+    def __init__(self, base: Linear, terms: Sequence[tuple[Rows | None, Term]]) -> None:
+        self._base, self._terms, self.bias = base, terms, base.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._added(x, self._base(x))
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return the activation of all; rows without a term keep the fused product's bits."""
+        act = ACTIVATIONS[activation]
+        if self._terms[0][0] is None:
+            return act(self(x))
+        y = self._base.activated(x, activation)
+        for rows, term in self._terms:
+            if rows is not None:
+                some = x[rows.index]
+                y[rows.own] = act(term.add(some, self._base(some)))[: rows.count]
+        return y
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return all that is added to `residual`, (rows, outputs)."""
+        return self._added(x, self._base.add(x, residual))
+
+    def weight(self) -> Tensor:
+        """Return W + B A, (outputs, inputs)."""
+        rows, term = self._terms[0]
+        if rows is not None:
+            raise RuntimeError("the weight of rows of several adapters: this is a bug")
+        weight = self._base.weight()
+        return weight + term.weight().to(weight)
+
+    def _added(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add each term to its rows of y, which may be changed."""
+        for rows, term in self._terms:
+            if rows is None:
+                return term.add(x, y)
+            y[rows.own] = term.add(x[rows.index], y[rows.index])[: rows.count]
+        return y
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """An adapter over a loaded encoder.
+
+    Args:
+        digest: `sha256:` and 12 hex digits over the model's digest and the adapter's files.
+        terms: what it adds, by place.
+        encoder: the model's with it in all rows; its linears' weights are W + B A.
+        products: numbers in A and B, once for each layer that runs them.
+    """
+
+    digest: str
+    terms: Mapping[Place, Term]
+    encoder: Encoder
+    products: int
+
+    @classmethod
+    def over(cls, encoder: Encoder, digest: str, terms: Mapping[Place, Term]) -> "Adapter":
+        """Return an adapter of these terms over an encoder."""
+        repeats = encoder.config.layers // encoder.config.own_layers
+        sizes = [
+            linear.weight().numel()
+            for term in terms.values()
+            for linear in (term.narrow, term.widen)
+        ]
+        view = _changed(encoder, lambda place: [(None, terms[place])] if place in terms else [])
+        return cls(digest, terms, view, repeats * sum(sizes))
+
+
+def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> Encoder:
+    """Return an encoder that runs one batch, each sequence with its own adapter.
+
+    Args:
+        chosen: of each sequence in the order given to `pack`; None: none.
+    """
+    numbers = defaultdict[Adapter, list[int]](list)
+    for place, adapter in enumerate(chosen):
+        if adapter is not None:
+            rows = packed.rows(place)
+            numbers[adapter] += range(rows.start, rows.stop)
+    parts = [(adapter, _rows(own, encoder.device)) for adapter, own in numbers.items()]
+    return _changed(
+        encoder,
+        lambda place: [(rows, one.terms[place]) for one, rows in parts if place in one.terms],
+    )
+
+
+def _rows(numbers: list[int], device: torch.device) -> Rows:
+    """Fill rows up as a batch is filled, so that their products have its bits."""
+    fill = [numbers[0]] * (filled(len(numbers), device) - len(numbers))
+    return Rows(torch.tensor(numbers + fill, device=device), len(numbers))
+
+
+def _changed(
+    encoder: Encoder, terms: Callable[[Place], Sequence[tuple[Rows | None, Term]]]
+) -> Encoder:
+    """Return an encoder that shares all but the linears that terms are added to."""
+    changed, own = copy.copy(encoder), encoder.config.own_layers
+    changed.native = None  # it runs the encoder's own linears
+    layers = [_layer(layer, i, terms) for i, layer in enumerate(encoder.layers[:own])]
+    changed.layers = layers * (len(encoder.layers) // own)
+    return changed
+
+
+def _layer(
+    layer: Layer, i: int, terms: Callable[[Place], Sequence[tuple[Rows | None, Term]]]
+) -> Layer:
+    changed = copy.copy(layer)
+    attention: MultiHeadAttention = copy.copy(layer.attention)
+    attention.__dict__.pop("triangles", None)  # they are those of the weights before
+    changed.attention = attention
+    for owner, name in (
+        (attention, "project"),
+        (attention, "output"),
+        (changed, "up"),
+        (changed, "down"),
+    ):
+        if own := terms((i, name)):
+            setattr(owner, name, Adapted(getattr(owner, name), own))
+    return changed

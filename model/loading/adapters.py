@@ -1,0 +1,231 @@
+"""A folder of PEFT's with a LoRA adapter -> an adapter over a loaded encoder.
+
+Reads adapter_config.json and adapter_model.safetensors. What the config asks for and is not
+computed is refused by name; so is a tensor that belongs to no linear of a layer.
+"""
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.adapters import Adapter, Place, Term
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from model.errors import CheckpointError
+from model.loading.assembly import expected
+from model.loading.families import Family
+from model.loading.files import read_object
+from model.loading.tensors import Stored, by_plain_name, check, find_places, open_tensors
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # PEFT's, before every name
+POOLER = "pooler."  # no part of encodings
+MATRICES = (".lora_A.weight", ".lora_B.weight")
+# keys that change nothing beyond which tensors there are, or that count in training alone
+READ = {"peft_type", "r", "lora_alpha", "use_rslora", "init_lora_weights", "bias"}
+OF_NO_EFFECT = {
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "revision",
+    "inference_mode",
+    "lora_dropout",
+    "megatron_core",
+    "qalora_group_size",
+    "base_model_name_or_path",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+}
+UNPROVED = ("gemma3_text",)  # families whose adapters are not what merged weights compute
+STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change W too
+# of each linear that a layer multiplies by, the parts whose rows it holds, in their order
+LINEARS = {
+    "project": ("query", "key", "value"),
+    "output": ("output",),
+    "up": ("gate", "up"),
+    "down": ("down",),
+}
+
+
+class Part(NamedTuple):
+    """Where a linear of a checkpoint, or a part of its rows, stands among an encoder's.
+
+    Args:
+        first: its first row there, of so many `rows`.
+        chunk: which of how many equal parts of the checkpoint's rows it is.
+    """
+
+    place: Place
+    first: int
+    rows: int
+    chunk: tuple[int, int]
+
+
+def read_adapter(
+    folder: Path, encoder: Encoder, family: Family, digest: str, dtype: torch.dtype, heads: bool
+) -> Adapter:
+    """Read an adapter's folder.
+
+    Args:
+        digest: the model's.
+        dtype: of the encoder's numbers.
+        heads: whether a task head follows the encoder, which may read the pooler.
+
+    Raises:
+        CheckpointError: a file is missing or broken, or asks for what is not computed.
+    """
+    with _opened(folder) as (rank, scale, tensors):
+        plain, linears = _find(tensors, encoder.config, family, rank, heads)
+        by_place = _matrices(plain, linears, encoder.config, rank, scale)
+    linear, terms = encoder.kernels.linear, {}
+    for place, pairs in by_place.items():
+        a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
+        both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
+        terms[place] = Term(*(linear(one, None) for one in both))
+    total = hashlib.sha256(digest.encode())
+    for name in (WEIGHTS, CONFIG):
+        total.update(hashlib.sha256((folder / name).read_bytes()).digest())
+    return Adapter.over(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[int, float, dict[str, Stored]]]:
+    """Yield an adapter's rank, what B A is multiplied by, and its tensors.
+
+    Raises:
+        CheckpointError: whatever is wrong while it is open, with the folder's name.
+    """
+    try:
+        rank, scale = _read_config(folder)
+        path = folder / WEIGHTS
+        if not path.is_file():
+            raise CheckpointError(f"no {WEIGHTS}; an adapter is read from PEFT's safetensors")
+        with open_tensors({WEIGHTS: path}) as tensors:
+            yield rank, scale, tensors
+    except CheckpointError as error:
+        raise CheckpointError(f"adapter {folder}: {error}") from error
+
+
+def _read_config(folder: Path) -> tuple[int, float]:
+    """Return an adapter's rank, and what B A is multiplied by."""
+    config = read_object(folder / CONFIG)
+    if (kind := config.get("peft_type")) != "LORA":
+        raise CheckpointError(f"{CONFIG}: peft_type {kind!r} is not supported; LORA is")
+    asked = [key for key in config if key not in READ | OF_NO_EFFECT and config[key]]
+    asked += ["bias"] if config.get("bias", "none") != "none" else []
+    asked += ["init_lora_weights"] if config.get("init_lora_weights", True) not in STARTS else []
+    if asked:
+        said = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(asked))
+        raise CheckpointError(f"{CONFIG}: not supported: {said}")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise CheckpointError(f"{CONFIG}: r {rank!r} is not a whole number from 1 on")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise CheckpointError(f"{CONFIG}: lora_alpha {alpha!r} is not a number")
+    return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _find(
+    tensors: Mapping[str, Stored], config: EncoderConfig, family: Family, rank: int, heads: bool
+) -> tuple[dict[str, Stored], dict[str, list[Part]]]:
+    """Return an adapter's tensors, and the linears of its family, by their names in a checkpoint.
+
+    Raises:
+        CheckpointError: a tensor is missing, extra, misshapen or not finite.
+    """
+    if config.family in UNPROVED:
+        raise CheckpointError(f"not supported: adapters of {config.family}")
+    bare = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    plain = by_plain_name(bare, family)
+    if not heads:
+        plain = {name: one for name, one in plain.items() if not name.startswith(POOLER)}
+    shapes = {name: shape for name, shape in expected(config).items() if name.endswith(".weight")}
+    linears = max(
+        (_parts(config, find_places(shapes, names), shapes) for names in family.names),
+        key=lambda parts: len(_modules(plain) & parts.keys()),
+    )
+    wanted: dict[str, tuple[int, ...]] = {}
+    for module in _modules(plain) & linears.keys():
+        part = linears[module][0]
+        narrow, widen = (module + matrix for matrix in MATRICES)
+        wanted[narrow] = (rank, _inputs(config, part.place))
+        wanted[widen] = (part.rows * part.chunk[1], rank)
+    check(plain, wanted, WEIGHTS)
+    if not wanted:
+        raise CheckpointError(f"{WEIGHTS} adds to no linear of a layer")
+    return plain, linears
+
+
+def _matrices(
+    plain: Mapping[str, Stored],
+    linears: Mapping[str, Sequence[Part]],
+    config: EncoderConfig,
+    rank: int,
+    scale: float,
+) -> Mapping[Place, Sequence[tuple[Tensor, Tensor]]]:
+    """Return each A, and its B with the scale and with zeros in rows of others, by place."""
+    by_place = defaultdict[Place, list[tuple[Tensor, Tensor]]](list)
+    for module in sorted(_modules(plain)):
+        a, b = (plain[module + matrix].read().float() for matrix in MATRICES)
+        own = defaultdict[Place, list[Part]](list)
+        for part in linears[module]:
+            own[part.place].append(part)
+        for place, parts in own.items():
+            tall = b.new_zeros(_outputs(config, place), rank)
+            for part in parts:
+                number, many = part.chunk
+                tall[part.first : part.first + part.rows] = scale * b.chunk(many)[number]
+            by_place[place].append((a, tall))
+    return by_place
+
+
+def _modules(names: Iterable[str]) -> set[str]:
+    """Return the modules that have a matrix of an adapter."""
+    return {name.removesuffix(m) for name in names for m in MATRICES if name.endswith(m)}
+
+
+def _parts(
+    config: EncoderConfig,
+    found: Mapping[str, tuple[str, tuple[int, int] | None]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, list[Part]]:
+    """Return what each linear of a checkpoint's layers is to the encoder, by its name there."""
+    linears, relative = defaultdict[str, list[Part]](list), config.relative
+    by_distance = ("query", "key") if relative.terms and relative.shared else ()
+    for i in range(config.own_layers):
+        for name, parts in LINEARS.items():
+            first = 0
+            for part in parts:
+                ours = f"layers.{i}.{part}.weight"
+                if ours not in found:
+                    continue
+                theirs, chunk = found[ours]
+                rows = shapes[ours][0]
+                if part not in by_distance:  # these project distances too
+                    one = Part((i, name), first, rows, chunk or (0, 1))
+                    linears[theirs.removesuffix(".weight")].append(one)
+                first += rows
+    return dict(linears)
+
+
+def _inputs(config: EncoderConfig, place: Place) -> int:
+    return {"output": config.mixed_width, "down": config.feed_forward}.get(place[1], config.width)
+
+
+def _outputs(config: EncoderConfig, place: Place) -> int:
+    keys = config.shared_heads * config.head_dim
+    gated = 2 if config.gated else 1
+    return {
+        "project": config.mixed_width + 2 * keys,
+        "up": gated * config.feed_forward,
+    }.get(place[1], config.width)

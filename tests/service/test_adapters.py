@@ -1,0 +1,238 @@
+"""A service with LoRA adapters, through HTTP; transformers' model of merged weights is right."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from model.errors import CheckpointError
+from model.maps.forms import Selection
+from model.maps.units import divide
+from model.packing import Sequence
+from service.commands.options import of_settings
+from service.engine.work import Outputs, Result, Work
+from service.preflight.model import find
+from service.replica import Replica
+from service.settings import Settings, load
+from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
+from tests.model.loading.test_families import saved, theirs
+from tests.served import Listen, Outer, Served, serve
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NAMES = {None: "bert", LEFT: "bert:left", RIGHT: "bert:right"}
+IDS = [[1, 4, 9, 16, 25, 36, 2], [1, 3, 5, 2], [1, *range(40, 70), 2]]
+CLOSE = 1e-5
+
+
+@dataclass(frozen=True)
+class Adapted(Served):
+    """The service, and a model of transformers' for each adapter and for none."""
+
+    merged: dict[str | None, PreTrainedModel]
+
+    def expected(self, name: str | None, ids: list[int]) -> NDArray[np.float32]:
+        """The mean of the token vectors."""
+        with torch.inference_mode():
+            states = self.merged[name](input_ids=torch.tensor([ids])).last_hidden_state
+        mean: NDArray[np.float32] = states[0].mean(0).numpy()
+        return mean
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Adapted]:
+    """BERT with two adapters on a port of its own."""
+    folder, reference = tmp_path_factory.mktemp("bert"), theirs("bert")
+    saved(reference, folder)
+    merged: dict[str | None, PreTrainedModel] = {
+        None: reference,
+        LEFT: adapter(reference, folder / LEFT, "bert", 1),
+        RIGHT: adapter(reference, folder / RIGHT, "bert", 2, use_rslora=True),
+    }
+    named = (f"{LEFT}={folder / LEFT}", f"{RIGHT}={folder / RIGHT}")
+    async with serve(folder, "bert", listen, outer, adapter=named) as one:
+        yield Adapted(**vars(one), merged=merged)
+
+
+def given(ids: list[int]) -> dict[str, Any]:
+    """An input of token ids."""
+    return {"token_ids": ids}
+
+
+async def test_a_request_has_the_adapter_that_its_model_names(served: Adapted) -> None:
+    """And all requests at once, in whatever batches, what each has alone, to the bit."""
+    asked = [(name, ids) for name in NAMES for ids in IDS]
+    bodies = [{"inputs": [given(ids)], "model": NAMES[name]} for name, ids in asked]
+    alone = [(await served.post("/v1/encode", **body))["data"][0]["pooled"] for body in bodies]
+    told = await asyncio.gather(*(served.post("/v1/encode", **body) for body in bodies * 4))
+
+    for (name, ids), vector in zip(asked, alone, strict=True):
+        np.testing.assert_allclose(vector, served.expected(name, ids), rtol=0, atol=CLOSE)
+    assert [each["data"][0]["pooled"] for each in told] == alone * 4
+
+
+async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
+    """One pass of a lane: vectors, states and what is shown by W^O are those of each work alone."""
+    every = {layer: (0, 1, 2) for layer in range(4)}
+    shown = [Selection(every, divide(len(ids)), "top", weight="value_norm") for ids in IDS]
+    outputs = [Outputs(tokens=True, hidden=frozenset({2}), attention=one) for one in shown]
+    works = [
+        Work(Sequence(ids), out, adapter=name)
+        for ids, out in zip(IDS, outputs, strict=True)
+        for name in NAMES
+    ]
+    lanes = served.replica.lanes
+    alone = [(await lanes.launch(0, [work], 1))[0] for work in works]
+    together = await lanes.launch(0, works, 1)
+
+    assert len({numbers(each)[0] for each in alone}) == len(works)
+    assert [numbers(each) for each in together] == [numbers(each) for each in alone]
+
+
+def numbers(result: Result | Exception) -> list[bytes]:
+    """All bytes of a result."""
+    assert isinstance(result, Result)
+    assert result.tokens is not None
+    assert result.attention is not None
+    heads = [each for one in result.attention.heads.values() for each in one.values()]
+    return [array.tobytes() for array in (result.tokens, result.hidden[2], *heads)]
+
+
+async def test_an_answer_names_its_adapter_and_its_own_weights(served: Adapted) -> None:
+    """In its body and in the header; equal weights give equal bits, and these are others."""
+    seen = set()
+    for name in NAMES.values():
+        answer = await served.http.post(
+            "/v1/encode", json={"inputs": [given(IDS[0])], "model": name}
+        )
+        told = answer.json()
+        assert told["model"] == name
+        assert told["weights"] == answer.headers["x-headlight-weights"]
+        seen.add((told["weights"], told["space"]))
+    assert len({weights for weights, _ in seen}) == len({space for _, space in seen}) == 3
+
+
+async def test_every_list_of_models_has_the_adapters(served: Adapted) -> None:
+    """OpenAI's, Infinity's and GET /info; the Open Inference Protocol takes each in its path."""
+    names = list(NAMES.values())
+    for path in ("/v1/models", "/models"):
+        assert [one["id"] for one in (await served.http.get(path)).json()["data"]] == names
+    assert (await served.http.get("/info")).json()["adapters"] == names[1:]
+    for name in names:
+        assert (await served.http.get(f"/v1/models/{name}")).json()["id"] == name
+        assert (await served.http.get(f"/v2/models/{name}")).json()["name"] == name
+    tensor = {"name": "input_ids", "shape": [1, len(IDS[0])], "datatype": "INT64", "data": IDS[0]}
+    answer = await served.http.post("/v2/models/bert:left/infer", json={"inputs": [tensor]})
+    told = answer.json()
+    vector = next(one["data"] for one in told["outputs"] if one["name"] == "pooled")
+    assert told["model_name"] == "bert:left"
+    np.testing.assert_allclose(vector, served.expected(LEFT, IDS[0]), rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("name", ["left", "bert:", "bert:middle", "bert:left:right", ":left"])
+async def test_a_name_of_no_adapter_is_refused(served: Adapted, name: str) -> None:
+    """With the names that there are."""
+    told = await served.post("/v1/encode", status=404, inputs=["dog"], model=name)
+
+    assert told["code"] == "model_not_found"
+    assert 'this service serves "bert", "bert:left", "bert:right"' in str(told)
+
+
+async def test_a_lesson_shows_the_adapters_weights(served: Adapted) -> None:
+    """The steps of a layer are those of W + B A, and the service's own pass agrees."""
+    shown = {
+        name: await served.post("/v1/explain", text="the dog ate", layer=1, model=NAMES[name])
+        for name in NAMES
+    }
+    hidden = {
+        name: (await served.encode("the dog ate", model=NAMES[name], layers=[1, 2]))[0]
+        for name in NAMES
+    }
+
+    for name, told in shown.items():
+        assert told["model"] == NAMES[name]
+        np.testing.assert_allclose(
+            told["output"],
+            hidden[name]["layers"]["2"],
+            rtol=0,
+            atol=1e-4,
+        )
+
+
+async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
+    """Two operations for each of its numbers and each token."""
+    body = {"inputs": [given(IDS[0])]}
+    flops = {
+        name: (await served.post("/v1/encode?dry_run=true", **body, model=NAMES[name]))["flops"]
+        for name in NAMES
+    }
+    products = served.replica.lanes.model.adapters[LEFT].products
+
+    assert products > 0
+    assert flops[LEFT] - flops[None] == 2 * products * len(IDS[0])
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"adapter": "left"}, "an adapter is name=folder"),
+        ({"adapter": "a=/x,a=/y"}, "each name is another"),
+        ({"adapter": "a:b=/x"}, "an adapter is name=folder"),
+        ({"adapter": "a=/x", "dtype": "int8"}, "not served with dtype int8"),
+        ({"adapter": "a=/x", "model": "preset:transformer-base"}, "not served with a preset"),
+    ],
+)
+async def test_settings_that_cannot_hold_are_refused(choices: dict[str, Any], said: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match=said):
+        load(choices, {})
+
+
+async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> None:
+    """The weights of the model stay where they are; a folder that is missing is said too."""
+    adapter(saved_bert(tmp_path), tmp_path / LEFT, "bert", 1, use_dora=True)
+    own = {"model": str(tmp_path), "device": "cpu"}
+
+    (found,) = find(Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",)))
+    assert "use_dora" in found.what
+    (found,) = find(Settings(**own, adapter=(f"{LEFT}=/nowhere",)))
+    assert found.what == f"adapter {LEFT}: no folder /nowhere"
+
+
+async def test_a_flag_may_be_given_once_for_each_adapter() -> None:
+    """As well as once with commas; none is dropped."""
+    command = of_settings(click.command()(lambda **given: given["adapter"]))
+
+    def read(*line: str) -> Any:
+        return command.main(list(line), standalone_mode=False)
+
+    assert read("--adapter", "a=/x", "--adapter", "b=/y") == read("--adapter", "a=/x,b=/y")
+    assert read() is None
+
+
+def saved_bert(folder: Path) -> PreTrainedModel:
+    """A BERT of random weights, saved to a folder."""
+    reference = theirs("bert")
+    saved(reference, folder)
+    return reference
+
+
+async def test_a_broken_adapter_ends_the_start(tmp_path: Path) -> None:
+    """With the name of its folder."""
+    saved(theirs("bert"), tmp_path)
+    (tmp_path / LEFT).mkdir()
+    settings = Settings(model=str(tmp_path), device="cpu", adapter=(f"{LEFT}={tmp_path / LEFT}",))
+
+    with pytest.raises(CheckpointError, match=f"adapter {tmp_path / LEFT}: "):
+        await Replica.start(settings, "broken")
