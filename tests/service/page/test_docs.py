@@ -126,7 +126,7 @@ async def test_a_route_opens_on_a_command_to_copy(page: Page, client: httpx.Asyn
     edited = await page.run(
         """const section = document.querySelector("#post-v1-attend");
         const text = section.querySelector("textarea"), line = section.querySelector(".curl");
-        return ['{"inputs": ["it\'s"]}', '{'].map((body) => {
+        return ['{"inputs": ["it\\'s"]}', '{'].map((body) => {
           text.value = body;
           text.dispatchEvent(new Event("input"));
           return line.textContent;
@@ -153,7 +153,7 @@ async def test_a_search_leaves_the_sections_that_have_its_words(page: Page) -> N
     some, links, said = await page.run(search.format("'SPECIALS  sweep'"))
     assert "post-v1-similarity" in some and "get-v1-models" not in some
     assert links == len(some) < 10 and said == f"{len(some)} sections have this."
-    assert await page.run(search.format("'no such word'")) == [[], 0, "No sections have this."]
+    assert await page.run(search.format("'zzyzx'")) == [[], 0, "No sections have this."]
 
     await page.run("location.hash = '#get-v1-models'")
     await page.wait("return !document.getElementById('get-v1-models').hidden")

@@ -272,7 +272,7 @@ async def test_a_pair_is_asked_once_with_its_progress_next_to_the_button(
         }"""
     )
     await browser.click(button)
-    await browser.wait("return window.answer")
+    await browser.wait("return !!window.answer")
     told = await browser.run(f"return {button}.nextSibling.textContent")
     await browser.run("window.answer()")
     await browser.wait("return document.getElementById('status').textContent.includes('sorted')")
