@@ -18,7 +18,7 @@ from headlight_client.answers import (
     Usage,
     Vectors,
 )
-from headlight_client.call import AsyncClient, Client
+from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.inputs import (
     ComparisonOptions,
@@ -30,6 +30,7 @@ from headlight_client.inputs import (
 )
 from headlight_client.judged import Classified, Fit, Judged, Rank, Ranked
 from headlight_client.spaces import Checked, Space
+from headlight_client.waiting import Client
 
 __all__ = [
     "AsyncClient",

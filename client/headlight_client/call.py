@@ -1,30 +1,23 @@
-"""Both clients: inputs -> requests -> answers, in order.
+"""The client: inputs -> requests -> answers, in order.
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
               maxsim, similarity, rerank, classify, space, check_space, check_vectors, info, ask
-Client        the same for code that waits: an AsyncClient on an event loop in a thread of its own,
-              so that it also works in notebooks, and Ctrl-C ends a call at once
 """
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
-    Awaitable,
     Callable,
-    Coroutine,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import aclosing
-from functools import wraps
 from itertools import count
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 import httpx
 
@@ -57,8 +50,6 @@ TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
 TOO_LARGE |= {"attention_too_large", "answer_too_large"}
 
 Progress = Callable[[int, int], None]
-Arguments = ParamSpec("Arguments")
-Value = TypeVar("Value")
 
 
 class AsyncClient:
@@ -387,106 +378,6 @@ class AsyncClient:
             return httpx.ReadTimeout("the deadline has passed")
         except httpx.RequestError as error:
             return error
-
-
-def _waiting(
-    call: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Value]],
-) -> Callable[Concatenate["Client", Arguments], Value]:
-    """Make a method of Client that waits for one of AsyncClient."""
-
-    @wraps(call)
-    def wait(client: "Client", /, *args: Arguments.args, **named: Arguments.kwargs) -> Value:
-        return client._run(call(client._client, *args, **named))
-
-    return wait
-
-
-class Client:
-    """A client of one service; threads may share it. See `AsyncClient` for all arguments.
-
-    `progress` is called, and the inputs of `stream` are taken, in the client's thread.
-
-    Raises:
-        ValueError: the URL is not one, the key cannot be sent, or a number is not positive.
-    """
-
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8000",
-        *,
-        key: str | None = None,
-        patience_seconds: float = 60.0,
-        concurrency: int = 4,
-    ) -> None:
-        self._client = AsyncClient(
-            url, key=key, patience_seconds=patience_seconds, concurrency=concurrency
-        )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="headlight client", daemon=True
-        )
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    info = _waiting(AsyncClient.info)
-    ask = _waiting(AsyncClient.ask)
-    encode = _waiting(AsyncClient.encode)
-    maxsim = _waiting(AsyncClient.maxsim)
-    similarity = _waiting(AsyncClient.similarity)
-    space = _waiting(AsyncClient.space)
-    check_space = _waiting(AsyncClient.check_space)
-    check_vectors = _waiting(AsyncClient.check_vectors)
-    rerank = _waiting(AsyncClient.rerank)
-    classify = _waiting(AsyncClient.classify)
-
-    def stream(
-        self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
-    ) -> Generator[Encoded, None, None]:
-        """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
-        answers = self._client.stream(inputs, deadline=deadline, **options)
-        try:
-            while (part := self._run(_awaited(anext(answers, None)))) is not None:
-                yield part
-        except GeneratorExit:  # the caller has enough
-            self._run(_awaited(answers.aclose()))
-            raise
-
-    def close(self) -> None:
-        """Close the connections, end the thread."""
-        if self._loop.is_closed():
-            return
-        self._run(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        """End running calls, close the connections."""
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        await self._client.close()
-
-    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Wait for work on the loop; end it where the waiting ends early."""
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-
-
-async def _awaited(work: Awaitable[Value]) -> Value:
-    return await work
 
 
 def _checked(url: str) -> str:
