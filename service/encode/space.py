@@ -97,7 +97,7 @@ class Spaces:
         changed = [
             part for part, value in self._others(parts) if expected == name({**parts, part: value})
         ]
-        which = f"another {changed[0]}" if changed else UNKNOWN
+        which = f"the part that differs is {changed[0]}" if changed else UNKNOWN
         detail = f"expected {expected}, and these would be of {actual}: {which}"
         facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
         raise Refused("space_changed", detail=detail, **facts)

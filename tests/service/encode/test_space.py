@@ -201,7 +201,7 @@ async def test_a_space_that_is_not_the_expected_one_is_refused(
     passed = {key: value for key, value in body.items() if key not in ("pooled", "dimensions")}
     answered = await client.post(path, json=passed, headers={"X-Headlight-Expect": own})
 
-    assert refused.status_code == 409 and "another dimensions" in refused.text
+    assert refused.status_code == 409 and "the part that differs is dimensions" in refused.text
     assert answered.status_code == 200
 
 
