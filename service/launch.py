@@ -130,7 +130,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
     with (
         workspace.directory(kept) as run,
         network.block(settings.port) as block,
-        workspace.quiet(run / "driver.log"),
+        workspace.quiet(run / workspace.DRIVER),
     ):
         cores = os.cpu_count() or 1
         forget_settings()  # before ours: HAProxy's wrapper reads two
@@ -178,7 +178,7 @@ def start_ray(settings: Settings, run: Path, cores: int, stay: str) -> None:
 
 
 def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
-    """Return one line about a Ray that did not come up; the traceback goes to driver.log.
+    """Return one line about a Ray that did not come up, or fell; driver.log gets the traceback.
 
     Args:
         run: the service's directory.
@@ -187,7 +187,7 @@ def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
     with (run / workspace.DRIVER).open("a") as file:
         traceback.print_exception(error, file=file)
     mend = "is the machine busy? try again when it is less so"
-    return StartFailed(f"Ray did not start: {last_line(error)}; {mend}; the traceback is {stay}")
+    return StartFailed(f"Ray failed: {last_line(error)}; {mend}; the traceback is {stay}")
 
 
 @contextmanager
