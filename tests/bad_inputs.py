@@ -1003,6 +1003,7 @@ INTERVENTIONS = [
         ("10,000 patches", lambda: edited(f'"patch":[{LIST([PATCHED] * 10_000)}]')),
     ),
 ]
+PATCHED_TEXT = '{"text":"a","patch":[{"layer":0,"head":0,"from":0}]}'
 RIGHT, RIGHTS = '"right":["b"]', ['"b"'] * 257
 SIMILARITIES = [
     *compared(422, "missing_field", ("no left", RIGHT), ("no right", '"left":"a"')),
@@ -1034,6 +1035,8 @@ SIMILARITIES = [
         ("k without top", f'"left":"a",{RIGHT},"k":2'),
         ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
         ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),
+        ("heads of words left out", f'"left":"a",{RIGHT},"form":"occlusion","sweep":"heads"'),
+        ("a patch and words left out", f'"left":"a","right":[{PATCHED_TEXT}],"form":"occlusion"'),
     ),
     *compared(422, "sequence_empty", ("an empty text", '"left":"a","right":["b",""]')),
     *compared(422, "sequence_too_long", ("a long text", f'"left":"{"a " * 300}",{RIGHT}')),
@@ -1044,6 +1047,7 @@ SIMILARITIES = [
         422,
         "nothing_left",
         ("special tokens alone", f'"left":{{"token_ids":[101]}},{RIGHT},"specials":"drop"'),
+        ("its one token left out", f'"left":{{"token_ids":[7]}},{RIGHT},"form":"occlusion"'),
     ),
     *compared(422, "prompt_not_found", ("a prompt", f'"left":"a",{RIGHT},"prompt_name":"x"')),
     *compared(

@@ -60,7 +60,7 @@ ROWS = (
     Row(
         "encode.interventions.MOST_COPIES",
         "batch_too_large",
-        "copies of a sweep, whose work max_request_tokens bounds",
+        "copies of a sweep or an occlusion, whose work max_request_tokens bounds",
     ),
     Row("max_text_characters", "text_too_long"),
     Row("max_tokens", "sequence_too_long"),
@@ -326,6 +326,7 @@ NO_LIMITS = {
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "encode.admission.REQUEST_BYTES", "encode.admission.INPUT_BYTES", "encode.admission.ID_BYTES",
     "encode.admission.TYPE_BYTES", "encode.admission.TOKEN_BYTES", "encode.admission.COPY_BYTES",
+    "encode.occlusion.TOKEN_BYTES", "encode.occlusion.COPY_BYTES",
     "encode.admission.FACT_BYTES", "api.vocabulary.TOKEN_BYTES",
     "api.vocabulary.WRITTEN_BYTES", "api.vocabulary.ID_BYTES",
     "cluster.relay.LOOK_SECONDS", "cluster.network.FRAME_BYTES",

@@ -17,6 +17,7 @@ from headlight_client.formats import Array, load, loads
 
 ENTRY = "headlight"  # of the metadata: all that is no array
 ORIGIN = ("model", "weights", "numerics")
+COMPARED = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -149,6 +150,7 @@ class Similar:
         matrix: (left, right).
         left_share: (left,).
         right_share: (right,).
+        left_worth, right_worth: the score less that without each, (left,) and (right,).
         change: of the score by head of a sweep.
         share: the change of the share of its pair (`sweep_pair`), by head.
     """
@@ -159,6 +161,8 @@ class Similar:
     pairs: Pairs | None
     left_share: Array | None
     right_share: Array | None
+    left_worth: Array | None
+    right_worth: Array | None
     change: dict[Head, float]
     share: dict[Head, float]
 
@@ -365,7 +369,7 @@ def _similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
         pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
         change=_by_head(facts.get("sweep", {}).get("change", {})),
         share=_by_head(facts.get("sweep", {}).get("share", {})),
-        **{name: arrays.get(name) for name in ("matrix", "left_share", "right_share")},
+        **{name: arrays.get(name) for name in COMPARED},
     )
 
 

@@ -72,7 +72,7 @@ class ComparisonOptions(TypedDict, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 
     model: str
-    form: Literal["full", "top", "score"]
+    form: Literal["full", "top", "score", "occlusion"]
     k: int
     level: Literal["token", "word"]
     specials: Literal["keep", "drop"]

@@ -25,7 +25,11 @@ MOST_K = 1 << 16  # pairs per text: all of two texts of 256 tokens
 MOST_RIGHT = 256  # texts that one text is compared with
 
 PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
-SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
+SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
+OCCLUDED: LiteralString = (
+    '"form": "occlusion" leaves tokens out: no "sweep", which goes with the other forms, and no '
+    '"patch", whose texts are of one length'
+)
 SWEPT_PAIR: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
 TOP: LiteralString = '"k" goes with "form": "top"'
 NONE: LiteralString = "expected one input or more"
@@ -72,8 +76,9 @@ class ComparisonRequest(Wire):
     """A text, token ids or embeddings, as an input of POST /v1/encode."""
     right: Singles
     """What it is compared with: 1 to 256 of the same."""
-    form: Literal["full", "top", "score"] = "full"
-    """What to answer besides the score: the matrix of all pairs, the strongest, or nothing."""
+    form: Literal["full", "top", "score", "occlusion"] = "full"
+    """What to answer besides the score: the matrix of all pairs, the strongest, nothing, or what
+    each token or word is worth, by leaving it out, which every model answers."""
     k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
     """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"
@@ -118,12 +123,16 @@ class ComparisonRequest(Wire):
             raise PydanticCustomError("number_and_form", SWEPT_PAIR)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
             raise PydanticCustomError("number_and_form", SCORE)
+        sides = [one for one in (self.left, *self.right) if isinstance(one, native.Item)]
+        changed = self.sweep is not None or any(one.patch for one in sides)
+        if self.form == "occlusion" and changed:
+            raise PydanticCustomError("number_and_form", OCCLUDED)
         return self
 
     def plain(self, layout: encode.Layout) -> encode.Request:
         """Return the encoding that it needs: the left text first, then those on the right.
 
-        It asks for pooled vectors and, for more than a score, for those of tokens.
+        It asks for pooled vectors and, where shares are made of them, for those of tokens.
         """
         names = self.prompt_name
         left, right = (
@@ -136,7 +145,7 @@ class ComparisonRequest(Wire):
             truncate=self.truncate,
             prompt_name=right,
             first=encode.First(("left", "right"), left),
-            tokens=not score,
+            tokens=self.form in ("full", "top"),
             axes=None if score else encode.Axes(self.level, self.specials),
             gates=[gate.plain() for gate in self.gates],
             sweep=swept(self.sweep),

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from service.encode.interventions import Course, Outcome
+from service.encode.occlusion import Occlusion
 from service.encode.request import Base64, Input
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
@@ -231,7 +232,7 @@ class Admission:
         record: Record,
         price: Priced | None = None,
         *,
-        course: Course | None = None,
+        course: Course | Occlusion | None = None,
         asked: int | None = None,
     ) -> tuple[Outcome, Timing]:
         """Wait for the batches that hold a request's works.
@@ -302,7 +303,7 @@ class Admission:
             raise Refused("overloaded", retry_after=1) from None
 
     async def _run_course(
-        self, course: Course, works: Sequence[Work], deadline: float, key: str
+        self, course: Course | Occlusion, works: Sequence[Work], deadline: float, key: str
     ) -> tuple[Outcome, Timing]:
         """Run one step after the other; while one runs, the next ones count.
 

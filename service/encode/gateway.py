@@ -10,7 +10,8 @@ those before it:
     inputs                       inputs -> sequences
     names                        which model and adapter a request names
     indices                      what a request names -> numbers
-    interventions  swept  tasks
+    interventions  swept         what it changes, and what follows from that
+    occlusion  tasks
     plan                         a request -> works
     price                        what it costs
     admission                    whether it may pass

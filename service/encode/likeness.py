@@ -26,9 +26,10 @@ from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
 ANSWERED = (
-    '"form": "score" is answered, also of texts with words left out, and tells what they are worth;'
-    " a model pooled by the mean is explained"
+    '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
+    'out, and "form": "score"'
 )
+EXPLAINED = ("full", "top")  # forms that are sums of shares
 MOST_PAIRS = 16  # where a request does not say
 INDEX = 4  # bytes of the number of a row or a column
 KINDS = {"float16": torch.float16, "float32": torch.float32}
@@ -60,7 +61,7 @@ class Likenesses:
         Raises:
             Refused: with what is answered instead.
         """
-        if self._linear is None and request.axes:
+        if self._linear is None and _asked(request).form in EXPLAINED:
             detail = f"this model has {self._reason}; {ANSWERED}"
             raise Refused.at("similarity_not_explainable", "form", detail=detail)
 
@@ -80,7 +81,7 @@ class Likenesses:
         self._check_pair(request, plan)
         how, held = _asked(request), plan.held
         sizes = [len(units.axis) for units in plan.units]
-        if how.form != "score":
+        if how.form in EXPLAINED:
             held += _hold(self._width, sizes, *plan.lengths)
         swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
         shares = _weigh(how.form, how.k, number(request), sizes)
@@ -101,7 +102,8 @@ class Likenesses:
         offers: list[Offer] = [
             {**change, "bytes": weigh(change["form"], change.get("k"), size)}
             for change in CHEAPER
-            if sizes  # a score alone has no table
+            # a score alone has no table, and a model that is asked this may have no shares
+            if sizes and (how.form in EXPLAINED or change["form"] == "score")
         ]
         if size != HALF:
             offers.append({"dtype": "float16", "bytes": weigh(how.form, how.k, HALF)})
@@ -118,8 +120,10 @@ class Likenesses:
         Raises:
             Refused: it is not done in time, or float16 cannot hold a share.
         """
-        results, copies = outcome
-        if not request.axes:
+        (results, copies), how = outcome, _asked(request)
+        if how.form == "occlusion":
+            return await self._worker.run(_occluded(request, plan, outcome), deadline)
+        if how.form == "score":
             steps = _scores(plan, results)
         elif self._linear is not None:
             steps = _explained(self._linear, request, plan, results)
@@ -133,7 +137,7 @@ class Likenesses:
             changed(heads, results[0], results[index], copies[0], copies[index])
             for index in range(1, len(results))
         ]
-        if self._linear is not None and (pair := _asked(request).pair):
+        if self._linear is not None and (pair := how.pair):
             steps_of_pair = _pair_shares(self._linear, pair, plan, outcome)
             shares = await self._worker.run(steps_of_pair, deadline)
             for told, (whole, *each) in zip(swept, shares, strict=True):
@@ -159,6 +163,24 @@ def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
     scores = [{"score": _cosine(left, _pooled(result))} for result in results[1:]]
     yield
     return [_item(plan, index, told) for index, told in enumerate([{}, *scores])]
+
+
+def _occluded(request: Request, plan: Plan, outcome: Outcome) -> Steps[list[Item]]:
+    """Score, and tell what each unit is worth, one text on the right a step."""
+    left, *rights = [_pooled(result) for result in outcome.inputs]
+    left_copies, *copies = [[_pooled(copy) for copy in own] for own in outcome.copies]
+    items, kind = [_item(plan, 0, _axes(plan.units[0]))], request.dtype
+    for index, (right, own) in enumerate(zip(rights, copies, strict=True), 1):
+        score = _cosine(left, right)
+        worth = {
+            "left_worth": [score - _cosine(copy, right) for copy in left_copies],
+            "right_worth": [score - _cosine(left, copy) for copy in own],
+        }
+        facts = {**_axes(plan.units[index]), "score": score, "method": "occlusion"}
+        arrays = {name: np.array(each, kind) for name, each in worth.items()}
+        items.append(_item(plan, index, facts, arrays))
+        yield
+    return items
 
 
 def _explained(
@@ -338,6 +360,8 @@ def _weigh(
 def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
     """Count the bytes of the arrays of two texts of this many units."""
     cells = left * right * number
-    if form == "top":
+    if form == "occlusion":
+        cells = 0
+    elif form == "top":
         cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX)
     return cells + (left + right) * number

@@ -24,12 +24,14 @@ from service.encode.indices import (
 from service.encode.inputs import THREAD_CHARACTERS, Reader
 from service.encode.interventions import Course, Interventions
 from service.encode.names import Names
+from service.encode.occlusion import Occlusion
 from service.encode.request import (
     MOST_SPANS,
     Attention,
     Hybrid,
     Input,
     LabelTokens,
+    Likeness,
     MultiVector,
     Pooled,
     Request,
@@ -59,7 +61,7 @@ class Plan:
     Args:
         tokens: of all works.
         alone: whether one vector of each is all that is wanted, as of most requests.
-        units: of a comparison that shows shares, the rows or columns of each.
+        units: of a comparison that shows what they add or are worth, those of each.
         spans: those that get a vector of their own, by sequence.
         course: how the works follow from each other, where they do.
     """
@@ -70,7 +72,7 @@ class Plan:
     units: Sequence[Units] = ()
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
-    course: Course | None = None
+    course: Course | Occlusion | None = None
 
     @property
     def held(self) -> int:
@@ -170,10 +172,14 @@ class Planner:
             for work in works:
                 fitted = tuple([task.fitted(work) for task in wanted])
                 work.outputs = replace(work.outputs, task_heads=fitted)
-        units, course = _units_of(request, works) if request.axes else (), None
+        units = _units_of(request, works) if request.axes else ()
+        course: Course | Occlusion | None = None
         if changes:
             works = changes.applied(works)
             course = changes.course(works)
+        if isinstance(request.ending, Likeness) and request.ending.form == "occlusion":
+            width = self._model.config.width
+            course = Occlusion.of(works, units, width, self.check_tokens)
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
         plan = Plan(works, tokens, alone, units, spans, wanted, course)
@@ -267,7 +273,7 @@ class Planner:
         if spans > MOST_SPANS:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
-        facts = bool(spans or request.tokens or request.layers or request.attention)
+        facts = bool(spans or request.tokens or request.layers or request.attention or request.axes)
         if not isinstance(request.ending, Hybrid):  # which shows scores alone
             facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
         works: list[Work] = []

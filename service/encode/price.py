@@ -122,10 +122,15 @@ def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
 
 
 def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
-    """Count the floating-point operations of works whose passes begin in a layer."""
-    counts = Counter((len(work), work.entered or 0) for work in copies)
-    passes = sum(entered_flops(config, *kind) * count for kind, count in counts.items())
+    """Count the floating-point operations of works whose passes may begin in a layer."""
+    counts = Counter((len(work), work.entered) for work in copies)
+    passes = sum(_passed(config, *kind) * count for kind, count in counts.items())
     return passes + head_flops(copies)
+
+
+def _passed(config: EncoderConfig, length: int, layer: int | None) -> int:
+    """Count those of one pass, which begins at the embeddings or in a layer."""
+    return flops(config, [length], []) if layer is None else entered_flops(config, length, layer)
 
 
 def _weights(config: EncoderConfig) -> int:
@@ -193,8 +198,7 @@ def cost(config: EncoderConfig, length: int, entered: int | None = None) -> floa
     Args:
         entered: the layer in which its pass begins; None: at the embeddings.
     """
-    whole, layers = flops(config, [length], []), config.layers
-    own = whole if entered is None else entered_flops(config, length, entered)
+    own, layers = _passed(config, length, entered), config.layers
     layers -= 0 if entered is None else entered + 1
     own += _looked_up(config, length, layers)
     short = flops(config, [SHORT_TOKENS], []) + _looked_up(config, SHORT_TOKENS, config.layers)

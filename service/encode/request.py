@@ -216,12 +216,13 @@ class Likeness(NamedTuple):
     """The first input's similarity with each other one, and what makes it.
 
     Args:
-        form: the matrix of all pairs of tokens, the strongest pairs, or the score alone.
+        form: the matrix of all pairs of tokens, the strongest pairs, the score alone, or what each
+            token is worth: the score less that of the text without it.
         k: pairs to show of the form top; None: MOST_PAIRS.
         pair: a row and a column of the matrix, whose share is swept too.
     """
 
-    form: Literal["full", "top", "score"] = "full"
+    form: Literal["full", "top", "score", "occlusion"] = "full"
     k: int | None = None
     pair: tuple[int, int] | None = None
 

@@ -69,6 +69,19 @@ async def test_a_comparison_comes_typed(
     assert top.right[0].matrix is None and top.right[0].change == {}
 
 
+async def test_worth_comes_typed(compare: Compare, client: httpx.AsyncClient, address: str) -> None:
+    """Of each word of both texts; there are no shares."""
+    body = {"left": DOG, "right": [CAT], "form": "occlusion", "level": "word"}
+
+    (one,) = (await compare(address, DOG, [CAT], form="occlusion", level="word")).right
+
+    (expected,) = (await client.post("/v1/similarity", json=body)).json()["right"]
+    assert one.left_share is None and one.facts["method"] == "occlusion"
+    assert one.left_worth is not None and one.right_worth is not None
+    np.testing.assert_allclose(one.left_worth, expected["left_worth"], atol=1e-7)
+    np.testing.assert_allclose(one.right_worth, expected["right_worth"], atol=1e-7)
+
+
 async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
     compare: Compare, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Decoders over HTTP: an embedder and a reranker as sentence-transformers runs them."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 import pytest_asyncio
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -21,6 +23,7 @@ from tests.described import hold
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLOSE = 1e-5
+NUMPY = orjson.OPT_SERIALIZE_NUMPY
 LAYERS, HEADS = 4, 6
 QUERY = "Which planet is known as the Red Planet?"
 TEXTS = ["Mars, known for its reddish look.", "Venus", "The dog ate the food, and was hungry."]
@@ -147,18 +150,61 @@ async def test_no_form_of_a_map_has_a_key_after_its_query(
 
 
 async def test_a_likeness_of_last_tokens_has_scores_and_no_shares(embedder: Served) -> None:
-    """With what to ask instead; and each head's worth by a sweep."""
+    """With what to ask instead; each head's worth by a sweep, each word's by occlusion."""
     body = {"left": QUERY, "right": TEXTS}
     refused = await embedder.post("/v1/similarity", 422, **body)
     scored = await embedder.post("/v1/similarity", **body, form="score", sweep="heads")
 
     assert refused["code"] == "similarity_not_explainable"
-    assert 'pooling "last"' in refused["detail"] and "words left out" in refused["detail"]
+    assert 'pooling "last"' in refused["detail"] and '"form": "occlusion"' in refused["detail"]
     left, right = embedder.theirs.encode(QUERY), embedder.theirs.encode(TEXTS)
     found = [one["score"] for one in scored["right"]]
     np.testing.assert_allclose(found, right @ left, rtol=0, atol=CLOSE)
     change = scored["right"][0]["sweep"]["change"]
     assert sum(map(len, change.values())) == LAYERS * HEADS
+
+
+async def test_a_word_is_worth_what_its_text_without_it_scores_less(embedder: Served) -> None:
+    """To the bit of requests that leave its tokens out, on both sides, by token and by word."""
+    for level in ("token", "word"):
+        told = await embedder.post(
+            "/v1/similarity", left=QUERY, right=TEXTS, form="occlusion", level=level
+        )
+
+        sides = [told["left"], *told["right"]]
+        left, *rights = [one["token_ids"] for one in sides]
+        for one, ids in zip(told["right"], rights, strict=True):
+            (whole,) = await scores(embedder, left, [ids])
+            without = [lacking(told["left"], span) for span in units(told["left"])]
+            lost = [(await scores(embedder, each, [ids]))[0] for each in without]
+            own = await scores(embedder, left, [lacking(one, span) for span in units(one)])
+            assert one["score"] == whole and one["method"] == "occlusion"
+            assert one["left_worth"] == exact([whole - score for score in lost])
+            assert one["right_worth"] == exact([whole - score for score in own])
+
+
+def units(told: dict[str, Any]) -> list[list[int]]:
+    """The tokens of each unit shown of a text."""
+    spans = told.get("spans", [[place, place + 1] for place in range(len(told["tokens"]))])
+    return [spans[place] for place in told.get("axis", range(len(spans)))]
+
+
+def lacking(told: dict[str, Any], span: list[int]) -> list[int]:
+    """The token ids of a text without some."""
+    return [*told["token_ids"][: span[0]], *told["token_ids"][span[1] :]]
+
+
+def exact(numbers: list[float]) -> list[float]:
+    """Numbers as they come through float32 and JSON."""
+    told: list[float] = json.loads(orjson.dumps(np.float32(numbers), option=NUMPY))
+    return told
+
+
+async def scores(served: Served, left: list[int], rights: list[list[int]]) -> list[float]:
+    """The cosines of token ids."""
+    sides = {"left": {"token_ids": left}, "right": [{"token_ids": ids} for ids in rights]}
+    told = await served.post("/v1/similarity", **sides, form="score")
+    return [one["score"] for one in told["right"]]
 
 
 async def test_a_sweep_is_one_gate_at_a_time(embedder: Served) -> None:
