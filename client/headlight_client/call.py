@@ -61,9 +61,12 @@ class AsyncClient:
         patience_seconds: how long a request may take, retries and pauses included, in calls
             that have no deadline of their own.
         concurrency: most requests in flight at once.
+        expect: the space that all vectors must be of; of another one, a request is refused
+            before any work (409 space_changed).
 
     Raises:
-        ValueError: the URL is not one, the key cannot be sent, or a number is not positive.
+        ValueError: the URL is not one, the key or the space cannot be sent, or a number is not
+            positive.
     """
 
     def __init__(
@@ -73,13 +76,14 @@ class AsyncClient:
         key: str | None = None,
         patience_seconds: float = 60.0,
         concurrency: int = 4,
+        expect: str | None = None,
     ) -> None:
         if patience_seconds <= 0 or concurrency < 1:
             raise ValueError("patience_seconds and concurrency must be positive")
         self.url = _checked(url)
         self._patience, self._concurrency = patience_seconds, concurrency
         self._limits: Limits | None = None
-        self._http = httpx.AsyncClient(headers=authorization(key))
+        self._http = httpx.AsyncClient(headers=authorization(key) | expectation(expect))
 
     async def __aenter__(self) -> Self:
         return self
@@ -402,6 +406,19 @@ def authorization(key: str | None) -> dict[str, str]:
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ValueError("the key is empty or holds characters that a header cannot carry")
     return {"Authorization": f"Bearer {key}"}
+
+
+def expectation(space: str | None) -> dict[str, str]:
+    """Make the header that refuses vectors of another space.
+
+    Raises:
+        ValueError: no header can carry it.
+    """
+    if space is None:
+        return {}
+    if not space or not space.isascii() or not space.isprintable():
+        raise ValueError(f"{space!r} is not the name of a space")
+    return {"X-Headlight-Expect": space}
 
 
 def _check(

@@ -35,7 +35,8 @@ class Client:
     `progress` is called, and the inputs of `stream` are taken, in the client's thread.
 
     Raises:
-        ValueError: the URL is not one, the key cannot be sent, or a number is not positive.
+        ValueError: the URL is not one, the key or the space cannot be sent, or a number is not
+            positive.
     """
 
     def __init__(
@@ -45,9 +46,14 @@ class Client:
         key: str | None = None,
         patience_seconds: float = 60.0,
         concurrency: int = 4,
+        expect: str | None = None,
     ) -> None:
         self._client = AsyncClient(
-            url, key=key, patience_seconds=patience_seconds, concurrency=concurrency
+            url,
+            key=key,
+            patience_seconds=patience_seconds,
+            concurrency=concurrency,
+            expect=expect,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(

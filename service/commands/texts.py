@@ -205,6 +205,70 @@ def rank_texts(
 
 
 @click.command()
+@click.argument("one", metavar="URL_A")
+@click.argument("other", metavar="URL_B")
+@click.option("--file", type=FILE, required=True, help="texts, as of encode --file; - reads stdin")
+@FORMAT
+@COLUMN
+@TRUNCATE
+@click.option("--key-file-a", type=FILE, help="file with an API key of the service at URL_A")
+@click.option("--key-file-b", type=FILE, help="file with an API key of the service at URL_B")
+@click.option("--plot", type=FILE, help="also draw the comparison to this .png or .svg")
+@JSON
+@one_line_ends()
+def compare(
+    one: str,
+    other: str,
+    file: Path,
+    key_file_a: Path | None,
+    key_file_b: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Compare what two services make of the texts of a file: before moving to another model.
+
+    An interrupted command resumes when it is run again.
+    """
+    from rich.console import Console
+
+    from service.commands import comparison as view
+    from service.commands import pictures
+    from service.commands.bulk import comparison, source
+
+    if plot:
+        pictures.check(plot)
+    texts = source.File.of(file, flags["format"], flags["column"])
+    services = [
+        comparison.Asked(url, read_key(key))
+        for url, key in ((one, key_file_a), (other, key_file_b))
+    ]
+    with (
+        one_line_ends(RESUMED),
+        comparison.compared(services, texts, flags["truncate"] or "refuse") as found,
+    ):
+        view.report(found, Console(), as_json=as_json)
+        if plot:
+            view.draw(found, plot)
+
+
+class Spaces(click.Command):
+    """`headlight space`, with `compare` where its URL stands."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Begin the command that the arguments name."""
+        if args[:1] == ["compare"]:
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=Spaces)
 @click.argument("url", default=HERE)
 @click.option("--save", type=FILE, help="save the space with 32 canary vectors")
 @click.option("--check", "saved", type=PRESENT, help="compute the canaries of a saved space again")
@@ -222,6 +286,8 @@ def rank_texts(
 @one_line_ends()
 def space(url: str, key_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Show what the vectors of a service at URL may stand in one index with.
+
+    `headlight space compare URL_A URL_B --file FILE` compares two services.
 
     With --check and --sample, the exit status is 1 if they are not those of an earlier day.
     """

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -268,6 +269,24 @@ async def test_a_key_goes_as_a_bearer_token(encode: Any, stumbling: Any, listen:
 
     assert layer.headers[0]["authorization"] == "Bearer secret-1"
     assert "authorization" not in layer.headers[1]
+
+
+async def test_vectors_of_another_space_than_expected_are_refused(
+    address: str, client: httpx.AsyncClient
+) -> None:
+    """Each request says which one; GET /info is answered whatever it is."""
+    space = (await client.get("/info")).json()["space"]
+
+    async with AsyncClient(address, expect=space) as ours:
+        assert len((await ours.encode(["a"])).items) == 1
+    async with AsyncClient(address, expect="s1-0123456789abcdef") as theirs:
+        assert (await theirs.info())["space"] == space
+        with pytest.raises(RequestRefused, match=f"would be of {space}") as refused:
+            await theirs.encode(["a"])
+
+    assert (refused.value.status, refused.value.code) == (409, "space_changed")
+    with pytest.raises(ValueError, match="is not the name of a space"):
+        Client(expect="s1\n")
 
 
 async def test_any_request_may_be_asked_for_its_json(

@@ -67,12 +67,14 @@ def collect(
     source: Source,
     vectors: Vectors,
     rows: Callable[[Encoded], Array],
+    unit: str = "texts",
     **options: Unpack[Options],
 ) -> None:
     """Write the rows of all texts that an earlier run has not, a request at a time, under a bar.
 
     Args:
         rows: of an answer, (texts, numbers).
+        unit: what the bar counts.
 
     Raises:
         ModelChanged: an answer comes from another model than the rows so far.
@@ -82,7 +84,7 @@ def collect(
     if start == source.lines:
         return
     with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
-        task = bar.add_task("texts", total=source.lines, completed=start)
+        task = bar.add_task(unit, total=source.lines, completed=start)
         try:
             for part in stream:
                 check_origin(part.origin, vectors.origin)
@@ -95,16 +97,21 @@ def collect(
 
 @contextmanager
 def connected(
-    url: str, key: str | None, patience_seconds: float
+    url: str, key: str | None, patience_seconds: float, expect: str | None = None
 ) -> Iterator[tuple[Client, dict[str, Any]]]:
     """Yield a client with one request in flight at a time, and the answer of GET /info.
+
+    Args:
+        expect: the space that all vectors must be of.
 
     Raises:
         Unusable: the address is not valid.
         Failed: the service is not there, which is known soon; or a call inside failed.
     """
     try:
-        client = Client(url, key=key, patience_seconds=patience_seconds, concurrency=1)
+        client = Client(
+            url, key=key, patience_seconds=patience_seconds, concurrency=1, expect=expect
+        )
     except ValueError as error:
         raise Unusable(str(error)) from error
     try:

@@ -28,6 +28,7 @@ SUFFIX = ".partial"
 NPY = ".npy"
 SUFFIXES = (".safetensors", NPY)
 SPARE_BYTES = 32  # of a header, for an origin that becomes longer
+REMEDY = "remove it to start over, or choose another --out"
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
@@ -38,13 +39,17 @@ class Vectors:
         out: the finished file.
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
+        remedy: what to do about a partial file of another job.
 
     Raises:
         Unusable: the file already exists, or its partial file is another job's.
         OSError: it cannot be written.
     """
 
-    def __init__(self, out: Path, count: int, origin: Mapping[str, str]) -> None:
+    def __init__(
+        self, out: Path, count: int, origin: Mapping[str, str], remedy: str = REMEDY
+    ) -> None:
+        self._remedy = remedy
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
@@ -148,8 +153,7 @@ class Vectors:
             self._file.flush()
 
     def _of_another_job(self, what: str) -> Unusable:
-        remedy = "remove it to start over, or choose another --out"
-        return Unusable(f"{self.partial} belongs to another job: {what}; {remedy}")
+        return Unusable(f"{self.partial} belongs to another job: {what}; {self._remedy}")
 
     def _begin(self, width: int) -> None:
         self._width = width
