@@ -108,6 +108,19 @@ async def test_smaller_vectors_are_made_of_the_floats(
             assert one["embedding"] == np.array(written(vector, precision)).tolist()
 
 
+@pytest.mark.client("openai", "smaller vectors")
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+async def test_the_client_takes_smaller_vectors(
+    theirs: AsyncOpenAI, http: httpx.AsyncClient, precision: Precision
+) -> None:
+    """As whole numbers, which it leaves as they are, where its own format is named."""
+    asked: Any = precision  # a format that the client does not know
+    answer = await theirs.embeddings.create(model=NAME, input=TEXTS, encoding_format=asked)
+
+    for item, vector in zip(answer.data, await pooled(http, TEXTS), strict=True):
+        assert item.embedding == np.array(written(vector, precision)).tolist()
+
+
 @pytest.mark.client("openai", "token ids")
 @pytest.mark.parametrize("given", [IDS, IDS[0]], ids=["lists", "one list"])
 async def test_token_ids_are_used_as_given(
