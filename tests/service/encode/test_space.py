@@ -1,13 +1,18 @@
 """The name of a space: what changes it, what does not, and what a client may expect of it."""
 
+import asyncio
 import json
+import os
 import shutil
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -31,6 +36,7 @@ from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
 
+ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 WIDTH = 32
 ASKED = Request(inputs=[Input("All is well")])
@@ -161,6 +167,60 @@ def test_another_reduction_leaves_the_dense_layer_out(saved: Path) -> None:
     parts = spaces(saved).parts(Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
 
     assert (parts["pooling"], parts["dense"]) == ("cls", "")
+
+
+# A replica in a process of its own: its space and numerics, and one vector
+STARTED = """
+import asyncio, json
+from service.replica import Replica
+from service.settings import Settings
+from tests.conftest import NO_CANARY, application, connected
+
+async def main():
+    settings = Settings(device="cpu", threads=1).model_copy(update=NO_CANARY)
+    replica = await Replica.start(settings, "replica-2")
+    async with connected(application(replica)) as client:
+        told = (await client.post("/v1/encode", json={"inputs": ["All is well"]})).json()
+    await replica.close()
+    facts = {name: told[name] for name in ("space", "numerics")}
+    print(json.dumps(facts | {"pooled": told["data"][0]["pooled"]}))
+
+asyncio.run(main())
+"""
+PROCESSORS = {
+    "as it is": {},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "SSE4.1": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("processor", PROCESSORS)
+async def test_a_space_outlasts_a_restart_on_another_processor(
+    client: httpx.AsyncClient, processor: str
+) -> None:
+    """In another replica; numerics tell the processors apart, and vectors stay in the bound."""
+    ours = (await client.post("/v1/encode", json={"inputs": ["All is well"]})).json()
+    bound = (await client.get("/info")).json()["space_bound"]
+
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STARTED),
+        env={**os.environ, **PROCESSORS[processor]},
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    said, errors = await process.communicate()
+
+    assert process.returncode == 0, errors.decode()
+    theirs = json.loads(said)
+    assert theirs["space"] == ours["space"]
+    vectors = [np.array(each) for each in (ours["data"][0]["pooled"], theirs["pooled"])]
+    far = np.linalg.norm(vectors[0] - vectors[1]) / np.linalg.norm(vectors[0])
+    own = torch.backends.cpu.get_cpu_capability()
+    same = processor in ("as it is", own)
+    assert (theirs["numerics"] == ours["numerics"]) is same
+    assert far == 0.0 if same else far <= bound
 
 
 @pytest.mark.asyncio(loop_scope="session")
