@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.alibi import Slopes
 from model.config import Norm
 from model.disentangled import EVERY, Distances, height
 from model.kernels import Affine, Kernels, normalise
@@ -134,7 +135,7 @@ class MultiHeadAttention:
         norms: of queries and keys.
         rotation: turns queries and keys by their position.
         reach: how far a query looks.
-        distances: what distance adds to scores by content; None: nothing.
+        distances: what distance adds to scores; None: nothing.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class MultiHeadAttention:
         norms: HeadNorms | None = None,
         rotation: Rotation | None = None,
         reach: Reach = EVERYWHERE,
-        distances: Distances | None = None,
+        distances: Distances | Slopes | None = None,
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
         self.kernels = kernels
@@ -245,19 +246,19 @@ class MultiHeadAttention:
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
-        if self.distances is not None:  # which add to each sequence's scores something of its own
+        if self.distances is not None and self.distances.by_content:
             singles = zip(torch.split(q, 1), torch.split(k, 1), torch.split(v, 1), strict=True)
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
-        if self.reach.everywhere(q.shape[2]):
+        if self.distances is None and self.reach.everywhere(q.shape[2]):
             return self.kernels.attend(q, k, v, self.scale, bias)
         return self._attend_in_tiles(q, k, v, bias)
 
     def _attend_in_tiles(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend as `_attend`, some queries at a time; where distances add, to one sequence."""
+        """Attend as `_attend`, some queries at a time; where content adds, in one sequence."""
         tiles, tokens = [], q.shape[2]
         step = TILE if self.distances is None else height(tokens)
         for query, key in near(tokens, self.reach, step):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from model.positions import Rope  # needs torch; this file does not
 
 
-Positions = Literal["learned", "sinusoidal", "rotary", "relative"]
+Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
@@ -82,7 +82,8 @@ class EncoderConfig:
         key_heads: of keys and values, each of which as many heads share; None: as many as heads.
         head_size: channels of a head; None: the heads divide the width.
         embedding_width: of the embedding tables; projected to width where it differs.
-        positions: learned table, sinusoids, rotation of queries and keys, or none but distances.
+        positions: learned table, sinusoids, rotation of queries and keys, slopes of scores by
+            distance as alibi.py says, or none but distances.
         position_offset: row of the learned table that the first token reads.
         pad: token id that gets the row before the first and does not advance the others.
         types: rows of the token-type (segment) table; 0 is none.

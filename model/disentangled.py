@@ -54,6 +54,8 @@ class Distances:
         rows: of every distance, as `rows` gives them, for the longest sequence; on the host.
     """
 
+    by_content = True  # so that each sequence has its own
+
     def __init__(self, keys: Tensor | None, queries: Tensor | None, rows: Tensor) -> None:
         self.keys, self.queries = keys, queries
         made = [table for table in (keys, queries) if table is not None]

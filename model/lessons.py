@@ -32,6 +32,7 @@ What some families do differently:
                      output = x + projected + feed_forward, of the last layer LayerNorm of that
     rotary           q and k are shown turned by their position, as they are multiplied
     biased           to the scores the bias of each distance is added
+    sloped           from the scores each head's slope times the distance is taken
     disentangled     and so are products of content and distance; then sqrt(terms head_dim) divides
     windowed         scores beyond the window are -inf; a decoder's, of all keys after the query
     normalised       each head's q and k are shown by their RMSNorm, before any rotation

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.alibi import Slopes, slopes
 from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
 from model.disentangled import Distances, project, rows
@@ -115,7 +116,7 @@ def build(
     """
     source = _Source(config, weights, device, dtype)
     embeddings = _embeddings(source, kernels)
-    distances = _distances(source) if config.relative.terms else None
+    distances = _distances(source)
     rotations = {
         rope: Rotation(rope, config.head_dim, config.max_tokens, device)
         for rope in set(config.ropes)
@@ -153,7 +154,16 @@ def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     )
 
 
-def _distances(source: _Source) -> Callable[[str], Distances]:
+def _distances(source: _Source) -> Callable[[str], Distances | Slopes] | None:
+    """Return what makes that which distance adds in a layer, by its name; None: nothing."""
+    config = source.config
+    if config.positions == "alibi":
+        alike = Slopes(torch.tensor(slopes(config.heads), device=source.device))
+        return lambda own: alike
+    return _by_content(source) if config.relative.terms else None
+
+
+def _by_content(source: _Source) -> Callable[[str], Distances]:
     """Return what makes the distances of a layer, by its name."""
     config, relative = source.config, source.config.relative
     table, places = source.tensor("relative.weight").float(), rows(relative, config.max_tokens)
@@ -179,7 +189,7 @@ def _layer(
     i: int,
     kernels: Kernels,
     rotations: Mapping[Rope, Rotation],
-    distances: Callable[[str], Distances] | None,
+    distances: Callable[[str], Distances | Slopes] | None,
 ) -> Layer:
     config, own = source.config, f"layers.{i}"
     attention = MultiHeadAttention(

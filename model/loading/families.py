@@ -9,7 +9,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import configs, deberta, decoders
+from model.loading import configs, deberta, decoders, jina
 from model.loading.ropes import Config
 
 Names = Mapping[str, str]
@@ -30,6 +30,12 @@ BERT = {
     "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
     "layers.{i}.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+JINA_BERT = {
+    **{ours: theirs for ours, theirs in BERT.items() if ours != "layers.{i}.up"},
+    "layers.{i}.gate_up": "encoder.layer.{i}.mlp.gated_layers",
+    "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp.layernorm",
 }
 ERNIE = {**BERT, "kinds": "embeddings.task_type_embeddings"}
 ELECTRA = {**BERT, "project": "embeddings_project"}
@@ -174,7 +180,7 @@ class Family:
 
 
 FAMILIES = {
-    "bert": Family(configs.bert, (BERT,), ("bert.",)),
+    "bert": Family(jina.bert, (JINA_BERT, BERT), ("bert.",)),
     "ernie": Family(configs.ernie, (ERNIE,), ("ernie.",), ("embeddings.task_type_",)),
     "electra": Family(configs.electra, (ELECTRA,), ("electra.",)),
     "albert": Family(configs.albert, (ALBERT,), ("albert.",)),

@@ -132,7 +132,10 @@ def translate(
     }
     places = min(
         (find_places(shapes, names) for names in family.names),
-        key=lambda places: len({name for name, _ in places.values()} - plain.keys()),
+        key=lambda places: (
+            len(shapes) - len(places),
+            len({name for name, _ in places.values()} - plain.keys()),
+        ),
     )
     whole = _whole(places, shapes)
     found = {n: one for n, one in plain.items() if n in whole or not n.startswith(family.spare)}

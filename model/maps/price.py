@@ -29,6 +29,7 @@ CELL_FLOPS: Mapping[Form, int] = {
 KEPT_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
+SLOPE_FLOPS = 600  # of a cell from which a head's slope takes: measured at 8192 tokens, less below
 MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can be scaled up
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
@@ -99,7 +100,7 @@ def products(selection: Selection, config: EncoderConfig) -> int:
 
 def work(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
-    terms = TERM_FLOPS * config.relative.terms
+    terms = distance_flops(config)
     cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS) + terms
     mass = MASS_FLOPS + terms
     extra = sum(
@@ -109,6 +110,11 @@ def work(selection: Selection, config: EncoderConfig) -> int:
     if selection.form == "top":
         extra += KEPT_FLOPS * sum(map(len, selection.heads.values())) * _kept(selection)
     return products(selection, config) + extra
+
+
+def distance_flops(config: EncoderConfig) -> int:
+    """Return what takes a core as long as that which distance adds to one cell, or takes."""
+    return TERM_FLOPS * config.relative.terms + SLOPE_FLOPS * (config.positions == "alibi")
 
 
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:

@@ -37,7 +37,7 @@ class Stack:
         self._encoder, self._nothing = encoder, torch.empty(0)
         config, attention = encoder.config, encoder.layers[0].attention
         if attention.distances is not None:
-            raise NotImplementedError("it has no scores by content and distance")
+            raise NotImplementedError("it adds nothing to scores by distance")
         if attention.sharing > 1 or attention.norms or config.norm == "rms" or config.causal:
             raise NotImplementedError("it computes no layers of decoders")
         self._stack = operator(

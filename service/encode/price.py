@@ -220,5 +220,5 @@ def _attended(config: EncoderConfig, length: int, first: int) -> int:
 
 
 def _looked_up(config: EncoderConfig, length: int, layers: int) -> int:
-    """Return what takes a core as long as looking up what distance adds by content."""
-    return maps.TERM_FLOPS * config.relative.terms * config.heads * length**2 * layers
+    """Return what takes a core as long as all that distance adds to scores, or takes."""
+    return maps.distance_flops(config) * config.heads * length**2 * layers

@@ -53,6 +53,7 @@ KINDS = {
         positions="relative",
         relative=Relative(reach=8, furthest=29, by_query=True, by_key=True, norm=True),
     ),
+    "jina-embeddings-v2": replace(BERT, positions="alibi", gated=True),
     "nomic_bert": ROTARY,
     "jina_embeddings_v3": replace(ROTARY, biases=LINEARS, gated=False, activation="gelu"),
     "gte": replace(ROTARY, biases=("query", "key", "value", "output", "down"), activation="gelu"),

@@ -479,6 +479,18 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
     assert looked[1] - looked[0] == maps.TERM_FLOPS * 2 * 2 * 300**2  # terms, heads, cells
 
 
+async def test_what_slopes_take_from_scores_is_priced() -> None:
+    """A pass over a long text takes over twice as long with them; maps have them too."""
+    plain = replace(TRANSFORMER_BASE, positions="learned", width=768, heads=12, feed_forward=3072)
+    more = replace(plain, positions="alibi")
+
+    ratios = [cost(more, n) / cost(plain, n) for n in (64, 512, 2048, 8192)]
+    assert ratios[0] == 1 and ratios == sorted(ratios) and 2 < ratios[-1] < 3
+    assert flops(more, [512], []) == flops(plain, [512], [])
+    shown = Selection({0: (0, 1)}, divide(300))
+    assert maps.work(shown, more) - maps.work(shown, plain) == maps.SLOPE_FLOPS * 2 * 300**2
+
+
 async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_see() -> None:
     """Counted by hand; in maps by the tiles of queries, which have no keys behind them."""
     whole = replace(TRANSFORMER_BASE, positions="learned", heads=6, head_size=14, gated=True)

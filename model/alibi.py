@@ -1,0 +1,55 @@
+"""Scores that fall with distance, in each head by a slope of its own: ALiBi, to either side.
+
+    score_ij = q_i k_j / sqrt(head_dim) - m_h |i - j|      m_h = 2^(-8 h / n), h from 1 to n heads
+
+So it is where n is a power of two. Other numbers of heads take the slopes of the power below n,
+then every second one of the power above.
+
+Sources: Press et al. 2022, "Train Short, Test Long", section 3, and `get_slopes` of its code;
+Guenther et al. 2023, "Jina Embeddings 2", section 3.1, to either side.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from model.disentangled import EVERY
+
+
+def slopes(heads: int) -> list[float]:
+    """Return m of every head."""
+    below: int = 2 ** int(math.log2(heads))
+    own = [2 ** (-8 * head / below) for head in range(1, below + 1)]
+    return own if below == heads else own + slopes(2 * below)[::2][: heads - below]
+
+
+class Slopes:
+    """What distance takes from the scores of each head, whatever a text says.
+
+    Args:
+        slopes: (heads,) float32.
+    """
+
+    terms, by_content = 0, False
+
+    def __init__(self, slopes: Tensor) -> None:
+        self._slopes = -slopes[:, None, None]
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        queries: slice | Tensor,
+        keys: slice,
+        heads: slice | list[int] = EVERY,
+    ) -> Tensor:
+        """Return what is added to some scores of one sequence, (heads, queries, keys).
+
+        Args:
+            q, k: as Distances takes them; only their size and their dtype count.
+            heads: which heads; all by default.
+        """
+        place = torch.arange(k.shape[1], device=k.device)
+        apart = (place[queries][:, None] - place[keys]).abs_()
+        return (self._slopes[heads] * apart).to(q.dtype)
