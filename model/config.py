@@ -19,7 +19,14 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal[
-    "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector"
+    "encode",
+    "classify",
+    "zero_shot",
+    "rerank",
+    "label_tokens",
+    "entities",
+    "sparse",
+    "multi_vector",
 ]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
 LINEARS = (

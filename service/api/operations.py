@@ -8,7 +8,17 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from service import refusals
-from service.api import cohere, infinity, openai, questions, rerank, tei, tei_tasks, zero_shot
+from service.api import (
+    cohere,
+    entities,
+    infinity,
+    openai,
+    questions,
+    rerank,
+    tei,
+    tei_tasks,
+    zero_shot,
+)
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
@@ -171,6 +181,14 @@ OPERATIONS = (
         "Classified | Priced",
         zero_shot.ZeroShotRequest,
         zero_shot.parse,
+        OF_TEXT,
+    ),
+    _post(
+        NATIVE,
+        "/v1/entities",
+        "Searched | Priced",
+        entities.EntitiesRequest,
+        entities.parse,
         OF_TEXT,
     ),
     _post(NATIVE, "/v1/attend", "Attended", AttendBody, handler="attend"),

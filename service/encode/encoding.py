@@ -198,7 +198,7 @@ def _item(
     tasks: Sequence[Shown] = ()
     if plan.tasks:
         made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
-        tasks = [task.show(source.facts, made) for task in plan.tasks]
+        tasks = [task.show(source, made) for task in plan.tasks]
     item = Item(
         size,
         facts,

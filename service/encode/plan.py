@@ -290,6 +290,7 @@ class Planner:
                     prompt_name=prompt_name,
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
                     documents=request.documents if start or not request.first else None,
+                    spliced=tasks.spliced(request, self._model) if request.tasks else None,
                 )
             except Refused as refused:
                 if start:

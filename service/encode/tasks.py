@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from model.config import Side
+from model.entities import Entities
 from model.loading.checkpoint import Model
+from model.maps.choices import Level
 from model.task_heads import Activation, Classifier, Lexical, Splade, Tagger, TaskHead, Vectors
 from model.text.frame import Role
+from model.text.splice import Splicer
 from model.text.tokenizer import Tokenizer
-from service.encode import shown
+from service.encode import request, shown
 from service.encode.request import (
     Classify,
     Entailment,
@@ -21,7 +23,7 @@ from service.encode.request import (
     Sparse,
     Wanted,
 )
-from service.encode.shown import Classes, Shown, TokenVectors, Weights
+from service.encode.shown import Classes, Labels, Shown, TokenVectors, Weights
 from service.engine.work import Array, Work
 from service.refusals import Refused
 from service.wording.words import quoted
@@ -40,7 +42,7 @@ class Task:
 
     Args:
         head: as the request wants it.
-        show: what it made of a sequence, and facts of that one's tokens -> as it is answered.
+        show: a sequence, and what it made of that one -> as it is answered.
         words: whether it takes words.
         fit: the head for one input, where it depends on its tokens.
         filled: whether each input must have a token that is kept.
@@ -48,7 +50,7 @@ class Task:
     """
 
     head: TaskHead
-    show: Callable[[Mapping[str, Any], Arrays], Shown]
+    show: Callable[[Work, Arrays], Shown]
     words: bool = False
     fit: Callable[[Work], TaskHead] | None = None
     filled: bool = False
@@ -74,20 +76,20 @@ class Task:
                 raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
-def find(request: Request, model: Model) -> list[Task]:
+def find(asked: Request, model: Model) -> list[Task]:
     """Return what a request asks of a model's task heads.
 
     Raises:
         Refused: the checkpoint has no head for one.
     """
-    for wanted in request.tasks:
+    for wanted in asked.tasks:
         if wanted.name not in model.tasks:
             has = f"this model has {quoted(list(model.tasks), 'and')}"
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     return [
-        _task(wanted, head, request.role, model.tokenizer)
-        for wanted in request.tasks
+        _task(wanted, head, asked.role, model.tokenizer)
+        for wanted in asked.tasks
         for head in model.task_heads
         if wanted.name in head.tasks
     ]
@@ -103,8 +105,9 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
         case Rerank(), Classifier():
             return _classify(head, head.ranking)
         case LabelTokens(level), Tagger():
-            show = partial(shown.labels, head.labels, level=level)
-            return Task(head, show, words=level == "word")
+            return _tag(head, level)
+        case request.Entities(), Entities():
+            return _entities(head, wanted)
         case Sparse(k, threshold), Splade():
             return _splade(replace(head, k=k, threshold=threshold), side, tokenizer)
         case Sparse(k, threshold), Lexical():
@@ -114,9 +117,9 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def role(request: Request, side: Side | None, model: Model) -> Role | None:
+def role(asked: Request, side: Side | None, model: Model) -> Role | None:
     """Return how inputs of one side are read; None where both sides are read alike."""
-    sparse = any(isinstance(one, Sparse) for one in request.tasks)
+    sparse = any(isinstance(one, Sparse) for one in asked.tasks)
     for head in model.task_heads:
         if isinstance(head, Vectors) and side:
             return head.roles[side]
@@ -127,7 +130,7 @@ def role(request: Request, side: Side | None, model: Model) -> Role | None:
 
 
 def _vectors(head: Vectors, filled: bool) -> Task:
-    def show(facts: Mapping[str, Any], arrays: Arrays) -> TokenVectors:
+    def show(source: Work, arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
     def fit(source: Work) -> Vectors:
@@ -139,8 +142,39 @@ def _vectors(head: Vectors, filled: bool) -> Task:
     return Task(head, show, fit=fit, filled=filled)
 
 
+def _tag(head: Tagger, level: Level) -> Task:
+    def show(source: Work, arrays: Arrays) -> Labels:
+        return shown.labels(head.labels, source.facts, arrays, level)
+
+    return Task(head, show, words=level == "word")
+
+
+def _entities(head: Entities, wanted: request.Entities) -> Task:
+    names = tuple(wanted.labels)
+    asked = replace(head, threshold=wanted.threshold, several=wanted.several, names=names)
+
+    def fit(source: Work) -> Entities:
+        return replace(asked, spliced=source.spliced)
+
+    def show(source: Work, arrays: Arrays) -> shown.Entities:
+        if source.spliced is None:
+            raise RuntimeError("a text without its words: this is a bug")
+        return shown.entities(names, source.spliced, arrays)
+
+    return Task(asked, show, fit=fit)
+
+
+def spliced(asked: Request, model: Model) -> tuple[Splicer, Sequence[str]] | None:
+    """Return what reads a request's texts behind labels, and those; None where none are."""
+    for wanted in asked.tasks:
+        for head in model.task_heads:
+            if isinstance(wanted, request.Entities) and isinstance(head, Entities):
+                return head.splicer, wanted.labels
+    return None
+
+
 def _classify(head: Classifier, activation: Activation) -> Task:
-    def show(facts: Mapping[str, Any], arrays: Arrays) -> Classes:
+    def show(source: Work, arrays: Arrays) -> Classes:
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
     return Task(replace(head, activation=activation), show)
@@ -162,6 +196,6 @@ def _lexical(head: Lexical, tokenizer: Tokenizer) -> Task:
     return Task(head, partial(_weights, tokenizer), fit=fit, named=LEXICAL)
 
 
-def _weights(tokenizer: Tokenizer, facts: Mapping[str, Any], arrays: Arrays) -> Weights:
+def _weights(tokenizer: Tokenizer, source: Work, arrays: Arrays) -> Weights:
     tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
     return Weights(arrays["indices"], arrays["values"], tokens)

@@ -20,6 +20,7 @@ PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}
 HUB = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
 FILES = (
     "config.json",
+    "gliner_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
