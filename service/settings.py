@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import ErrorDetails
 
 from service import keys
@@ -32,8 +33,12 @@ SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
+URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._~/-]*)?")  # no user, query, fragment
+SENDABLE = re.compile(r"[!-~]+")
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
+
+KEY_PLACE = "not allowed in this file; only as the variable HEADLIGHT_SHADOW_KEY"
 
 HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
 
@@ -81,6 +86,25 @@ def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     if len(named) > MOST_ADAPTERS:
         raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
     return named
+
+
+def _service(url: str) -> str:
+    """Refuse what is not the address of a service."""
+    parts = urlsplit(url)  # raises ValueError too
+    plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    if not plain or not URL.fullmatch(url):
+        raise ValueError(
+            "the URL of a Headlight begins with https:// or http://, and has a host, and perhaps a "
+            "port and a path, but no user, query or fragment"
+        )
+    return url
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    """Refuse a key that no header can hold."""
+    if not SENDABLE.fullmatch(key.get_secret_value()):
+        raise ValueError("expected letters, digits and signs of ASCII, without spaces")
+    return key
 
 
 class Settings(BaseModel):
@@ -284,6 +308,21 @@ class Settings(BaseModel):
         "queues hold",
     )
 
+    shadow: Annotated[str, AfterValidator(_service)] | None = Field(
+        None,
+        description="URL of another Headlight that is sent a share of the texts after they are "
+        "answered, to compare its vectors; default: none",
+    )
+    shadow_share: float = Field(
+        0.01, gt=0, le=1, description="fraction of texts to send to the shadow, never more"
+    )
+    shadow_key: Annotated[SecretStr, AfterValidator(_sendable)] | None = Field(
+        None,
+        repr=False,
+        exclude=True,
+        description="the shadow's API key, only as the variable HEADLIGHT_SHADOW_KEY",
+    )
+
     @property
     def keyed(self) -> bool:
         """Tell whether a request needs a key."""
@@ -313,6 +352,8 @@ def load(
     document = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` per line")
+    if "shadow_key" in document:
+        raise ValueError(f"shadow_key: {KEY_PLACE}")
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     if theirs := sorted(name for name, value in named.items() if _of_kubernetes(name, value)):
         logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})
@@ -345,6 +386,9 @@ def _within(settings: Settings) -> Settings:
         raise ValueError("adapter: not served with dtype int8")
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
+    for name in ("shadow_share", "shadow_key"):
+        if name in settings.model_fields_set and settings.shadow is None:
+            raise ValueError(f"{name}: it needs shadow")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
         raise ValueError(f"{missing}: tls_cert and tls_key go together")
@@ -358,6 +402,8 @@ def fault(error: ErrorDetails) -> str:
         return f"{name}: no such setting"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
+    if error["loc"][:1] in (("shadow",), ("shadow_key",)):  # a URL may hold a password
+        return f"{name}: {error['msg']}"
     return f"{name}: {error['msg']}, not {error['input']!r}"
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from service.encode.shown import Shown
 from service.engine.fair.rotation import Lock
+from service.engine.work import Result
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
@@ -93,11 +94,13 @@ class Encoded:
         preamble: what every answer says of the model.
         items: one for each input, each made when the answer has come so far, once.
         usage: what the request took: tokens and more; and how many inputs were cut, if some were.
+        results: what the items are made of.
     """
 
     preamble: Mapping[str, Any]
     items: Iterable[Item]
     usage: Mapping[str, Any]
+    results: Sequence[Result] = ()
 
     @property
     def small(self) -> bool:

@@ -18,6 +18,7 @@ those before it:
     encoding  likeness           how requests end
     maxsim  hybrid  zero_shot
     space                        which vectors may stand in one index
+    likened  shadow              another service that is sent a share of the texts
     gateway
 """
 
@@ -132,7 +133,7 @@ class Gateway:
         usage = _usage(plan, price, timing)
         if truncated := _truncated(request, plan):
             usage["truncated"] = truncated
-        return Encoded(preamble, items, usage)
+        return Encoded(preamble, items, usage, outcome.inputs)
 
     async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "tls_cert": "what ends TLS in front of the cluster",
     "tls_key": "what ends TLS in front of the cluster",
     "api_keys": "a file on the nodes that api_keys_file names",
+    "shadow_key": "HEADLIGHT_SHADOW_KEY among the cluster's variables",
 }
 
 

@@ -219,6 +219,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "networkPolicy.extraEgress: allow the way to settings.tracing": {
         "settings": {"tracing": "http://collector:4318/v1/traces"}
     },
+    "networkPolicy.extraEgress: allow the way to settings.shadow": {
+        "settings": {"shadow": "http://other:8000"}
+    },
     "at '/monitoring/runbooks': 'docs/runbooks' does not match pattern": {
         "monitoring": {"runbooks": "docs/runbooks"}
     },

@@ -132,6 +132,9 @@
 {{- if and (hasPrefix "http" (.Values.settings.tracing | default "")) .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
 {{- fail (printf "networkPolicy.extraEgress: allow the way to settings.tracing, which is %s" .Values.settings.tracing) }}
 {{- end }}
+{{- if and .Values.settings.shadow .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
+{{- fail "networkPolicy.extraEgress: allow the way to settings.shadow" }}
+{{- end }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
 {{- fail "httpRoute.parentRefs: name the gateway it belongs to" }}
 {{- end }}
