@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model import kernels
+from model.alibi import Slopes
+from model.disentangled import CELLS
 from model.errors import CheckpointError
 from model.lessons import explain
 from model.loading import checkpoint, families
@@ -241,13 +243,23 @@ def test_tensors_of_another_layout_are_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_it_reads_the_longest_text_in_bounded_memory(tmp_path: Path) -> None:
-    """8192 tokens: no more of a head's scores are there at once than of 512 tokens."""
+def test_it_reads_the_longest_text_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8192 tokens: no more of a head's slopes are there at once than of 512 tokens."""
     reference = theirs(max_position_embeddings=8192, num_hidden_layers=1)
     ours = load(written(tmp_path, reference))
     ids = torch.randint(0, 97, (8192,), generator=torch.Generator().manual_seed(0)).tolist()
+    call, made = Slopes.__call__, list[int]()
 
+    def counted(*given: Any) -> Tensor:
+        added = call(*given)
+        made.append(added[0].numel())
+        return added
+
+    monkeypatch.setattr(Slopes, "__call__", counted)
     with torch.inference_mode():
         last = ours.encoder(ours.encoder.pack([Sequence(ids)])).last
 
+    assert sum(made) == 8192**2 and max(made) <= CELLS == 512**2
     assert last.shape == (8192, 48) and bool(last.isfinite().all())
