@@ -50,8 +50,16 @@ def qwen3(config: Config) -> EncoderConfig:
     everywhere = ["full_attention"] * config["num_hidden_layers"]
     only(config, **({} if config.get("layer_types") is None else {"layer_types": everywhere}))
     own = {"num_key_value_heads": config["num_key_value_heads"], "mlp_bias": False}
-    base = llama({"head_dim": HEAD_OF_QWEN3, **config, **own})
+    base = llama({**config, **own, "head_dim": _head(config, HEAD_OF_QWEN3)})
     return replace(base, head_norm=True, causal=True)
+
+
+def _head(config: Config, default: int) -> int:
+    """Read the channels of a head; null is none to transformers' class, which does not load it."""
+    head: int | None = config.get("head_dim", default)
+    if head is None:
+        raise CheckpointError("not supported: head_dim null")
+    return head
 
 
 def gemma3(config: Config) -> EncoderConfig:
@@ -68,7 +76,7 @@ def gemma3(config: Config) -> EncoderConfig:
         **sizes,
         embedding_width=sizes["width"],
         key_heads=config["num_key_value_heads"],
-        head_size=config.get("head_dim", HEAD_OF_GEMMA),
+        head_size=_head(config, HEAD_OF_GEMMA),
         positions="rotary",
         embedding_norm=False,
         pre_norm=True,

@@ -178,6 +178,7 @@ REFUSED = {
         r"key_heads \(4\) must divide heads \(6\)",
     ),
     "no keys": ({"num_key_value_heads": 0}, "key_heads must be a positive whole number, not 0"),
+    "heads of null": ({"head_dim": None}, "not supported: head_dim null"),
     "no heads": ({"head_dim": 0}, "head_size must be a positive whole number, not 0"),
 }
 
@@ -409,6 +410,7 @@ def test_the_published_config_of_embedding_gemma_is_read() -> None:
 
 WRONG = {
     "capped scores": ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping 30.0"),
+    "heads of null": ({"head_dim": None}, "head_dim null"),
     "no window": ({"sliding_window": None}, "sliding_window None"),
     "no scale": ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0"),
     "another kind of layer": ({"layer_types": ["chunked_attention"] * 4}, "layer_types "),
