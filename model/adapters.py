@@ -17,7 +17,7 @@ from torch import Tensor
 from model.attention import MultiHeadAttention
 from model.config import Activation
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Linear
+from model.kernels import ACTIVATIONS, Linear, NormedLinear
 from model.packing import Packed, filled
 
 # a layer of its own, counted from 0, and a linear of it: project, output, up or down
@@ -186,5 +186,12 @@ def _layer(
         (changed, "down"),
     ):
         if own := terms((i, name)):
-            setattr(owner, name, Adapted(getattr(owner, name), own))
+            setattr(owner, name, _adapted(getattr(owner, name), own))
     return changed
+
+
+def _adapted(linear: Linear, terms: Sequence[tuple[Rows | None, Term]]) -> Linear:
+    if isinstance(linear, NormedLinear):  # what is added is normalised with the rest
+        inner = Adapted(linear.linear, terms)
+        return NormedLinear(inner, linear.norm, linear.eps, linear.kind)
+    return Adapted(linear, terms)

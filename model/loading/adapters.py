@@ -46,7 +46,6 @@ OF_NO_EFFECT = {
     "layers_to_transform",
     "layers_pattern",
 }
-UNPROVED = ("gemma3_text",)  # families whose adapters are not what merged weights compute
 STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change W too
 # of each linear that a layer multiplies by, the parts whose rows it holds, in their order
 LINEARS = {
@@ -143,8 +142,6 @@ def _find(
     Raises:
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
-    if config.family in UNPROVED:
-        raise CheckpointError(f"not supported: adapters of {config.family}")
     bare = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     plain = by_plain_name(bare, family)
     if not heads:

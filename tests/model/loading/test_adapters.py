@@ -19,7 +19,6 @@ from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.lessons import explain, weights
 from model.loading import checkpoint
-from model.loading.adapters import UNPROVED
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from tests.model.loading.test_families import BATCH, CPU, FAMILIES, MOST, inputs, saved, theirs
@@ -94,7 +93,7 @@ def run(model: Model, sequences: list[Sequence], chosen: list[str | None]) -> li
         return [last[packed.rows(i)] for i in range(len(sequences))]
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in UNPROVED])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_an_adapter_computes_what_merged_weights_compute(
     adapted: Callable[[str], Adapted], family: str
 ) -> None:
@@ -114,7 +113,7 @@ def test_an_adapter_computes_what_merged_weights_compute(
         assert all(float((together[i] - other).abs().max()) > 1e-3 for other in states.values())
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in UNPROVED])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_an_adapters_neighbours_move_no_bit(adapted: Callable[[str], Adapted], family: str) -> None:
     """At every place of random batches, whichever adapters the other sequences have."""
     reference, ours, _ = adapted(family)
@@ -133,7 +132,7 @@ def test_an_adapters_neighbours_move_no_bit(adapted: Callable[[str], Adapted], f
             assert torch.equal(found, alone[i, name]), (i, name)
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "mpnet", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "albert", "mpnet", "modernbert", "gemma3_text"])
 def test_an_adapters_own_encoder_has_the_merged_weights(
     adapted: Callable[[str], Adapted], family: str
 ) -> None:
@@ -158,12 +157,6 @@ def test_triangles_are_of_the_adapters_weights(adapted: Callable[[str], Adapted]
     for i, layer in enumerate(view.layers):
         changed = (i, "output") in ours.adapters[LEFT].terms
         assert torch.equal(layer.attention.triangles, before[i]) is not changed
-
-
-def test_a_family_that_is_not_proved_is_refused(adapted: Callable[[str], Adapted]) -> None:
-    """By its name."""
-    with pytest.raises(CheckpointError, match="not supported: adapters of gemma3_text"):
-        adapted("gemma3_text")
 
 
 @pytest.fixture
