@@ -1,0 +1,68 @@
+"""Where the sentences of a text stand: a small rule, after Unicode's UAX 29, without a model.
+
+A sentence ends
+
+    at . ! ? … with the quotes and brackets behind them, where white space follows; not where the
+        next letter is small, nor at the dot of an initial or of the abbreviations below
+    at 。！？｡ and the like of other scripts, with what closes behind them, whatever follows
+    at an empty line, and at a line's end before a heading or an entry of a list
+
+Any other line end is white space, since texts are often wrapped. An abbreviation that is not below
+ends a sentence before a capital letter; one of those below never does, at a sentence's end either.
+"""
+
+import re
+
+ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Jr Sr vs cf No Fig Eq Vol pp ed al e.g i.e".split()
+
+CLOSE = r"[\"'”’»)\]\}」』）】]*+"
+END = re.compile(
+    # from a run's first stop alone: from each of them, it would take the square of a run's length
+    rf"(?<![.!?…])[.!?…]++{CLOSE}(?=\s)"
+    rf"|[。！？｡؟۔।॥]+{CLOSE}"
+    r"|(?=\r?\n[ \t]*\r?\n)"
+    r"|(?=\r?\n[ \t]*(?:[-*•#]|\d{1,3}[.)])[ \t])"
+)
+LAST = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")
+LONGEST = 16  # characters before a dot in which an abbreviation is looked for
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Return the characters of each sentence, [start, end), without the white space around it.
+
+    Example:
+        >>> sentences("Dr. Lee left. Why?")
+        [(0, 13), (14, 18)]
+    """
+    found, start = list[tuple[int, int]](), 0
+    for match in END.finditer(text):
+        if match.end() > start and not _goes_on(text, match):
+            _add(found, text, start, match.end())
+            start = match.end()
+    _add(found, text, start, len(text))
+    return found
+
+
+def _goes_on(text: str, match: re.Match[str]) -> bool:
+    """Tell whether a sentence goes on behind what may end it."""
+    if not match[0] or match[0][0] not in ".!?…":
+        return False
+    behind = match.end()
+    while behind < len(text) and text[behind].isspace():
+        behind += 1
+    if text[match.end() : behind].count("\n") > 1:
+        return False
+    if text[behind : behind + 1].islower():
+        return True
+    last = LAST.search(text[max(0, match.start() - LONGEST) : match.start() + 1])
+    if match[0] != "." or last is None:
+        return False
+    word = last[1]
+    return word in ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")
+
+
+def _add(found: list[tuple[int, int]], text: str, start: int, end: int) -> None:
+    """Add a sentence, unless it is white space."""
+    if part := text[start:end].strip():
+        first = text.index(part, start)
+        found.append((first, first + len(part)))
