@@ -820,6 +820,13 @@ def labelled(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
         yield Row(f"labels: {name}", body.encode, status, code, path="/v1/classify")
 
 
+def highlighted(status: int, code: str, *rows: tuple[str, dict[str, Any]]) -> Iterable[Row]:
+    """Rows of POST /v1/highlight that differ in their body alone."""
+    for name, fields in rows:
+        body = json.dumps({"query": "a", "documents": ["b"], **fields})
+        yield Row(f"evidence: {name}", body.encode, status, code, path="/v1/highlight")
+
+
 def labels(**body: Any) -> str:
     """A request for labels."""
     return json.dumps({"inputs": ["a"], "labels": ["b"], **body})
@@ -838,6 +845,30 @@ def spans(given: str) -> str:
 
 MANY = [str(number) for number in range(1000)]
 LABELS = [
+    *highlighted(
+        422,
+        "out_of_range",
+        ("another unit", {"unit": "page"}),
+        ("nothing shown", {"top": 0}),
+        ("too much shown", {"top": 1025}),
+        ("more than all kept", {"prune": 1.01}),
+        ("less than nothing kept", {"prune": -0.1}),
+    ),
+    *highlighted(
+        422,
+        "invalid_type",
+        ("a query of ids", {"query": [101, 102]}),
+        ("documents in one string", {"documents": "b"}),
+        ("a document of another kind", {"documents": [7]}),
+        ("a control by word", {"control": "no"}),
+    ),
+    *highlighted(422, "unknown_field", ("a field of others", {"threshold": 0.5})),
+    *highlighted(422, "batch_empty", ("no document", {"documents": []})),
+    *highlighted(422, "batch_too_large", ("too many documents", {"documents": ["b"] * 65})),
+    *highlighted(
+        422, "sequence_empty", ("an empty query", {"query": ""}), ("no text", {"documents": [""]})
+    ),
+    *highlighted(422, "prompt_not_found", ("no such prompt", {"prompt_name": "query"})),
     *labelled(404, "task_not_found", ("a task of others", labels())),
     *labelled(422, "batch_empty", ("no text", labels(inputs=[]))),
     *labelled(

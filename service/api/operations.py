@@ -11,6 +11,7 @@ from service import refusals
 from service.api import (
     cohere,
     entities,
+    highlight,
     infinity,
     openai,
     questions,
@@ -190,6 +191,15 @@ OPERATIONS = (
         entities.EntitiesRequest,
         entities.parse,
         OF_TEXT,
+    ),
+    _post(
+        NATIVE,
+        "/v1/highlight",
+        "Highlighted | Priced",
+        highlight.HighlightRequest,
+        highlight.parse,
+        INPUTS,  # as the route whose metrics it shares
+        metric="/v1/similarity",
     ),
     _post(NATIVE, "/v1/attend", "Attended", AttendBody, handler="attend"),
     _post(NATIVE, "/v1/explain", "Explained", ExplainRequest, None, OF_TEXT, handler="explain"),

@@ -11,8 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from service.encode.interventions import Course, Outcome
-from service.encode.occlusion import Occlusion
+from service.encode.interventions import Outcome, Submit
 from service.encode.request import Base64, Input
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
@@ -124,6 +123,17 @@ class Priced(Protocol):
         """Refuse an answer that is too large."""
 
 
+class Following(Protocol):
+    """Works that follow from the results of others."""
+
+    @property
+    def every(self) -> Sequence[Work]:
+        """Return all of them, in the order in which they run."""
+
+    async def run(self, submit: Submit, /) -> Outcome:
+        """Run them, a step at a time."""
+
+
 class Admission:
     """The one way to the model, for requests and for what the service asks of itself.
 
@@ -232,7 +242,7 @@ class Admission:
         record: Record,
         price: Priced | None = None,
         *,
-        course: Course | Occlusion | None = None,
+        course: Following | None = None,
         asked: int | None = None,
     ) -> tuple[Outcome, Timing]:
         """Wait for the batches that hold a request's works.
@@ -303,15 +313,16 @@ class Admission:
             raise Refused("overloaded", retry_after=1) from None
 
     async def _run_course(
-        self, course: Course | Occlusion, works: Sequence[Work], deadline: float, key: str
+        self, course: Following, works: Sequence[Work], deadline: float, key: str
     ) -> tuple[Outcome, Timing]:
         """Run one step after the other; while one runs, the next ones count.
 
         Else all that arrive meanwhile would be admitted to the time left for one.
         """
-        steps, rest, timings = course.steps(), works, list[Timing]()
-        step = next(steps)
-        while True:
+        rest, timings = works, list[Timing]()
+
+        async def submit(step: Sequence[Work]) -> list[Result]:
+            nonlocal rest
             rest = rest[len(step) :]
             following = key, sum(map(len, rest)), self._batcher.cost(rest)
             self._following.append(following)
@@ -320,11 +331,11 @@ class Admission:
             finally:
                 self._following.remove(following)
             timings.append(timing)
-            try:
-                step = steps.send(results)
-            except StopIteration as end:
-                queued, computed = (t.queued for t in timings), (t.computed for t in timings)
-                return end.value, Timing(sum(queued), sum(computed))
+            return results
+
+        outcome = await course.run(submit)
+        queued, computed = (t.queued for t in timings), (t.computed for t in timings)
+        return outcome, Timing(sum(queued), sum(computed))
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Add the works that were admitted and wait for the results of others."""

@@ -11,12 +11,12 @@ those before it:
     names                        which model and adapter a request names
     indices                      what a request names -> numbers
     interventions  swept         what it changes, and what follows from that
-    occlusion  tasks
+    occlusion  evidence  tasks
     plan                         a request -> works
     price                        what it costs
     admission                    whether it may pass
     encoding  likeness           how requests end
-    maxsim  hybrid  zero_shot
+    maxsim  hybrid  zero_shot  highlight
     space                        which vectors may stand in one index
     likened  shadow              another service that is sent a share of the texts
     gateway

@@ -10,7 +10,7 @@ What lies below a copy's head is the untouched pass's, and is not computed again
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     copies: list[list[Result]]
 
 
-Steps = Generator[Sequence[Work], Sequence[Result], Outcome]  # works to run; their results
+Submit = Callable[[Sequence[Work]], Awaitable[Sequence[Result]]]  # runs works
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,17 @@ class Course:
         by_turn = sorted(zip(self.works, self.edits, strict=True), key=lambda one: _late(one[1]))
         return [*(work for work, _ in by_turn), *self.copies]
 
-    def steps(self) -> Steps:
-        """Yield works to run, take their results, return all."""
+    async def run(self, submit: Submit) -> Outcome:
+        """Run all works, one step after the other."""
         sequences = [work.sequence for work in self.works]
         free = [index for index, one in enumerate(self.edits) if not _late(one)]
-        results = dict(zip(free, (yield [self.works[index] for index in free]), strict=True))
+        results = dict(zip(free, await submit([self.works[index] for index in free]), strict=True))
         if patched := [index for index, one in enumerate(self.edits) if _late(one)]:
             for index in patched:
                 patches = self._values(self.edits[index], results)
                 sequences[index] = replace(sequences[index], patches=patches)
             works = [replace(self.works[index], sequence=sequences[index]) for index in patched]
-            results |= zip(patched, (yield works), strict=True)
+            results |= zip(patched, await submit(works), strict=True)
         inputs = [results[index] for index in range(len(sequences))]
         if not self.heads:
             return Outcome(inputs, [])
@@ -124,10 +124,12 @@ class Course:
             for one, result in zip(sequences, inputs, strict=True)
             for sequence in self._entered(one, result)
         )
-        copies = yield [
-            replace(copy, sequence=sequence)
-            for copy, sequence in zip(self.copies, entered, strict=True)
-        ]
+        copies = await submit(
+            [
+                replace(copy, sequence=sequence)
+                for copy, sequence in zip(self.copies, entered, strict=True)
+            ]
+        )
         count = len(copies) // len(inputs)
         return Outcome(inputs, [list(copies[i * count :][:count]) for i in range(len(inputs))])
 

@@ -18,7 +18,7 @@ from service.encode.interventions import (
     CheckTokens,
     Heads,
     Outcome,
-    Steps,
+    Submit,
 )
 from service.engine.work import Work
 from service.refusals import Refused
@@ -116,8 +116,8 @@ class Occlusion:
         """Return all works, in the order in which the step takes them."""
         return [*self.works, *self.copies]
 
-    def steps(self) -> Steps:
-        """Yield works to run, take their results, return all."""
-        results = yield self.every
+    async def run(self, submit: Submit) -> Outcome:
+        """Run all works at once."""
+        results = await submit(self.every)
         inputs, rest = list(results[: len(self.works)]), iter(results[len(self.works) :])
         return Outcome(inputs, [[next(rest) for _ in range(count)] for count in self.counts])

@@ -12,6 +12,7 @@ from model.maps.units import Units, divide
 from model.pooling import Pooling
 from model.text.pieces import exhaust
 from service.encode import tasks
+from service.encode.evidence import Evidence, evidence, linear_of
 from service.encode.indices import (
     Named,
     Span,
@@ -28,6 +29,8 @@ from service.encode.occlusion import Occlusion
 from service.encode.request import (
     MOST_SPANS,
     Attention,
+    Documents,
+    Highlight,
     Hybrid,
     Input,
     LabelTokens,
@@ -72,7 +75,7 @@ class Plan:
     units: Sequence[Units] = ()
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
-    course: Course | Occlusion | None = None
+    course: Course | Occlusion | Evidence | None = None
 
     @property
     def held(self) -> int:
@@ -104,7 +107,7 @@ class Planner:
     def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
         self.names = Names(name, [*model.adapters])
         self._model, self._reader, self._settings = model, reader, settings
-        self._own = Outputs(model.pooling)
+        self._own, self._linear = Outputs(model.pooling), linear_of(model.pooling)
 
     @property
     def longest(self) -> int:
@@ -168,18 +171,17 @@ class Planner:
         for index, located in spans.items():
             parts = self._parts(request.pooled, located)
             works[index].outputs = replace(works[index].outputs, parts=parts)
-        if wanted and any([task.fit for task in wanted]):
-            for work in works:
-                fitted = tuple([task.fitted(work) for task in wanted])
-                work.outputs = replace(work.outputs, task_heads=fitted)
+        _fit(works, wanted)
         units = _units_of(request, works) if request.axes else ()
-        course: Course | Occlusion | None = None
+        course: Course | Occlusion | Evidence | None = None
         if changes:
             works = changes.applied(works)
             course = changes.course(works)
         if isinstance(request.ending, Likeness) and request.ending.form == "occlusion":
             width = self._model.config.width
             course = Occlusion.of(works, units, width, self.check_tokens)
+        if isinstance(request.ending, Highlight):
+            course = await self._evidence(request, works, outputs, wanted, deadline, record)
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
         plan = Plan(works, tokens, alone, units, spans, wanted, course)
@@ -274,6 +276,7 @@ class Planner:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
         facts = bool(spans or request.tokens or request.layers or request.attention or request.axes)
+        facts = facts or isinstance(request.ending, Highlight)
         if not isinstance(request.ending, Hybrid):  # which shows scores alone
             facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
         works: list[Work] = []
@@ -298,6 +301,56 @@ class Planner:
                 raise
         self.check_tokens(sum(map(len, works)))
         return works
+
+    async def _evidence(
+        self,
+        request: Request,
+        works: Sequence[Work],
+        outputs: Outputs,
+        wanted: Sequence[Task],
+        deadline: float,
+        record: Record,
+    ) -> Evidence:
+        """Return what follows from works where evidence is asked for."""
+        asked, adapter = request.ending, works[0].adapter
+        if not isinstance(asked, Highlight):
+            raise RuntimeError("another ending's request: this is a bug")
+
+        async def read(inputs: Sequence[Input], sources: Sequence[int]) -> list[Work]:
+            """Return documents that lack units as works."""
+            try:
+                made = await self._reader.read(
+                    inputs,
+                    request.truncate or self._settings.truncate or request.usual,
+                    deadline,
+                    facts=False,
+                    outputs=outputs,
+                    record=record,
+                    counted=False,
+                    prompt_name=request.prompt_name,
+                    role=tasks.role(request, request.role, self._model) if wanted else None,
+                    documents=Documents(),
+                )
+            except Refused as refused:
+                _place(refused, lambda loc: request.place(_from(loc, sources)))
+                raise
+            for work in made:
+                work.adapter = adapter
+            _fit(made, wanted)
+            return made
+
+        return await evidence(
+            asked,
+            request.inputs,
+            works,
+            self._linear,
+            self._model.config.width,
+            read,
+            self._reader.worker,
+            deadline,
+            self._settings.max_sequences,
+            self.check_tokens,
+        )
 
     async def _named(
         self,
@@ -340,6 +393,19 @@ class Planner:
             special.index(True) if True in special else None,
             tuple(separators),
         )
+
+
+def _fit(works: Sequence[Work], wanted: Sequence[Task]) -> None:
+    """Give works the task heads that depend on their tokens."""
+    if any([task.fit for task in wanted]):
+        for work in works:
+            fitted = tuple([task.fitted(work) for task in wanted])
+            work.outputs = replace(work.outputs, task_heads=fitted)
+
+
+def _from(loc: Loc, sources: Sequence[int]) -> Loc:
+    """Return the place of the input that another was made of."""
+    return ("inputs", sources[int(loc[1])], *loc[2:]) if loc[:1] == ("inputs",) else loc
 
 
 def _place(refused: Refused, place: Callable[[Loc], Loc]) -> None:

@@ -275,6 +275,28 @@ class ZeroShot(NamedTuple):
         return ("labels", label) if loc[2:] == ("pair",) else ("inputs", text)
 
 
+class Highlight(NamedTuple):
+    """What carries each document's score. The query comes first, or each document as a pair.
+
+    Args:
+        unit: what documents are divided into.
+        top: units to show, the strongest.
+        prune: the share of a document's characters that is kept of it; None: no such text.
+        control: whether documents are scored without these units, and without random ones.
+        way: how a document is scored: the cosine of pooled vectors, late interaction, or pairs.
+    """
+
+    unit: Literal["sentence", "word", "token"] = "sentence"
+    top: int = 3
+    prune: float | None = None
+    control: bool = True
+    way: Literal["pooled", "maxsim", "rerank"] = "pooled"
+
+    def place(self, loc: Loc) -> Loc:
+        """Return where in the request as it was sent stands what has this place among pairs."""
+        return ("query",) if loc[2:] == ("text",) else ("documents", loc[1])
+
+
 class Axes(NamedTuple):
     """What the rows and columns of a table of tokens are."""
 
@@ -324,7 +346,7 @@ class Request:
     gates: Sequence[Gate] = ()
     sweep: Sweep | None = None
     tasks: Sequence[Wanted] = ()
-    ending: Encoding | Likeness | Maxsim | Hybrid | ZeroShot = Encoding()
+    ending: Encoding | Likeness | Maxsim | Hybrid | ZeroShot | Highlight = Encoding()
     dtype: Floats = "float32"
     encoding: Literal["json", "base64"] = "json"
     layout: Layout = Layout()
@@ -334,6 +356,8 @@ class Request:
         if len(loc) < 2 or loc[0] != "inputs":
             return loc
         if isinstance(self.ending, ZeroShot):
+            return self.ending.place(loc)
+        if isinstance(self.ending, Highlight) and self.ending.way == "rerank":
             return self.ending.place(loc)
         if self.first is None:
             return loc

@@ -16,7 +16,7 @@ from model.config import Mode
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from service.encode.plan import Planner
-from service.encode.request import Encoding, Pooled, Request
+from service.encode.request import Encoding, Highlight, Pooled, Request
 from service.refusals import Refused
 
 HEADER, EXPECT = "x-headlight-space", "x-headlight-expect"
@@ -67,12 +67,15 @@ class Spaces:
         return self._of(request.pooled, self._planner.prompt(request.prompt_name), adapter)
 
     def of(self, request: Request) -> str | None:
-        """Name the space of the vectors that a request is answered; None where it gets none.
+        """Name the space of the vectors that a request is answered, or that make its scores.
+
+        None where there are none; of a query and documents, the documents'.
 
         Raises:
             Refused: as `parts`.
         """
-        if not isinstance(request.ending, Encoding):
+        scored = isinstance(request.ending, Highlight) and request.ending.way == "pooled"
+        if not (isinstance(request.ending, Encoding) or scored):
             return None
         if not (request.pooled or request.tokens or request.layers):
             return None

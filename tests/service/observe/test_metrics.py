@@ -81,6 +81,7 @@ EVERYTHING: dict[str, list[Any]] = {
     ],
     "/v1/classify": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/entities": [{"inputs": ["a"], "labels": ["b"]}],
+    "/v1/highlight": [{"query": "a", "documents": ["b"]}],
     "/v1/attend": [{"scores": [[1.0]], "value": [[1.0]]}],
     "/v1/explain": [{"text": "a", "layer": 0}],
     "/v1/embeddings": [

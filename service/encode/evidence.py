@@ -1,0 +1,425 @@
+"""What carries the scores of documents: the units of each, and the texts that lack some of them.
+
+    shares     exact where the score is a sum over tokens: of a linear pooling, of late interaction
+    occlusion  elsewhere: the score less that of the text without the unit
+    controls   the texts without as many random units; known before anything runs
+    without    the text without the strongest units, which is known once the shares are
+
+A text that lacks units is a text: it is read and scored as if a client had sent it. With a unit
+goes what stands before the next one, and at last the white space at the text's end.
+"""
+
+import hashlib
+import random
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.maps.units import Units, divide
+from model.pooling import Pooling
+from model.similarity import Linear, NotLinear
+from model.task_heads import Vectors, match
+from model.text.sentences import sentences
+from service.encode.interventions import CheckTokens, Heads, Outcome, Submit
+from service.encode.request import Highlight, Input
+from service.encode.shown import numbers
+from service.encode.worker import Steps, Worker
+from service.engine.work import Result, Work
+from service.refusals import Refused
+
+DRAWS = 8  # of random units, for each document
+MOST_CHARACTERS = 1 << 20  # of all texts that lack units, together
+COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # of such a text, as admission counts
+
+TAKES = "with its controls, and units left out one at a time, it takes the work of"
+MANY = "with its controls, and units left out one at a time, it takes {count:,} {what}, and the "
+MANY += "limit is {limit:,}"
+
+Span = tuple[int, int]
+Read = Callable[[Sequence[Input], Sequence[int]], Awaitable[list[Work]]]
+Floats = NDArray[np.float64]
+
+
+def linear_of(pooling: Pooling) -> Linear | None:
+    """Return a pooling as a sum over tokens; None where it is none."""
+    try:
+        return Linear(pooling)
+    except NotLinear:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A document in units, as far as it was read.
+
+    Args:
+        start, stop: what was read of the text, characters.
+        spans: of each unit, characters [start, end), without white space around it.
+        numbers: of each unit: its place among sentences or words, or those of its tokens.
+        owners: the unit of each token of the sequence; -1 of special ones, a prompt or a query.
+    """
+
+    text: str
+    start: int
+    stop: int
+    spans: Sequence[Span]
+    numbers: Sequence[Span]
+    owners: Sequence[int]
+
+    def without(self, units: Collection[int]) -> str:
+        """Return the text that lacks some units."""
+        kept, at, starts = [], self.start, [start for start, _ in self.spans]
+        for unit in sorted(units):
+            kept.append(self.text[at : starts[unit]])
+            at = starts[unit + 1] if unit + 1 < len(starts) else self.stop
+        return "".join([*kept, self.text[at : self.stop]]).rstrip()
+
+    def draws(self, count: int) -> Iterator[list[int]]:
+        """Yield random units, as many each time; the same ones whenever the text comes."""
+        size, read = len(self.spans), self.text[self.start : self.stop]
+        # of `random`, the one method whose numbers stay the same in every version of Python
+        chance = random.Random(hashlib.sha256(read.encode("utf-8", "replace")).digest()).random
+        for _ in range(DRAWS):
+            units = list(range(size))
+            for place in range(count):
+                other = place + int(chance() * (size - place))
+                units[place], units[other] = units[other], units[place]
+            yield sorted(units[:count])
+
+
+def passage(text: str, work: Work, unit: str) -> Passage:
+    """Return a document in units, by what was read of it; of a pair it is the second text."""
+    facts = work.facts
+    segments = facts.get("segments") or [1] * len(facts["special"])
+    tokens = [
+        (token, start, end)
+        for token, (start, end) in enumerate(facts["offsets"])
+        if end > start and not facts["special"][token] and segments[token] == 1
+    ]
+    start, stop = (tokens[0][1], tokens[-1][2]) if work.truncated and tokens else (0, len(text))
+    if unit == "sentence":
+        clipped = ((max(a, start), min(b, stop)) for a, b in sentences(text))
+        spans = [_trimmed(text, a, b) for a, b in clipped if text[a:b].strip()]
+        numbers = [(place, place + 1) for place in range(len(spans))]
+    else:
+        spans, numbers = _grouped(text, tokens, facts["words"] if unit == "word" else None)
+    starts, owners = [a for a, _ in spans], [-1] * len(facts["special"])
+    for token, a, b in tokens:
+        owners[token] = bisect_right(starts, _trimmed(text, a, b)[0]) - 1
+    return Passage(text, start, stop, spans, numbers, owners)
+
+
+def _grouped(
+    text: str, tokens: Sequence[tuple[int, int, int]], words: Sequence[int | None] | None
+) -> tuple[list[Span], list[Span]]:
+    """Return the characters and the numbers of words, or of tokens that share no character."""
+    spans, numbers, end, word = list[Span](), list[Span](), 0, None
+    for number, (token, start, stop) in enumerate(tokens):
+        own = words[token] if words else None
+        first, last = _trimmed(text, start, stop)
+        if first == last:
+            continue
+        if spans and (start < end or (own is not None and own == word)):
+            spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
+            numbers[-1] = (numbers[-1][0], number + 1)
+        else:
+            spans.append((first, last))
+            numbers.append((number, number + 1))
+        end, word = stop, own
+    if words is not None:
+        numbers = [(place, place + 1) for place in range(len(spans))]
+    return spans, numbers
+
+
+def _trimmed(text: str, start: int, end: int) -> Span:
+    """Return a span without the white space around it; an empty one at its end if it is all."""
+    part = text[start:end]
+    first = end - len(part.lstrip())
+    return first, first + len(part.strip())
+
+
+class Score(NamedTuple):
+    """How well a text answers, and what orders texts where an activation makes them equal."""
+
+    value: float
+    order: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found of a document.
+
+    Args:
+        shares: of each unit, in order.
+        order: the units, strongest first; of equal ones the first.
+        strongest: those that are shown.
+        rest: what other units and tokens add; None where scores are no sums.
+        random: scores without random units; empty without controls.
+    """
+
+    method: str
+    score: float
+    shares: Sequence[float]
+    order: Sequence[int]
+    strongest: Sequence[int]
+    rest: float | None
+    random: Sequence[float]
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The works of a request for evidence; those of its last step follow from the first.
+
+    Args:
+        works: the query and each document, or each pair of them.
+        passages: the documents.
+        copies: works of texts that lack units: of each document without each unit, where that is
+            what tells its share, then without random ones; then the documents, in place of those
+            without their strongest units, which are no longer.
+        held: bytes that are kept, without the answer.
+        found, without: of each document, once it ran.
+    """
+
+    works: Sequence[Work]
+    passages: Sequence[Passage]
+    copies: Sequence[Work]
+    held: int
+    asked: Highlight
+    inputs: Sequence[Input]
+    linear: Linear | None
+    read: Read
+    worker: Worker
+    deadline: float
+    found: Sequence[Found] = ()
+    without: list[float | None] = field(default_factory=list)
+
+    @property
+    def heads(self) -> Heads:
+        """Return the heads that are swept: none."""
+        return {}
+
+    @property
+    def every(self) -> list[Work]:
+        """Return all works, in the order in which the steps take them."""
+        return [*self.works, *self.copies]
+
+    async def run(self, submit: Submit) -> Outcome:
+        """Run all in two steps."""
+        last = sum(_controlled(self.asked, one) for one in self.passages)
+        results = await submit(self.every[: len(self.works) + len(self.copies) - last])
+        size = sum(len(one.text) for one in self.passages)
+        self.found = await self.worker.run(self._find(results), self.deadline, size)
+        self.without = [None] * len(self.passages)
+        if last:
+            await self._score_without(submit, results)
+        return Outcome(list(results[: len(self.works)]), [])
+
+    async def _score_without(self, submit: Submit, results: Sequence[Result]) -> None:
+        """Score the documents without their strongest units."""
+        places = [at for at, one in enumerate(self.passages) if _controlled(self.asked, one)]
+        texts = [self.passages[at].without(self.found[at].strongest) for at in places]
+        before = len(self.works) - len(self.passages)
+        inputs = [
+            _lacking(self.asked, self.inputs, at, text)
+            for at, text in zip(places, texts, strict=True)
+        ]
+        scored = await submit(await self.read(inputs, [at + before for at in places]))
+        for at, result in zip(places, scored, strict=True):
+            self.without[at] = self._score(results[0], result).value
+
+    def _find(self, results: Sequence[Result]) -> Steps[list[Found]]:
+        """Find what carries each document, one a step."""
+        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+        before, found = len(self.works) - len(self.passages), list[Found]()
+        rest = iter(results[len(self.works) :])
+        for at, one in enumerate(self.passages):
+            size, result = len(one.spans), results[before + at]
+            score, total = self._score(results[0], result), None
+            if _summed(self.asked, self.linear):
+                shares, total = self._shares(results[0], result, one)
+                strengths = shares
+            elif size > 1:
+                lacking = [self._score(results[0], next(rest)) for _ in range(size)]
+                shares = [score.value - other.value for other in lacking]
+                strengths = [score.order - other.order for other in lacking]
+            else:
+                shares = strengths = [score.value] * size
+            order = sorted(range(size), key=lambda unit: (-strengths[unit], unit))
+            strongest = order[: self.asked.top]
+            if total is not None:
+                total += sum(shares[unit] for unit in sorted(order[self.asked.top :]))
+            drawn = DRAWS if _controlled(self.asked, one) else 0
+            others = [self._score(results[0], next(rest)).value for _ in range(drawn)]
+            found.append(Found(self.method, score.value, shares, order, strongest, total, others))
+            yield
+        return found
+
+    @property
+    def method(self) -> str:
+        """Return the name of what tells shares."""
+        if self.asked.way == "maxsim":
+            return "maxsim"
+        return "sum" if _summed(self.asked, self.linear) else "occlusion"
+
+    def _score(self, query: Result, document: Result) -> Score:
+        """Return how well a document answers, as the routes for scores alone do."""
+        match self.asked.way:
+            case "rerank":
+                task = document.task
+                return Score(numbers(task["scores"][:1])[0], float(task["logits"][0]))
+            case "maxsim":
+                vectors = document.task["vectors"]
+                score = self._match(query, document).score if len(vectors) else 0.0
+                return Score(score, score)
+            case "pooled":
+                score = _cosine(_pooled(query), _pooled(document))
+                return Score(score, score)
+
+    def _match(self, query: Result, document: Result) -> Any:
+        rows, columns = (torch.from_numpy(one.task["vectors"]) for one in (query, document))
+        return match(rows, columns, self._mean)
+
+    @property
+    def _mean(self) -> bool:
+        heads = self.works[0].outputs.task_heads
+        return any(isinstance(head, Vectors) and head.mean for head in heads)
+
+    def _shares(self, query: Result, document: Result, one: Passage) -> tuple[list[float], float]:
+        """Return the share of each unit, and that of all else."""
+        owners, rest = torch.tensor(one.owners, dtype=torch.int64), 0.0
+        if self.asked.way == "maxsim":
+            if not len(document.task["vectors"]):
+                return [0.0] * len(one.spans), 0.0
+            found = self._match(query, document)
+            values = found.values / (len(found.values) if self._mean else 1)
+            owners = owners[torch.from_numpy(document.task["kept"]).long()[found.places]]
+        elif self.linear is not None and query.tokens is not None and document.tokens is not None:
+            tokens = len(document.tokens)
+            whole = Units(((0, len(query.tokens)),), (0,))
+            left = self.linear.side(torch.from_numpy(query.tokens), whole)
+            right = self.linear.side(torch.from_numpy(document.tokens), divide(tokens))
+            made = self.linear.shares(left, right)
+            values, rest = torch.cat(list(made.blocks()))[0], made.dropped + made.bias
+        else:
+            raise RuntimeError("token vectors that were asked for are missing: this is a bug")
+        size = len(one.spans)
+        owners = torch.where(owners < 0, size, owners)
+        *shares, others = values.new_zeros(size + 1).index_add(0, owners, values).tolist()
+        return shares, others + rest
+
+
+async def evidence(
+    asked: Highlight,
+    inputs: Sequence[Input],
+    works: Sequence[Work],
+    linear: Linear | None,
+    width: int,
+    read: Read,
+    worker: Worker,
+    deadline: float,
+    most: int,
+    check_tokens: CheckTokens,
+) -> Evidence:
+    """Return the course of a request for evidence.
+
+    Args:
+        linear: the pooling as a sum over tokens; None where it is none.
+        width: of a token's vector.
+        read: makes works of inputs, told which of the request's inputs they come from.
+        most: sequences of a request.
+        check_tokens: refuses too many tokens of a request; told what holds them.
+
+    Raises:
+        Refused: it takes more than a request may.
+    """
+    before = 0 if asked.way == "rerank" else 1
+    passages = [
+        passage(one.text or "" if before else one.pair or "", work, asked.unit)
+        for one, work in zip(inputs[before:], works[before:], strict=True)
+    ]
+    summed = _summed(asked, linear)
+    counts = [
+        (0 if summed or len(one.spans) < 2 else len(one.spans))
+        + (DRAWS + 1 if _controlled(asked, one) else 0)
+        for one in passages
+    ]
+    count = len(works) + sum(counts)
+    characters = sum(
+        times * (one.stop - one.start) for times, one in zip(counts, passages, strict=True)
+    )
+    for size, limit, what in (
+        (count, most, "sequences"),
+        (characters, MOST_CHARACTERS, "characters"),
+    ):
+        if size > limit:
+            detail = MANY.format(count=size, what=what, limit=limit)
+            raise Refused("batch_too_large", detail=detail, limit=limit)
+    lengths = [len(work) for work in works[before:]]
+    more = sum(times * length for times, length in zip(counts, lengths, strict=True))
+    check_tokens(sum(map(len, works)) + more, TAKES)
+    lacking, at = list[Input](), list[int]()
+    for place, one in enumerate(passages):
+        for units in _left_out(asked, one, summed):
+            lacking.append(_lacking(asked, inputs, place, one.without(units)))
+            at.append(place + before)
+    copies = await read(lacking, at) if lacking else []
+    last = [
+        work for work, one in zip(works[before:], passages, strict=True) if _controlled(asked, one)
+    ]
+    held = COPY_BYTES * sum(counts) + TOKEN_BYTES * more + CHARACTER_BYTES * characters
+    held += sum(
+        head.bytes(len(work))
+        for work in (*works, *copies, *last)
+        for head in work.outputs.task_heads
+    )
+    pooling = works[0].outputs.pooling
+    if pooling is not None:
+        held += 4 * pooling.size(width) * count
+    if summed and asked.way == "pooled":
+        held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
+        for work in works:
+            work.outputs = replace(work.outputs, tokens=True)
+    return Evidence(
+        works, passages, [*copies, *last], held, asked, inputs, linear, read, worker, deadline
+    )
+
+
+def _summed(asked: Highlight, linear: Linear | None) -> bool:
+    """Tell whether scores are sums over tokens."""
+    return asked.way == "maxsim" or (asked.way == "pooled" and linear is not None)
+
+
+def _controlled(asked: Highlight, one: Passage) -> bool:
+    """Tell whether a document has controls: they are asked for, and something is left."""
+    return asked.control and len(one.spans) > asked.top
+
+
+def _left_out(asked: Highlight, one: Passage, summed: bool) -> Iterator[Sequence[int]]:
+    """Yield the units that each text of the first step lacks."""
+    size = len(one.spans)
+    if not summed and size > 1:
+        yield from ([unit] for unit in range(size))
+    if _controlled(asked, one):
+        yield from one.draws(asked.top)
+
+
+def _lacking(asked: Highlight, inputs: Sequence[Input], place: int, text: str) -> Input:
+    """Return the input of a document's text that lacks units."""
+    return Input(inputs[place].text, text) if asked.way == "rerank" else Input(text)
+
+
+def _pooled(result: Result) -> Floats:
+    if result.pooled is None:
+        raise RuntimeError("a vector that was asked for is missing: this is a bug")
+    return result.pooled.astype(np.float64)
+
+
+def _cosine(left: Floats, right: Floats) -> float:
+    """Return the cosine of two vectors, float64; 0 where one has no length."""
+    length = np.linalg.norm(left) * np.linalg.norm(right)
+    return float(left @ right / length) if length else 0.0

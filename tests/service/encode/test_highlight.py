@@ -1,0 +1,292 @@
+"""What carries a document's score, held to brute force and to the routes for scores alone."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from service.encode.evidence import DRAWS, Passage
+from service.engine.weights import BUNDLED, locate
+from tests.late_interaction import pylate
+from tests.served import Listen, Outer, Served, serve
+from tests.task_heads import checkpoint
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+QUERY = "When does the train leave?"
+TEXT = "The station is old. The train leaves at noon. 犬が来た。Bring 😀 a coat.\r\n\r\nIt rains"
+SENTENCES = ["The station is old.", "The train leaves at noon.", "犬が来た。", "Bring 😀 a coat."]
+SENTENCES += ["It rains"]
+CLOSE = 1e-6
+SHORT = "The station is old. The train leaves at noon. 犬が来た。"
+UNITS = ("sentence", "word", "token")
+
+
+async def ask(http: httpx.AsyncClient, *documents: Any, status: int = 200, **body: Any) -> Any:
+    """What POST /v1/highlight answers."""
+    asked = {"query": QUERY, "documents": documents, **body}
+    answer = await http.post("/v1/highlight", json=asked)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def one(http: httpx.AsyncClient, text: str = TEXT, **body: Any) -> Any:
+    """What it answers of one document."""
+    (told,) = (await ask(http, text, **body))["results"]
+    return told
+
+
+async def cosine(http: httpx.AsyncClient, text: str) -> float:
+    """What POST /v1/similarity answers."""
+    body = {"left": QUERY, "right": [text], "form": "score"}
+    score: float = (await http.post("/v1/similarity", json=body)).json()["right"][0]["score"]
+    return score
+
+
+async def maxsim(http: httpx.AsyncClient, text: str) -> float:
+    """What POST /v1/maxsim answers."""
+    body = {"query": QUERY, "documents": [text]}
+    score: float = (await http.post("/v1/maxsim", json=body)).json()["results"][0]["score"]
+    return score
+
+
+async def ranked(http: httpx.AsyncClient, text: str) -> float:
+    """What POST /v1/rerank answers."""
+    body = {"query": QUERY, "documents": [text]}
+    answer = await http.post("/v1/rerank", json=body)
+    score: float = answer.json()["results"][0]["relevance_score"]
+    return score
+
+
+def units(text: str, told: Any) -> Passage:
+    """The units of an answer that shows all of them."""
+    spans = sorted(tuple(unit["characters"]) for unit in told["highlights"])
+    return Passage(text, 0, len(text), spans, spans, [])
+
+
+async def hold_to(
+    score: Any, http: httpx.AsyncClient, unit: str, text: str = TEXT, atol: float = 0
+) -> None:
+    """Hold controls to the scores of the texts that lack units."""
+    every = await one(http, text, unit=unit, top=1000)
+    told = await one(http, text, unit=unit, top=2)
+    whole = units(text, every)
+    kept = [whole.spans.index(tuple(unit["characters"])) for unit in told["highlights"]]
+    drawn = [await score(http, whole.without(draw)) for draw in whole.draws(2)]
+
+    assert every["without"] is None and every["control"] is None
+    assert told["highlights"] == every["highlights"][:2]
+    assert len(drawn) == DRAWS
+    lost = await score(http, whole.without(kept))
+    found = [told["score"], told["without"], *told["control"].values()]
+    expected = [await score(http, text), lost, np.mean(drawn), np.std(drawn)]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+async def test_shares_are_those_of_the_tokens_and_add_up(
+    client: httpx.AsyncClient, unit: str
+) -> None:
+    """Each by brute force over POST /v1/encode's token vectors, in float64."""
+    told = await one(client, unit=unit, top=1000)
+    body = {"inputs": [QUERY, TEXT], "tokens": True}
+    query, document = (await client.post("/v1/encode", json=body)).json()["data"]
+    rows, columns = (
+        np.array(side["token_vectors"]) / len(side["tokens"]) for side in (query, document)
+    )
+    lengths = np.linalg.norm(rows.sum(0)) * np.linalg.norm(columns.sum(0))
+    shares = columns @ rows.sum(0) / lengths
+
+    for unit_told in told["highlights"]:
+        start, end = unit_told["characters"]
+        own = [i for i, (a, b) in enumerate(document["offsets"]) if start <= a < b <= end]
+        assert unit_told["text"] == TEXT[start:end]
+        assert unit_told["share"] == pytest.approx(shares[own].sum(), abs=CLOSE)
+    added = sum(unit_told["share"] for unit_told in told["highlights"]) + told["rest"]
+    assert added == pytest.approx(told["score"], abs=CLOSE)
+    order = [unit_told["share"] for unit_told in told["highlights"]]
+    assert order == sorted(order, reverse=True) and told["method"] == "sum"
+
+
+async def test_sentences_have_their_characters_and_numbers(client: httpx.AsyncClient) -> None:
+    """Behind an emoji, in Chinese characters and over CRLF."""
+    told = sorted((await one(client, top=9))["highlights"], key=lambda unit: unit["units"])
+    assert [unit["text"] for unit in told] == SENTENCES
+    assert [unit["units"] for unit in told] == [[place, place + 1] for place in range(5)]
+
+
+async def test_what_is_not_shown_is_in_the_rest(client: httpx.AsyncClient) -> None:
+    """With the special tokens."""
+    few, every = await one(client, top=2), await one(client, top=5)
+    hidden = sum(unit["share"] for unit in every["highlights"][2:])
+    assert few["rest"] == pytest.approx(every["rest"] + hidden, abs=1e-12)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+async def test_controls_are_scores_of_the_shortened_texts(
+    client: httpx.AsyncClient, unit: str
+) -> None:
+    """To the bit."""
+    await hold_to(cosine, client, unit)
+
+
+async def test_an_answer_has_the_same_bits_among_others(client: httpx.AsyncClient) -> None:
+    """Which come best first."""
+    others = ["A coat.", {"text": TEXT}, "The train left. It was full. All slept. Rain fell."]
+    told = (await ask(client, *others))["results"]
+    alone = await one(client)
+    (among,) = [result for result in told if result["index"] == 1]
+    assert {**among, "index": 0} == alone
+    assert [result["score"] for result in told] == sorted((r["score"] for r in told), reverse=True)
+
+
+async def test_a_document_of_too_few_units_has_no_control(client: httpx.AsyncClient) -> None:
+    """Nor one for which none is asked."""
+    for text, top in (("One", 1), (TEXT, 5)):
+        told = await one(client, text, top=top)
+        assert (told["without"], told["control"]) == (None, None)
+    told = await one(client, control=False)
+    assert (told["without"], told["control"]) == (None, None)
+
+
+async def test_a_blank_document_has_no_unit(client: httpx.AsyncClient) -> None:
+    """Its special tokens make the score."""
+    told = await one(client, " \r\n ", prune=0.5)
+    assert (told["highlights"], told["pruned"]) == ([], "")
+    assert told["rest"] == pytest.approx(told["score"], abs=CLOSE)
+
+
+async def test_a_pruned_text_keeps_the_strongest_units_that_fit(client: httpx.AsyncClient) -> None:
+    """In the document's order; one at least, and all of them at 1."""
+    strongest = (await one(client, top=1))["highlights"][0]["text"]
+    assert (await one(client, prune=0))["pruned"] == strongest == SENTENCES[1]
+    assert (await one(client, prune=1))["pruned"] == TEXT
+    half = (await one(client, prune=0.6))["pruned"]
+    assert SENTENCES[1] in half and len(half) <= 0.6 * len(TEXT)
+    places = [TEXT.index(part) for part in SENTENCES if part in half]
+    assert len(places) > 1 and places == sorted(places)
+
+
+async def test_what_was_cut_is_no_part_of_the_document(client: httpx.AsyncClient) -> None:
+    """And is refused where nothing is to be cut."""
+    long = TEXT + " It rains and rains." * 200
+    told = await one(client, long, truncate="right", top=1000, control=False)
+    assert told["truncated"]
+    shown = max(unit["characters"][1] for unit in told["highlights"])
+    assert shown < len(long) and told["length"] > 256
+    assert "documents" in str(await ask(client, "a", long, status=422))
+
+
+async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.AsyncClient) -> None:
+    """By its tokens, and by its characters where they hold no token."""
+    long = ["The train leaves at noon. " * 35] * 64
+    refused = await ask(client, *long, status=413)
+    assert refused["code"] == "too_many_tokens"
+    padded = ["a. " + " " * 9000 + "It rains."] * 64
+    assert (await ask(client, *padded, status=422, top=1))["code"] == "batch_too_large"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def late(
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Served]:
+    """A model of many vectors."""
+    made = pylate(tmp_path_factory.mktemp("late"))
+    async with serve(made.folder, "late", listen, outer) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def reranker(
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Served]:
+    """A cross-encoder."""
+    folder = tmp_path_factory.mktemp("reranker")
+    checkpoint(folder, "ForSequenceClassification", num_labels=1)
+    async with serve(folder, "reranker", listen, outer) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def first(
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Served]:
+    """The bundled model, pooled by its first token."""
+    folder = tmp_path_factory.mktemp("first") / "model"
+    shutil.copytree(locate(BUNDLED).folder, folder)
+    how = {"word_embedding_dimension": 384, "pooling_mode_cls_token": True}
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
+    async with serve(folder, "first", listen, outer) as served:
+        yield served
+
+
+@pytest.mark.parametrize("unit", UNITS)
+async def test_a_pooling_that_is_no_sum_leaves_out_units(first: Served, unit: str) -> None:
+    """One at a time; a document of one unit has the whole score in it."""
+    told = await one(first.http, SHORT, unit=unit, top=1000)
+    whole = units(SHORT, told)
+    assert (told["method"], told["rest"]) == ("occlusion", None)
+    for shown in told["highlights"]:
+        place = whole.spans.index(tuple(shown["characters"]))
+        worth = told["score"] - await cosine(first.http, whole.without([place]))
+        assert shown["share"] == worth
+    await hold_to(cosine, first.http, unit, SHORT)
+    alone = await one(first.http, "One")
+    assert alone["highlights"][0]["share"] == alone["score"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sparse(
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Served]:
+    """A model of sparse vectors alone."""
+    folder = tmp_path_factory.mktemp("sparse")
+    checkpoint(folder, "ForMaskedLM")
+    async with serve(folder, "sparse", listen, outer) as served:
+        yield served
+
+
+async def test_a_model_of_sparse_vectors_alone_has_none(sparse: Served) -> None:
+    """And says what it has."""
+    assert (await ask(sparse.http, TEXT, status=404))["code"] == "task_not_found"
+
+
+async def test_late_interaction_shares_its_matches(late: Served) -> None:
+    """Which add up with those of special tokens; controls are POST /v1/maxsim's scores."""
+    short = "All is well. A dog ate."
+    told = await one(late.http, short, top=2)
+    body = {"query": QUERY, "documents": [short]}
+    matched = (await late.http.post("/v1/maxsim", json=body)).json()["results"][0]
+    by = {0: 0.0, 1: 0.0, None: 0.0}
+    for _, token, value in matched["matches"]:
+        start, end = matched["offsets"][token]
+        by[None if start == end else int(start >= len("All is well. "))] += value
+    shares = {unit["units"][0]: unit["share"] for unit in told["highlights"]}
+    assert told["method"] == "maxsim" and told["score"] == matched["score"]
+    assert [shares[0], shares[1], told["rest"]] == pytest.approx([by[0], by[1], by[None]], abs=1e-5)
+    few = await one(late.http, short, top=1)
+    left = short[:12] if few["highlights"][0]["units"] == [1, 2] else short[13:]
+    assert few["without"] == await maxsim(late.http, left)
+
+
+async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) -> None:
+    """Each share is the score less POST /v1/rerank's of the text without the sentence."""
+    told = await one(reranker.http, SHORT, top=9)
+    whole = units(SHORT, told)
+    score = await ranked(reranker.http, SHORT)
+    assert (told["method"], told["rest"]) == ("occlusion", None)
+    for unit in told["highlights"]:
+        without = whole.without([unit["units"][0]])
+        worth = score - await ranked(reranker.http, without)
+        assert unit["share"] == pytest.approx(worth, abs=CLOSE)
+    await hold_to(ranked, reranker.http, "sentence", SHORT)
+    body = {"query": QUERY, "documents": [SHORT], "prompt_name": "query"}
+    assert (await reranker.http.post("/v1/highlight", json=body)).json()["code"] == (
+        "prompt_not_found"
+    )
