@@ -3,9 +3,10 @@
 import { ask, Refused, useKey } from "./api.js";
 import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
 import { Head } from "./head.js";
-import { ORDERS, Overview } from "./overview.js";
+import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { ofEncoding, ofPair, ofScore, open } from "./session.js";
+import * as address from "./address.js";
 import * as alike from "./alike.js";
 import * as dominance from "./dominance.js";
 import * as exports from "./exports.js";
@@ -18,23 +19,7 @@ const EXAMPLES = [
   ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
 ];
 
-// What the page shows, kept in the address behind the # so that it can be sent to a colleague.
-// Opening such an address fills the boxes; nothing is sent before the reader presses Show.
-const MOST_HEADS = 4; // open at once
-
-const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to" };
-const CHOICES = {
-  level: ["token", "word"],
-  specials: ["keep", "drop", "renormalize"],
-  weight: ["probability", "value_norm"],
-  direction: ["to", "by"],
-};
-
-const PAIR = /^pair (\d+) (\d+)$/;
-/** Tells whether an order is one that is asked of the service; its name stands in the address. */
-const found = (order) => order === "worth" || order === "score" || PAIR.test(order);
-
-const shown = { ...readAddress(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
+const shown = { ...address.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
 const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
 const overview = new Overview(at("overview"), ordered, toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
@@ -72,13 +57,13 @@ async function introduce() {
 /** Asks for what the form holds, or an example, and draws it; `kept` in the address. */
 async function show(given = { text: at("text").value, other: at("other").value, together: together().value }, kept = true) {
   const turn = ++asked;
-  if (Object.keys(given).some((name) => given[name] !== shown[name])) shown.order = found(shown.order) ? "place" : shown.order; // found of other texts
+  if (Object.keys(given).some((name) => given[name] !== shown[name])) shown.order = address.found(shown.order) ? "place" : shown.order; // found of other texts
   Object.assign(shown, given);
   useKey(at("key").value);
   if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
   if (!text) return say("Enter a text first.", true);
-  if (kept) writeAddress(shown);
+  if (kept) address.write(shown);
   say("Loading\u2026");
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
@@ -93,7 +78,7 @@ async function show(given = { text: at("text").value, other: at("other").value, 
   });
   try {
     await shown.drawn;
-    if (turn === asked && found(shown.order)) await find(shown.order);
+    if (turn === asked && address.found(shown.order)) await find(shown.order);
   } catch (error) {
     if (turn === asked) {
       forget();
@@ -133,7 +118,7 @@ function draw() {
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
   const worth = make("button", { type: "button", onclick: ({ target }) => waiting(target, () => find("worth")) }, "What each head is worth");
-  overview.order = found(shown.order) ? "place" : shown.order;
+  overview.order = address.found(shown.order) ? "place" : shown.order;
   overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), worth]);
   name(session);
   pipeline.show(session);
@@ -191,7 +176,7 @@ function details() {
 function looks() {
   const set = (field) => (value) => {
     shown.view[field] = value;
-    writeAddress(shown);
+    address.write(shown);
     for (const head of shown.open) head.load(shown.view);
   };
   const { direction, weight, specials, level } = shown.view;
@@ -213,8 +198,8 @@ function close(name) {
 function toggle(name, beside = false, always = false) {
   const open = shown.heads.includes(name) && !always;
   if (open) shown.heads = shown.heads.filter((other) => other !== name);
-  else shown.heads = beside ? [...shown.heads, name].slice(-MOST_HEADS) : [name];
-  writeAddress(shown);
+  else shown.heads = beside ? [...shown.heads, name].slice(-address.MOST_HEADS) : [name];
+  address.write(shown);
   overview.choose(shown.heads);
   details();
 }
@@ -244,7 +229,7 @@ async function rank(asking, title) {
 /** Keeps the order of the heads in the address. */
 function ordered(order) {
   shown.order = order === "worth" ? shown.found : order;
-  writeAddress(shown);
+  address.write(shown);
 }
 
 /** Tells next to a button what it waits for, and how long it has: it is one request, whose answer comes whole. */
@@ -267,7 +252,7 @@ async function waiting(button, act) {
 
 /** Orders the heads by what is asked of the service: what each is worth, adds to the score, or to a pair of words. */
 async function find(order) {
-  const turn = asked, [, ...pair] = PAIR.exec(order)?.map(Number) ?? [];
+  const turn = asked, [, ...pair] = address.PAIR.exec(order)?.map(Number) ?? [];
   if (order !== "worth") await shown.likened;
   if (turn !== asked) return null;
   const { session, alike: likeness } = shown, about = pair.length ? alike.paired(likeness, pair) : {};
@@ -303,25 +288,6 @@ function fill({ text, other, together }) {
   document.querySelector(`input[name=together][value=${together}]`).checked = true;
 }
 
-function readAddress() {
-  const fields = new URLSearchParams(location.hash.slice(1));
-  const view = { ...VIEW };
-  for (const name of Object.keys(VIEW)) if (CHOICES[name].includes(fields.get(name))) view[name] = fields.get(name);
-  const order = fields.get("order") ?? "place";
-  const heads = [...new Set((fields.get("heads") ?? "").match(/L\d+H\d+/g))].slice(0, MOST_HEADS);
-  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: fields.get("together") === "pair" ? "pair" : "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
-}
-
-function writeAddress({ text, other, together, heads, view, order }) {
-  const fields = new URLSearchParams({ text });
-  if (other) fields.set("other", other);
-  if (other && together === "pair") fields.set("together", together);
-  if (heads.length) fields.set("heads", heads.join(","));
-  for (const [name, value] of Object.entries(view)) if (value !== VIEW[name]) fields.set(name, value);
-  if (order !== "place") fields.set("order", order);
-  history.replaceState(null, "", `#${fields}`);
-}
-
 at("ask").onsubmit = (event) => {
   event.preventDefault();
   show();
@@ -349,7 +315,7 @@ function follow() {
 
 // A shared address that is pasted into an open page, a step back from it, or one that is emptied.
 addEventListener("hashchange", () => {
-  const held = readAddress();
+  const held = address.read();
   if (!held.text && location.hash) return; // a place on the page
   asked++;
   Object.assign(shown, held);
