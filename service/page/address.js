@@ -1,17 +1,20 @@
 // What the page shows, kept in the address behind the # so that it can be sent to a colleague.
 // Opening such an address fills the boxes; nothing is sent before the reader presses Show.
 
+import { CHOICES as EVIDENCE } from "./evidence.js";
 import { ORDERS } from "./overview.js";
 
 export const MOST_HEADS = 4; // open at once
 
-const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to" };
+const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to", unit: "sentence", top: "3", prune: "0.3" };
 const CHOICES = {
   level: ["token", "word"],
   specials: ["keep", "drop", "renormalize"],
   weight: ["probability", "value_norm"],
   direction: ["to", "by"],
+  ...EVIDENCE,
 };
+const TOGETHER = ["compare", "pair", "evidence"];
 
 export const PAIR = /^pair (\d+) (\d+)$/;
 /** Tells whether an order is one that is asked of the service; its name stands in the address. */
@@ -24,14 +27,14 @@ export function read() {
   for (const name of Object.keys(VIEW)) if (CHOICES[name].includes(fields.get(name))) view[name] = fields.get(name);
   const order = fields.get("order") ?? "place";
   const heads = [...new Set((fields.get("heads") ?? "").match(/L\d+H\d+/g))].slice(0, MOST_HEADS);
-  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: fields.get("together") === "pair" ? "pair" : "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
+  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: TOGETHER.find((name) => name === fields.get("together")) ?? "compare", heads, view, order: Object.hasOwn(ORDERS, order) || found(order) ? order : "place" };
 }
 
 /** Keeps what is shown in the address. */
 export function write({ text, other, together, heads, view, order }) {
   const fields = new URLSearchParams({ text });
   if (other) fields.set("other", other);
-  if (other && together === "pair") fields.set("together", together);
+  if (other && together !== "compare") fields.set("together", together);
   if (heads.length) fields.set("heads", heads.join(","));
   for (const [name, value] of Object.entries(view)) if (value !== VIEW[name]) fields.set(name, value);
   if (order !== "place") fields.set("order", order);

@@ -10,8 +10,7 @@ export function draw(section, taken, say) {
   const first = () => taken().heads.find((head) => head.map);
   const pictured = (kind, head) => figure(kind, head, { ...head.words(), model: at("model").textContent });
   const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
-  const command = make("pre"), box = scrolled("The curl command", command);
-  box.hidden = true;
+  const [box, copyCurl] = commands(say);
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
     ...["matrix", "lines"].flatMap((kind) => [
@@ -20,11 +19,18 @@ export function draw(section, taken, say) {
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
     button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
-    button("Copy curl", needs(async (head) => {
-      command.textContent = curl("v1/encode", head.map.request);
-      box.hidden = false;
-      say((await copied(command.textContent)) ? "Copied the curl command to the clipboard." : "The curl command is below the buttons.");
-    }))), box);
+    button("Copy curl", needs((head) => copyCurl("v1/encode", head.map.request)))), box);
+}
+
+/** Makes a box for a curl command, hidden until there is one, and the function that copies one and shows it there. */
+export function commands(say) {
+  const command = make("pre"), box = scrolled("The curl command", command);
+  box.hidden = true;
+  return [box, async (path, body) => {
+    command.textContent = curl(path, body);
+    box.hidden = false;
+    say((await copied(command.textContent)) ? "Copied the curl command to the clipboard." : "The curl command is below the buttons.");
+  }];
 }
 
 function save(blob, name) {

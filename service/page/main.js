@@ -9,14 +9,16 @@ import { ofEncoding, ofPair, ofScore, open } from "./session.js";
 import * as address from "./address.js";
 import * as alike from "./alike.js";
 import * as dominance from "./dominance.js";
+import * as evidence from "./evidence.js";
 import * as exports from "./exports.js";
 import * as texts from "./texts.js";
 
-// The second is drawn at first sight
+// The second is drawn at first sight; each is compared, if it has two texts, but for the last
 const EXAMPLES = [
   ["All is well", ""],
   ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
   ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
+  evidence.EXAMPLE,
 ];
 
 const shown = { ...address.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
@@ -63,8 +65,11 @@ async function show(given = { text: at("text").value, other: at("other").value, 
   if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
   if (!text) return say("Enter a text first.", true);
+  if (shown.together === "evidence" && !other) return say("Enter a document first.", true);
   if (kept) address.write(shown);
   say("Loading\u2026");
+  if (shown.together === "evidence") return mark(turn);
+  at("evidence").replaceChildren();
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   at("alike").hidden ||= !shown.compared;
@@ -86,6 +91,35 @@ async function show(given = { text: at("text").value, other: at("other").value, 
     }
   }
   if (turn === asked) at("overview").ariaBusy = "false";
+}
+
+/** Marks in the document what carries its score for the query. */
+async function mark(turn) {
+  const { text, other, view } = shown, section = at("evidence"), began = performance.now();
+  forget();
+  at("alike").hidden = true;
+  section.ariaBusy = "true";
+  try {
+    const found = await evidence.find(text, other, view);
+    if (turn !== asked) return;
+    evidence.draw(section, found, view, remark, say);
+    say(`${found.answer.usage.tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
+  } catch (error) {
+    if (turn !== asked) return;
+    evidence.clear(section, view, remark);
+    say("");
+    failed(error, section);
+  }
+  section.ariaBusy = "false";
+  at("views").hidden = false;
+}
+
+/** Marks it anew, after a choice. */
+function remark(name, value) {
+  shown.view[name] = value;
+  address.write(shown);
+  say("Loading\u2026");
+  mark(++asked);
 }
 
 /** Says why two texts are alike, whether the heads come or not. */
@@ -286,16 +320,27 @@ function fill({ text, other, together }) {
   at("text").value = text;
   at("other").value = other;
   document.querySelector(`input[name=together][value=${together}]`).checked = true;
+  label();
+}
+
+/** Calls the texts what they are to each other. */
+function label() {
+  const evidence = together().value === "evidence";
+  document.querySelector("label[for=text]").textContent = evidence ? "Query" : "Text";
+  document.querySelector("label[for=other]").textContent = evidence ? "Document" : "Other text";
+  at("other").rows = evidence ? 8 : 2;
 }
 
 at("ask").onsubmit = (event) => {
   event.preventDefault();
   show();
 };
-for (const [text, other] of EXAMPLES) {
-  const show = () => (fill({ text, other, together: "compare" }), at("ask").requestSubmit());
+for (const radio of document.getElementsByName("together")) radio.onchange = label;
+for (const example of EXAMPLES) {
+  const [text, other] = example, together = example === evidence.EXAMPLE ? "evidence" : "compare";
+  const show = () => (fill({ text, other, together }), at("ask").requestSubmit());
   const swapped = other && ` / ${other.split(" ").at(-1)}`; // the source texts' pairs differ in their last word
-  at("examples").append(make("button", { type: "button", onclick: show }, text + swapped));
+  at("examples").append(make("button", { type: "button", onclick: show }, together === "evidence" ? text : text + swapped));
 }
 document.querySelector("button[type=submit]").disabled = false;
 onTheme(() => shown.session && draw());

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ COMPARED = """const alike = document.getElementById("alike");
     return alike.hidden || alike.ariaBusy !== "true";"""
 # WebDriver's names of keys that write nothing
 KEYS = {"tab": "\ue004", "enter": "\ue007", "right": "\ue014", "down": "\ue015"}
+# Deque's rules of accessibility
+AXE = next(
+    Path(file.locate())
+    for file in files("axe-playwright-python") or []
+    if file.name == "axe.min.js"
+)
+# What reaches beyond the window, or holds more than it shows, but for boxes that scroll
+WIDE = """
+const edge = document.documentElement.clientWidth + 1;
+const wide = (one) => one.getBoundingClientRect().right > edge
+  || (one.clientWidth && one.scrollWidth > one.clientWidth + 1);
+return [document.documentElement, ...document.querySelectorAll("body *")]
+  .filter((one) => !one.closest(".scroll, [role=grid]") && wide(one)).map((one) => one.outerHTML);
+"""
 
 
 class Page:

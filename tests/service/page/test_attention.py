@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from importlib.metadata import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +22,17 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
 from tests.seams import altered
-from tests.service.page.browser import KEYS, NEEDED, SHOWN, Page, ask, fresh, labelled
+from tests.service.page.browser import (
+    AXE,
+    KEYS,
+    NEEDED,
+    SHOWN,
+    WIDE,
+    Page,
+    ask,
+    fresh,
+    labelled,
+)
 from tests.task_heads import checkpoint
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
@@ -31,11 +40,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 DOG = "A dog ate the food because it was hungry"
 FORM = "[aria-label='Head L5H11']"
 SETTLED = f"return document.querySelector(`{FORM}`).ariaBusy === 'false'"
-AXE = next(
-    Path(file.locate())
-    for file in files("axe-playwright-python") or []
-    if file.name == "axe.min.js"
-)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -685,16 +689,6 @@ async def everything(browser: Page, address: str) -> None:
     )
     await browser.wait("return document.querySelector('#pipeline table')")
     await browser.wait("return document.querySelector('#dominance table')")
-
-
-# What reaches beyond the window, or holds more than it shows, but for boxes that scroll
-WIDE = """
-const edge = document.documentElement.clientWidth + 1;
-const wide = (one) => one.getBoundingClientRect().right > edge
-  || (one.clientWidth && one.scrollWidth > one.clientWidth + 1);
-return [document.documentElement, ...document.querySelectorAll("body *")]
-  .filter((one) => !one.closest(".scroll, [role=grid]") && wide(one)).map((one) => one.outerHTML);
-"""
 
 
 @pytest.mark.prove
