@@ -20,8 +20,10 @@ from headlight_client.answers import (
 )
 from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
+from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
 from headlight_client.inputs import (
     ComparisonOptions,
+    HighlightOptions,
     Input,
     LabelOptions,
     Options,
@@ -40,11 +42,16 @@ __all__ = [
     "Client",
     "Compared",
     "ComparisonOptions",
+    "Control",
     "Dominance",
     "Edges",
     "Encoded",
+    "Evidence",
     "Fit",
     "HeadlightError",
+    "Highlight",
+    "HighlightOptions",
+    "Highlighted",
     "Input",
     "Item",
     "Judged",

@@ -2,7 +2,8 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, rerank, classify, space, check_space, check_vectors, info, ask
+              maxsim, similarity, highlight, rerank, classify, space, check_space, check_vectors,
+              info, ask
 """
 
 import asyncio
@@ -23,9 +24,11 @@ import httpx
 
 from headlight_client.answers import Compared, Encoded, Kind, Scored, read
 from headlight_client.errors import NoAnswer, RequestRefused, pause
+from headlight_client.evidence import Highlighted, highlighted
 from headlight_client.formats import Array, dumps, loads
 from headlight_client.inputs import (
     ComparisonOptions,
+    HighlightOptions,
     Input,
     LabelOptions,
     Limits,
@@ -228,6 +231,27 @@ class AsyncClient:
         until = None if deadline is None else time.monotonic() + deadline
         request = comparison(left, right, options)
         return await self._answer(Compared, "/v1/similarity", request, until)
+
+    async def highlight(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[HighlightOptions],
+    ) -> Highlighted:
+        """Find what in documents carries their scores for a query, in one request.
+
+        Args:
+            deadline: seconds for the call; default: patience_seconds.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: documents that are no list, or an unknown option.
+        """
+        _check(documents, options, HighlightOptions, "documents")
+        asked = {"query": query, "documents": [*documents]}
+        return highlighted(await self.ask("/v1/highlight", {**options, **asked}, deadline=deadline))
 
     async def space(self, texts: Sequence[str] = TEXTS) -> Space:
         """Return the space of the service's vectors, with canaries to check it by later.

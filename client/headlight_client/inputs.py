@@ -48,6 +48,18 @@ class ScoreOptions(TypedDict, total=False):
     prompt_name: str | Mapping[str, str]
 
 
+class HighlightOptions(TypedDict, total=False):
+    """Options of evidence; the names and defaults of POST /v1/highlight."""
+
+    model: str
+    unit: Literal["sentence", "word", "token"]
+    top: int
+    prune: float
+    control: bool
+    prompt_name: str | Mapping[str, str]
+    truncate: Literal["refuse", "right", "left"]
+
+
 class RankOptions(TypedDict, total=False):
     """Options of ranks; the names and defaults of POST /v1/rerank."""
 

@@ -72,6 +72,7 @@ class Client:
     encode = _waiting(AsyncClient.encode)
     maxsim = _waiting(AsyncClient.maxsim)
     similarity = _waiting(AsyncClient.similarity)
+    highlight = _waiting(AsyncClient.highlight)
     space = _waiting(AsyncClient.space)
     check_space = _waiting(AsyncClient.check_space)
     check_vectors = _waiting(AsyncClient.check_vectors)

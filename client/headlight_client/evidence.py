@@ -1,0 +1,105 @@
+"""JSON answers of POST /v1/highlight -> typed values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from headlight_client.answers import ORIGIN, Answer, Usage
+from headlight_client.errors import NoAnswer
+
+TOLD = ("index", "score", "method", "rest", "without", "truncated", "length")
+
+
+class Highlight(NamedTuple):
+    """A sentence, a word or a token of a document.
+
+    Args:
+        characters: where it stands in the document, [start, end).
+        share: what it adds to the score, or what the score loses without it; see `method`.
+        units: its number among the document's sentences or words, or those of its tokens.
+    """
+
+    characters: tuple[int, int]
+    text: str
+    share: float
+    units: tuple[int, int]
+
+
+class Control(NamedTuple):
+    """The scores of the document without as many random units: their mean and deviation."""
+
+    without_random: float
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What carries one document's score.
+
+    Args:
+        index: its place among the documents.
+        method: what tells shares; of "sum" and "maxsim" they sum with `rest` to the score.
+        highlights: strongest first.
+        rest: None of the method "occlusion".
+        without: the score without the highlights; None without control, or with nothing left.
+        control: None where `without` is.
+        pruned: the shortened document, where `prune` was given.
+        length: tokens before truncation.
+    """
+
+    index: int
+    score: float
+    method: Literal["sum", "maxsim", "occlusion"]
+    highlights: Sequence[Highlight]
+    rest: float | None
+    without: float | None
+    control: Control | None
+    pruned: str | None
+    truncated: bool
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Highlighted(Answer):
+    """The evidence of some documents, best first.
+
+    Args:
+        space: of the documents' vectors, where scores are cosines.
+    """
+
+    results: Sequence[Evidence]
+    space: str | None = None
+
+
+def highlighted(told: Any) -> Highlighted:
+    """Read an answer of POST /v1/highlight.
+
+    Raises:
+        NoAnswer: it is none.
+    """
+    try:
+        results = [_evidence(one) for one in told["results"]]
+        made = {name: told[name] for name in ORIGIN}
+        usage = Usage(**told["usage"])
+        return Highlighted(**made, usage=usage, results=results, space=told.get("space"))
+    except (LookupError, TypeError, ValueError) as error:
+        raise NoAnswer("the answer is not in Headlight's format") from error
+
+
+def _evidence(told: Any) -> Evidence:
+    highlights = [
+        Highlight(_pair(one["characters"]), one["text"], one["share"], _pair(one["units"]))
+        for one in told["highlights"]
+    ]
+    control = told["control"]
+    read = {
+        "highlights": highlights,
+        "control": None if control is None else Control(**control),
+        "pruned": told.get("pruned"),
+    }
+    return Evidence(**{name: told[name] for name in TOLD}, **read)
+
+
+def _pair(told: Any) -> tuple[int, int]:
+    first, second = told
+    return first, second
