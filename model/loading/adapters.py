@@ -97,6 +97,22 @@ def read_adapter(
     return Adapter.over(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
 
 
+def held(folder: Path, config: EncoderConfig, family: Family) -> int:
+    """Count the numbers that an encoder holds of an adapter, zeros in rows of others among them.
+
+    Raises:
+        CheckpointError: as `read_adapter`, but a pooler counts for nothing.
+    """
+    with _opened(folder) as (rank, _, tensors):
+        plain, linears = _find(tensors, config, family, rank, heads=False)
+        sizes = [
+            rank * (_inputs(config, place) + _outputs(config, place))
+            for module in _modules(plain)
+            for place in {part.place for part in linears[module]}
+        ]
+    return sum(sizes)
+
+
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[int, float, dict[str, Stored]]]:
     """Yield an adapter's rank, what B A is multiplied by, and its tensors.

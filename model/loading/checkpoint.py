@@ -21,7 +21,7 @@ from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
 from model.loading import gliner, linears, rerankers, sentence_transformers, vectors
-from model.loading.adapters import read_adapter
+from model.loading.adapters import held, read_adapter
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, GLINER, TOKENIZER, find_weights
@@ -189,6 +189,18 @@ def load(
         prompts=prompts,
         task_heads=heads,
     )
+
+
+def held_of_adapters(folder: Path, adapters: Mapping[str, Path]) -> int:
+    """Count the numbers that adapters add to what a checkpoint folder's encoder holds.
+
+    Raises:
+        CheckpointError: one is broken, or asks for what is not computed.
+    """
+    if not adapters:
+        return 0
+    config, family = read_config(read_raw(folder))
+    return sum(held(own, config, family) for own in adapters.values())
 
 
 def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> Model:

@@ -44,9 +44,9 @@ class Identity:
     weights: str
     numerics: str
 
-    def adapted(self, name: str, digest: str) -> "Identity":
+    def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
         """Return that of the model with an adapter, of which `digest` tells all."""
-        return replace(self, model=f"{self.model}:{name}", weights=digest)
+        return replace(self, model=f"{self.model}:{name}", weights=digest, numerics=numerics)
 
     def preamble(self, dtype: str) -> dict[str, str]:
         """Return what every answer says of it."""

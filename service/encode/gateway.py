@@ -63,7 +63,7 @@ class Gateway:
     """Answers requests for encodings, whichever API they come through.
 
     Args:
-        identity: what every answer says about the model without an adapter.
+        identities: what every answer says about the model with each adapter; None: with none.
         adapters: the model's.
         endings: by how requests say that they end.
         spaces: of the vectors that are answered.
@@ -71,7 +71,7 @@ class Gateway:
 
     def __init__(
         self,
-        identity: Identity,
+        identities: Mapping[str | None, Identity],
         config: EncoderConfig,
         planner: Planner,
         admission: Admission,
@@ -81,10 +81,7 @@ class Gateway:
         spaces: Spaces,
         adapters: Mapping[str, Adapter],
     ) -> None:
-        self._config, self._adapters = config, adapters
-        self._identities: dict[str | None, Identity] = {None: identity}
-        for name, adapter in adapters.items():
-            self._identities[name] = identity.adapted(name, adapter.digest)
+        self._config, self._adapters, self._identities = config, adapters, identities
         self._planner, self._admission, self._metrics = planner, admission, metrics
         self.endings, self.spaces = endings, spaces
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
@@ -126,8 +123,8 @@ class Gateway:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = await ending.finish(request, plan, outcome, deadline)
-        identity = self._identities[self._planner.names.adapter(request.model)]
-        preamble, space = identity.preamble(request.dtype), self.spaces.of(request)
+        preamble = self._identities[plan.adapter].preamble(request.dtype)
+        space = self.spaces.of(request, plan.adapter)
         if space is not None:
             preamble["space"] = space
         usage = _usage(plan, price, timing)

@@ -67,6 +67,7 @@ class Plan:
         units: of a comparison that shows what they add or are worth, those of each.
         spans: those that get a vector of their own, by sequence.
         course: how the works follow from each other, where they do.
+        adapter: that every work has.
     """
 
     works: Sequence[Work]
@@ -76,6 +77,7 @@ class Plan:
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
     course: Course | Occlusion | Evidence | None = None
+    adapter: str | None = None
 
     @property
     def held(self) -> int:
@@ -184,7 +186,7 @@ class Planner:
             course = await self._evidence(request, works, outputs, wanted, deadline, record)
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
-        plan = Plan(works, tokens, alone, units, spans, wanted, course)
+        plan = Plan(works, tokens, alone, units, spans, wanted, course, adapter)
         record.sequences, record.tokens = len(works), tokens
         if course:
             record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))

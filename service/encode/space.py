@@ -66,10 +66,13 @@ class Spaces:
         adapter = self._planner.names.adapter(request.model)
         return self._of(request.pooled, self._planner.prompt(request.prompt_name), adapter)
 
-    def of(self, request: Request) -> str | None:
+    def of(self, request: Request, adapter: str | None) -> str | None:
         """Name the space of the vectors that a request is answered, or that make its scores.
 
         None where there are none; of a query and documents, the documents'.
+
+        Args:
+            adapter: that the request names, as its plan says.
 
         Raises:
             Refused: as `parts`.
@@ -79,7 +82,6 @@ class Spaces:
             return None
         if not (request.pooled or request.tokens or request.layers):
             return None
-        adapter = self._planner.names.adapter(request.model)
         prompt = self._planner.prompt(request.prompt_name)
         found: str = self._name(request.pooled, prompt, adapter)
         return found

@@ -95,7 +95,11 @@ class Lanes:
     @property
     def arithmetic(self) -> str:
         """Return the name of what computes; see numerics.py."""
-        return self.model.encoder.arithmetic + ("+alone" if self.alone else "")
+        return self.arithmetic_of(None)
+
+    def arithmetic_of(self, adapter: str | None) -> str:
+        """Return the same with an adapter, or with none."""
+        return self._encoder(adapter).arithmetic + ("+alone" if self.alone else "")
 
     async def call(self, lane: int, function: Callable[[], T]) -> T:
         """Call a function in a lane's thread."""

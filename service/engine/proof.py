@@ -10,8 +10,8 @@ health.py holds later canaries against it.
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 
 import torch
@@ -58,6 +58,7 @@ class Proof:
         golden: the canary's token vectors, (tokens, width).
         numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
             it ends in -varying: then the bits follow from the batch too.
+        adapted: the same with each adapter, by its name: it runs in Python, and has products more.
         speed: tokens per second on all cores.
         small: tokens of a batch that takes as long whatever it holds.
         budget: tokens per batch.
@@ -73,6 +74,7 @@ class Proof:
     small: int
     budget: int
     certificate: Certificate | None = None
+    adapted: Mapping[str, str] = field(default_factory=dict)
 
     def right(self, result: Result) -> bool:
         """Tell whether a canary came out as at the start: bit for bit, where bits are promised."""
@@ -115,7 +117,15 @@ def prove(
     accelerate(lanes.model)
     certificate = check_exact(lanes.model, source, dtype, texts, held)
     proof = _steady(lanes, source, device, dtype, batch_tokens, required)
-    return replace(proof, certificate=certificate)
+    adapted = {name: _adapted(lanes, proof, device, name) for name in lanes.model.adapters}
+    return replace(proof, certificate=certificate, adapted=adapted)
+
+
+def _adapted(lanes: Lanes, proof: Proof, device: torch.device, name: str) -> str:
+    """Name the arithmetic of an adapter's answers."""
+    golden = _with_adapter(lanes, proof, name).golden
+    own = numerics.name(device, proof.dtype, lanes.arithmetic_of(name), golden)
+    return own if proof.fixed else f"{own}-varying"
 
 
 def _steady(

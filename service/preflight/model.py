@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model.errors import CheckpointError
-from model.loading.checkpoint import Model
+from model.loading.checkpoint import Model, held_of_adapters
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
@@ -111,13 +111,14 @@ def examine(settings: Settings) -> Node:
 
 
 def _made(settings: Settings, source: Source) -> int:
-    """Count the bytes that are made of the weights beyond their own: DeBERTa's distances."""
+    """Count the bytes held beyond the weights' own: DeBERTa's distances, and adapters."""
     try:
         config = loading.sizes(source)
+        added = held_of_adapters(source.folder, source.adapters)
     except CheckpointError:  # which another check tells of
         return 0
     number = HALF if settings.dtype in ("bfloat16", "float16") else SINGLE
-    return number * config.own_layers * config.relative.held(config.width)
+    return number * (added + config.own_layers * config.relative.held(config.width))
 
 
 def _size(source: Source) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from service.commands.options import of_settings
+from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import find
 from service.replica import Replica
@@ -121,6 +122,25 @@ async def test_an_answer_names_its_adapter_and_its_own_weights(served: Adapted) 
         assert told["weights"] == answer.headers["x-headlight-weights"]
         seen.add((told["weights"], told["space"]))
     assert len({weights for weights, _ in seen}) == len({space for _, space in seen}) == 3
+
+
+async def test_an_adapters_numerics_are_of_its_own_products(served: Adapted) -> None:
+    """Their digest is that of its canary alone; in Python, where the model's may be compiled."""
+    proof, device = served.replica.proof, torch.device("cpu")
+    told = {}
+    for name, model in NAMES.items():
+        work = replace(proof.canary, adapter=name)
+        (result,) = await served.replica.lanes.launch(0, [work], 1)
+        assert isinstance(result, Result)
+        kernels = served.replica.lanes.model.encoder.kernels.name
+        native = "+native" if name is None and served.replica.lanes.model.encoder.native else ""
+        own = numerics.name(device, torch.float32, kernels + native, result.tokens)
+        answer = await served.post("/v1/encode", inputs=[given(IDS[0])], model=model)
+        told[name] = answer["numerics"]
+        assert told[name] == own
+        shown = await served.post("/v1/explain", text="dog", layer=0, model=model)
+        assert shown["numerics"] == own
+    assert len(set(told.values())) == 3
 
 
 async def test_every_list_of_models_has_the_adapters(served: Adapted) -> None:

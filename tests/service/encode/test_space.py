@@ -78,7 +78,7 @@ def spaces(folder: Path, dtype: str = "float32", max_tokens: int | None = None) 
 
 def name(folder: Path, request: Request = ASKED, **more: Any) -> str:
     """The name of a request's space."""
-    found = spaces(folder, **more).of(request)
+    found = spaces(folder, **more).of(request, None)
     assert found is not None and NAME.fullmatch(found)
     return found
 

@@ -23,7 +23,8 @@ from service.preflight.machine import mib
 from service.preflight.model import Node
 from service.settings import MIB, Settings
 from tests.model.few import few
-from tests.model.loading.test_families import CPU, theirs
+from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
+from tests.model.loading.test_families import CPU, saved, theirs
 
 with warnings.catch_warnings():  # Ray's import warns of Ray's own age
     warnings.simplefilter("ignore")
@@ -152,6 +153,33 @@ def test_memory_counts_what_is_made_of_a_debertas_distances(
     made = sum(table.nbytes for table in tables)
     files = (tmp_path / "model.safetensors").stat().st_size
     assert made == number * sum(table.numel() for table in tables) > 8 * MIB
+    assert f"at least {mib(model.REPLICA_BYTES + files + made)} of memory" in str(said)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize("family", ["bert", "albert", "gemma3_text"])
+def test_memory_counts_what_adapters_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, dtype: Any, number: int
+) -> None:
+    """Each matrix as it is multiplied by, once for layers that share it."""
+    monkeypatch.setattr("tests.model.loading.test_adapters.RANK", 4096)
+    reference, own = theirs(family), {name: tmp_path / name for name in (LEFT, RIGHT)}
+    saved(reference, tmp_path)
+    for seed, folder in enumerate(own.values()):
+        adapter(reference, folder, family, seed)
+    monkeypatch.setattr(model, "free_memory", lambda: 0)
+    named = tuple(f"{name}={folder}" for name, folder in own.items())
+    settings = Settings(model=str(tmp_path), dtype=dtype, adapter=named)
+
+    (said,) = model.memory(settings, weights.locate(str(tmp_path), named))
+
+    plain = checkpoint.load(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN)
+    read = checkpoint.with_adapters(plain, tmp_path, own).adapters.values()
+    terms = [term for one in read for term in one.terms.values()]
+    matrices = [linear.weight() for term in terms for linear in (term.narrow, term.widen)]
+    made = sum(matrix.nbytes for matrix in matrices)
+    files = (tmp_path / "model.safetensors").stat().st_size
+    assert made == number * sum(matrix.numel() for matrix in matrices) > 8 * MIB
     assert f"at least {mib(model.REPLICA_BYTES + files + made)} of memory" in str(said)
 
 
