@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -151,10 +150,12 @@ class Replica:
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED, ", ".join(adapters))
         logger.info("started", extra={"weights": model.digest})
-        identities: dict[str | None, Identity] = {None: self.identity}
+        self.identities: dict[str | None, Identity] = {None: self.identity}
         for name, one in model.adapters.items():
-            identities[name] = self.identity.adapted(name, one.digest, self.proof.adapted[name])
-        self.gateway = self._gateway(identities)
+            self.identities[name] = self.identity.adapted(
+                name, one.digest, self.proof.adapted[name]
+            )
+        self.gateway = self._gateway()
         self.lessons = Lessons(
             self.identity.preamble("float32"),
             self.reader,
@@ -162,7 +163,9 @@ class Replica:
             settings.max_answer_json_bytes,
             plain=self.dtype != "int8",
             truncate=settings.truncate or "refuse",
-            adapted={name: one.preamble("float32") for name, one in identities.items() if name},
+            adapted={
+                name: one.preamble("float32") for name, one in self.identities.items() if name
+            },
         )
         self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
@@ -181,7 +184,7 @@ class Replica:
         batcher = self.batcher
         return Shadow(self.settings, self.name, lambda: batcher.waiting_requests > 0, self.metrics)
 
-    def _gateway(self, identities: Mapping[str | None, Identity]) -> Gateway:
+    def _gateway(self) -> Gateway:
         settings, model = self.settings, self.lanes.model
         worker, config = self.admission.endings, model.config
         endings: dict[type, Ending] = {
@@ -197,7 +200,7 @@ class Replica:
         self.spaces = Spaces(
             model, planner, self.dtype, self.reader.max_tokens, CLOSE[getattr(torch, self.dtype)]
         )
-        return Gateway(identities, config, *known, endings, self.spaces, model.adapters)
+        return Gateway(self.identities, config, *known, endings, self.spaces, model.adapters)
 
     def share(self) -> None:
         """Share among the keys valid now; a name that stays keeps what it has and has had."""
