@@ -8,7 +8,7 @@ import asyncio
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from service.encode.shown import Shown
 from service.engine.fair.rotation import Lock
-from service.engine.work import Result
+
+if TYPE_CHECKING:  # the chart is rendered where there is no torch
+    from service.engine.work import Result
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
@@ -100,7 +102,7 @@ class Encoded:
     preamble: Mapping[str, Any]
     items: Iterable[Item]
     usage: Mapping[str, Any]
-    results: Sequence[Result] = ()
+    results: "Sequence[Result]" = ()
 
     @property
     def small(self) -> bool:
