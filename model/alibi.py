@@ -25,7 +25,7 @@ def slopes(heads: int) -> list[float]:
 
 
 class Slopes:
-    """What distance takes from the scores of each head, whatever a text says.
+    """What distance takes from the scores of each head, the same in all texts.
 
     Args:
         slopes: (heads,) float32.

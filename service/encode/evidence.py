@@ -16,9 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from model.maps.units import Units, divide
 from model.pooling import Pooling
@@ -29,7 +27,7 @@ from service.encode.interventions import CheckTokens, Heads, Outcome, Submit
 from service.encode.request import Highlight, Input
 from service.encode.shown import numbers
 from service.encode.worker import Steps, Worker
-from service.engine.work import Result, Work
+from service.engine.work import Result, Work, cosine
 from service.refusals import Refused
 
 DRAWS = 8  # of random units, for each document
@@ -42,7 +40,6 @@ MANY += "limit is {limit:,}"
 
 Span = tuple[int, int]
 Read = Callable[[Sequence[Input], Sequence[int]], Awaitable[list[Work]]]
-Floats = NDArray[np.float64]
 
 
 def linear_of(pooling: Pooling) -> Linear | None:
@@ -277,7 +274,7 @@ class Evidence:
                 score = self._match(query, document).score if len(vectors) else 0.0
                 return Score(score, score)
             case "pooled":
-                score = _cosine(_pooled(query), _pooled(document))
+                score = cosine(query.vector, document.vector)
                 return Score(score, score)
 
     def _match(self, query: Result, document: Result) -> Any:
@@ -411,15 +408,3 @@ def _left_out(asked: Highlight, one: Passage, summed: bool) -> Iterator[Sequence
 def _lacking(asked: Highlight, inputs: Sequence[Input], place: int, text: str) -> Input:
     """Return the input of a document's text that lacks units."""
     return Input(inputs[place].text, text) if asked.way == "rerank" else Input(text)
-
-
-def _pooled(result: Result) -> Floats:
-    if result.pooled is None:
-        raise RuntimeError("a vector that was asked for is missing: this is a bug")
-    return result.pooled.astype(np.float64)
-
-
-def _cosine(left: Floats, right: Floats) -> float:
-    """Return the cosine of two vectors, float64; 0 where one has no length."""
-    length = np.linalg.norm(left) * np.linalg.norm(right)
-    return float(left @ right / length) if length else 0.0

@@ -21,7 +21,7 @@ from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
 from service.encode.request import Likeness, Part, Request
 from service.encode.swept import by_head, changed
 from service.encode.worker import Steps, Worker
-from service.engine.work import Result
+from service.engine.work import Result, cosine
 from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
@@ -159,22 +159,22 @@ def _with(item: Item, sweep: Mapping[str, Any]) -> Item:
 
 def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
     """Return scores alone, in one step."""
-    left = _pooled(results[0])
-    scores = [{"score": _cosine(left, _pooled(result))} for result in results[1:]]
+    left = results[0].vector
+    scores = [{"score": cosine(left, result.vector)} for result in results[1:]]
     yield
     return [_item(plan, index, told) for index, told in enumerate([{}, *scores])]
 
 
 def _occluded(request: Request, plan: Plan, outcome: Outcome) -> Steps[list[Item]]:
     """Score, and tell what each unit is worth, one text on the right a step."""
-    left, *rights = [_pooled(result) for result in outcome.inputs]
-    left_copies, *copies = [[_pooled(copy) for copy in own] for own in outcome.copies]
+    left, *rights = [result.vector for result in outcome.inputs]
+    left_copies, *copies = [[copy.vector for copy in own] for own in outcome.copies]
     items, kind = [_item(plan, 0, _axes(plan.units[0]))], request.dtype
     for index, (right, own) in enumerate(zip(rights, copies, strict=True), 1):
-        score = _cosine(left, right)
+        score = cosine(left, right)
         worth = {
-            "left_worth": [score - _cosine(copy, right) for copy in left_copies],
-            "right_worth": [score - _cosine(left, copy) for copy in own],
+            "left_worth": [score - cosine(copy, right) for copy in left_copies],
+            "right_worth": [score - cosine(left, copy) for copy in own],
         }
         facts = {**_axes(plan.units[index]), "score": score, "method": "occlusion"}
         arrays = {name: np.array(each, kind) for name, each in worth.items()}
@@ -190,7 +190,7 @@ def _explained(
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     cells = 0  # since the last pause
     left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
-    pooled = _pooled(results[0])
+    pooled = results[0].vector
     for index in range(1, len(results)):
         shares = linear.shares(left, _side(linear, plan, results, index))
         table = Table(request, plan.units[0], plan.units[index])
@@ -203,7 +203,7 @@ def _explained(
         arrays, unlisted = table.arrays()
         facts = {
             **_axes(plan.units[index]),
-            "score": _cosine(pooled, _pooled(results[index])),
+            "score": cosine(pooled, results[index].vector),
             "rest": shares.dropped + shares.bias + unlisted,
         }
         if linear.bias is not None:
@@ -253,18 +253,6 @@ def _side_of(linear: Linear, plan: Plan, result: Result, index: int) -> Side:
     if tokens is None:
         raise RuntimeError("token vectors that were asked for are missing: this is a bug")
     return linear.side(torch.from_numpy(tokens), plan.units[index])
-
-
-def _pooled(result: Result) -> Array:
-    if result.pooled is None:
-        raise RuntimeError("a vector that was asked for is missing: this is a bug")
-    return result.pooled.astype(np.float64)
-
-
-def _cosine(left: Array, right: Array) -> float:
-    """Return the cosine of two vectors, float64; 0 where one has no length."""
-    length = np.linalg.norm(left) * np.linalg.norm(right)
-    return float(left @ right / length) if length else 0.0
 
 
 def _item(

@@ -6,8 +6,8 @@
 No client waits for any of it. What fails is not sent again, and a failure is followed by a pause,
 so that a shadow that is gone costs little. A text is in no log and in no error.
 
-The share is exact, not drawn: of the first n texts at most share * n are taken, whatever becomes
-of them. Which texts of a request these are is drawn from a fixed seed.
+The share is exact, not drawn: of the first n texts at most share * n are taken; one that is
+dropped or fails is not made up for. Which texts of a request these are is drawn from a fixed seed.
 """
 
 import asyncio

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from model import packing
@@ -144,3 +145,16 @@ class Result:
     parts: Array | None = None
     task: dict[str, Array] = field(default_factory=dict)
     kept: dict[int, packing.Entry] = field(default_factory=dict)
+
+    @property
+    def vector(self) -> Array:
+        """Return the pooled vector, which was asked for, as float64."""
+        if self.pooled is None:
+            raise RuntimeError("a vector that was asked for is missing: this is a bug")
+        return self.pooled.astype(np.float64)
+
+
+def cosine(left: Array, right: Array) -> float:
+    """Return the cosine of two vectors, float64; 0 where one has no length."""
+    length = np.linalg.norm(left) * np.linalg.norm(right)
+    return float(left @ right / length) if length else 0.0
