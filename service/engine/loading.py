@@ -22,6 +22,7 @@ LOST = (
     "the layers run in Python, which is slower under load: the compiled forward pass is missing;"
     " docs/deploy.md says how to build it"
 )
+UNTAKEN = "the layers run in Python: the compiled forward pass does not compute this model's"
 
 
 def sizes(source: Source) -> EncoderConfig:
@@ -102,6 +103,8 @@ def accelerate(model: Model) -> None:
             raise library.Missing("its bits differ from the loop's")
         encoder.statistics = _statistics(encoder)
         encoder.native = native
+    except NotImplementedError as error:
+        logger.info(UNTAKEN, extra={"reason": str(error)})
     except (library.Missing, RuntimeError) as error:
         logger.warning(LOST, extra={"reason": str(error)})
     finally:

@@ -138,14 +138,15 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
 async def test_scores_by_content_and_distance_are_left_to_the_loop(
     small: Model, built: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator has none; the line says so, and statistics are walked too."""
+    """The operator has none; the line says so, not that one is missing; statistics are walked."""
     monkeypatch.setattr(small.encoder.layers[0].attention, "distances", object())
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         accelerate(small)
 
     (line,) = caplog.records
-    assert vars(line)["reason"] == "it has no scores by content and distance"
+    assert (line.getMessage(), line.levelname) == (loading.UNTAKEN, "INFO")
+    assert vars(line)["reason"] == "it adds nothing to scores by distance"
     assert (small.encoder.native, small.encoder.statistics) == (None, None)
 
 
