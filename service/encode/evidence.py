@@ -368,15 +368,7 @@ async def evidence(
     last = [
         work for work, one in zip(works[before:], passages, strict=True) if _controlled(asked, one)
     ]
-    held = COPY_BYTES * sum(counts) + TOKEN_BYTES * more + CHARACTER_BYTES * characters
-    held += sum(
-        head.bytes(len(work))
-        for work in (*works, *copies, *last)
-        for head in work.outputs.task_heads
-    )
-    pooling = works[0].outputs.pooling
-    if pooling is not None:
-        held += 4 * pooling.size(width) * count
+    held = _held([*works, *copies, *last], sum(counts), more, characters, width)
     if summed and asked.way == "pooled":
         held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
         for work in works:
@@ -384,6 +376,19 @@ async def evidence(
     return Evidence(
         works, passages, [*copies, *last], held, asked, inputs, linear, read, worker, deadline
     )
+
+
+def _held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
+    """Count the bytes that are kept of all works.
+
+    Args:
+        copies, tokens, characters: of the texts that lack units.
+        width: of a token's vector.
+    """
+    held = COPY_BYTES * copies + TOKEN_BYTES * tokens + CHARACTER_BYTES * characters
+    held += sum(head.bytes(len(work)) for work in works for head in work.outputs.task_heads)
+    pooling = works[0].outputs.pooling
+    return held + (4 * pooling.size(width) * len(works) if pooling else 0)
 
 
 def _summed(asked: Highlight, linear: Linear | None) -> bool:
