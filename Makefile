@@ -41,8 +41,8 @@ $(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: check ## format, lint, types and every test but the long drills
-	$(BIN)/pytest tests/cluster tests/ray -m "ray and not prove"
+test: style ## format, lint, types and every test but the long drills, three at a time
+	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 check: style ## format, lint, types and the tests that start no Ray, two at a time
 	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile

@@ -29,6 +29,8 @@ import uvicorn
 from hypothesis import settings as hypothesis
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from model import int8
 from service.edge.door import Door
@@ -50,9 +52,10 @@ hypothesis.load_profile("same")
 
 PATIENCE_SECONDS = 30.0
 NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
+ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
-RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]  # as the Makefile has
+RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]
 
 
 class Connected(httpx.AsyncClient):
@@ -106,6 +109,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if stray := [item.nodeid for item in with_ray if item.path.parent not in RAY_FOLDERS]:
         raise pytest.UsageError(f"tests that start Ray, outside of their folders: {stray}")
     items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
+
+
+class ByFile(LoadFileScheduling):
+    """A file's tests go to one process, and to the same one all files whose tests start Ray."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(super()._split_scope(nodeid))
+        return "ray" if ROOT / file.parent in RAY_FOLDERS else str(file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Spread tests over the processes that xdist was told to start."""
+    return ByFile(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

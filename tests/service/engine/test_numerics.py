@@ -73,7 +73,6 @@ VALUES = {
     "AVX2": False,
     "COMPATIBLE,STRICT": False,
     "avx2,strict": False,
-    "": False,
 }
 
 
