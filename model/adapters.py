@@ -1,6 +1,7 @@
 """LoRA: what adapters add to an encoder's linears, for all rows of a batch or for some of them.
 
     y = x W^T + b + (x A^T) B^T    A of (rank, inputs), B of (outputs, rank), already scaled
+    y = E[i] + A[i] B              of a table E: A of (rows, rank), B of (rank, width)
 
 W is never changed, so any number of adapters share it, and rows of several stand in one batch: each
 adapter's products take its own rows alone. Source: Hu et al. 2021, "LoRA", section 4.1.
@@ -10,18 +11,23 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
 from model.config import Activation
-from model.encoder import Encoder, Layer
+from model.encoder import Embeddings, Encoder, Layer, LookUp
 from model.kernels import ACTIVATIONS, Linear, NormedLinear
 from model.packing import Packed, filled
 
 # a layer of its own, counted from 0, and a linear of it: project, output, up or down
 Place = tuple[int, str]
+TableName = Literal["word", "type"]
+TABLES: tuple[TableName, ...] = ("word", "type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +114,68 @@ class Adapted:
         return y
 
 
+@dataclass(frozen=True, slots=True)
+class TableTerm:
+    """What an adapter adds to the rows of one table.
+
+    Args:
+        narrow: A, (rows, rank).
+        widen: B transposed times the adapter's scale, without bias.
+    """
+
+    narrow: Tensor
+    widen: Linear
+
+    def add(self, ids: Tensor, y: Tensor) -> Tensor:
+        """Return y + A[ids] B, (ids, width)."""
+        return self.widen.add(F.embedding(ids, self.narrow), y)
+
+
+class AdaptedTable:
+    """A table to whose rows adapters add, each in its own rows of a batch.
+
+    Args:
+        terms: as of Adapted.
+    """
+
+    def __init__(self, base: LookUp, terms: Sequence[tuple[Rows | None, TableTerm]]) -> None:
+        self._base, self._terms = base, terms
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        y = self._base(ids)
+        for rows, term in self._terms:
+            if rows is None:
+                return term.add(ids, y)
+            y[rows.own] = term.add(ids[rows.index], y[rows.index])[: rows.count]
+        return y
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
     """An adapter over a loaded encoder.
 
     Args:
         digest: `sha256:` and 12 hex digits over the model's digest and the adapter's files.
-        terms: what it adds, by place.
+        terms: what it adds to linears, by place.
+        tables: what it adds to tables, by name.
         encoder: the model's with it in all rows; its linears' weights are W + B A.
-        products: numbers in A and B, once for each layer that runs them.
+        products: numbers in A and B that rows are multiplied by, once for each layer that does it.
     """
 
     digest: str
     terms: Mapping[Place, Term]
+    tables: Mapping[TableName, TableTerm]
     encoder: Encoder
     products: int
 
     @classmethod
-    def over(cls, encoder: Encoder, digest: str, terms: Mapping[Place, Term]) -> "Adapter":
+    def over(
+        cls,
+        encoder: Encoder,
+        digest: str,
+        terms: Mapping[Place, Term],
+        tables: Mapping[TableName, TableTerm] = MappingProxyType({}),
+    ) -> "Adapter":
         """Return an adapter of these terms over an encoder."""
         repeats = encoder.config.layers // encoder.config.own_layers
         sizes = [
@@ -133,8 +183,10 @@ class Adapter:
             for term in terms.values()
             for linear in (term.narrow, term.widen)
         ]
+        products = repeats * sum(sizes) + sum(t.widen.weight().numel() for t in tables.values())
         view = _changed(encoder, lambda place: [(None, terms[place])] if place in terms else [])
-        return cls(digest, terms, view, repeats * sum(sizes))
+        view.embeddings = _looked_up(encoder, {name: [(None, t)] for name, t in tables.items()})
+        return cls(digest, terms, tables, view, products)
 
 
 def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> Encoder:
@@ -149,10 +201,28 @@ def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> E
             rows = packed.rows(place)
             numbers[adapter] += range(rows.start, rows.stop)
     parts = [(adapter, _rows(own, encoder.device)) for adapter, own in numbers.items()]
-    return _changed(
+    changed = _changed(
         encoder,
         lambda place: [(rows, one.terms[place]) for one, rows in parts if place in one.terms],
     )
+    tables = {
+        name: [(rows, one.tables[name]) for one, rows in parts if name in one.tables]
+        for name in TABLES
+    }
+    changed.embeddings = _looked_up(encoder, tables)
+    return changed
+
+
+def _looked_up(
+    encoder: Encoder, terms: Mapping[TableName, Sequence[tuple[Rows | None, TableTerm]]]
+) -> Embeddings:
+    """Return embeddings that share all but the look-ups that terms are added to."""
+    changed = copy.copy(encoder.embeddings)
+    if own := terms.get("word"):
+        changed.of_word = AdaptedTable(changed.of_word, own)
+    if changed.of_type is not None and (own := terms.get("type")):
+        changed.of_type = AdaptedTable(changed.of_type, own)
+    return changed
 
 
 def _rows(numbers: list[int], device: torch.device) -> Rows:

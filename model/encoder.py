@@ -6,6 +6,7 @@ Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -65,6 +66,12 @@ class Blend:
         return total
 
 
+class LookUp(Protocol):
+    """Rows of a table by their numbers, (ids,) -> (ids, width), in memory of their own."""
+
+    def __call__(self, ids: Tensor) -> Tensor: ...
+
+
 class Embeddings:
     """LayerNorm(word + segment + position), then a projection where the tables are narrower.
 
@@ -78,6 +85,8 @@ class Embeddings:
         types: (types, embedding width).
         norm: weight and bias of the LayerNorm.
         project: to the model's width.
+
+    `of_word` and `of_type` give the rows of their tables, and may add to them.
     """
 
     def __init__(
@@ -93,20 +102,26 @@ class Embeddings:
     ) -> None:
         self.word, self.position, self.offset, self.types = word, position, offset, types
         self.norm, self.eps, self.project = norm, eps, project
+        self.of_word: LookUp = partial(_rows_of, word)
+        self.of_type: LookUp | None = None if types is None else partial(_rows_of, types)
 
     def __call__(self, packed: Packed) -> Tensor:
         """Return the rows that enter the first layer, (rows, width)."""
-        x = F.embedding(packed.token_ids, self.word)
+        x = self.of_word(packed.token_ids)
         for rows, vectors in packed.embeddings:
             x[rows] = vectors.to(x)
         # transformers adds in this order; float addition is not associative
-        if self.types is not None:
-            x = x.add_(F.embedding(packed.types, self.types))
+        if self.of_type is not None:
+            x = x.add_(self.of_type(packed.types))
         if self.position is not None:
             x = x.add_(F.embedding(packed.positions + self.offset, self.position))
         if self.norm is not None:
             x = normalise(x, self.norm, self.eps)
         return x if self.project is None else self.project(x)
+
+
+def _rows_of(table: Tensor, ids: Tensor) -> Tensor:
+    return F.embedding(ids, table)
 
 
 class Layer:

@@ -84,17 +84,41 @@ def read_adapter(
         CheckpointError: a file is missing or broken, or asks for what is not computed.
     """
     with _opened(folder) as (rank, scale, tensors):
-        plain, linears = _find(tensors, encoder.config, family, rank, heads)
-        by_place = _matrices(plain, linears, encoder.config, rank, scale)
-    linear, terms = encoder.kernels.linear, {}
-    for place, pairs in by_place.items():
-        a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
-        both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
-        terms[place] = Term(*(linear(one, None) for one in both))
+        terms = read_terms(tensors, encoder, family, rank, scale, dtype, heads)
     total = hashlib.sha256(digest.encode())
     for name in (WEIGHTS, CONFIG):
         total.update(hashlib.sha256((folder / name).read_bytes()).digest())
     return Adapter.over(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
+
+
+def read_terms(
+    tensors: Mapping[str, Stored],
+    encoder: Encoder,
+    family: Family,
+    rank: int,
+    scale: float,
+    dtype: torch.dtype,
+    heads: bool,
+    file: str = WEIGHTS,
+) -> dict[Place, Term]:
+    """Read what an adapter's tensors add to linears.
+
+    Args:
+        tensors: by PEFT's names.
+        scale: what B A is multiplied by.
+        dtype, heads: as of `read_adapter`.
+        file: that they are in.
+
+    Raises:
+        CheckpointError: a tensor is missing, extra, misshapen or not finite.
+    """
+    plain, linears = _find(tensors, encoder.config, family, rank, heads, file)
+    linear, terms = encoder.kernels.linear, {}
+    for place, pairs in _matrices(plain, linears, encoder.config, rank, scale).items():
+        a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
+        both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
+        terms[place] = Term(*(linear(one, None) for one in both))
+    return terms
 
 
 def held(folder: Path, config: EncoderConfig, family: Family) -> int:
@@ -151,7 +175,12 @@ def _read_config(folder: Path) -> tuple[int, float]:
 
 
 def _find(
-    tensors: Mapping[str, Stored], config: EncoderConfig, family: Family, rank: int, heads: bool
+    tensors: Mapping[str, Stored],
+    config: EncoderConfig,
+    family: Family,
+    rank: int,
+    heads: bool,
+    file: str = WEIGHTS,
 ) -> tuple[dict[str, Stored], dict[str, list[Part]]]:
     """Return an adapter's tensors, and the linears of its family, by their names in a checkpoint.
 
@@ -173,9 +202,9 @@ def _find(
         narrow, widen = (module + matrix for matrix in MATRICES)
         wanted[narrow] = (rank, _inputs(config, part.place))
         wanted[widen] = (part.rows * part.chunk[1], rank)
-    check(plain, wanted, WEIGHTS)
+    check(plain, wanted, file)
     if not wanted:
-        raise CheckpointError(f"{WEIGHTS} adds to no linear of a layer")
+        raise CheckpointError(f"{file} adds to no linear of a layer")
     return plain, linears
 
 

@@ -20,7 +20,7 @@ from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
-from model.loading import gliner, linears, rerankers, sentence_transformers, vectors
+from model.loading import gliner, linears, rerankers, sentence_transformers, tasks, vectors
 from model.loading.adapters import held, read_adapter
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
@@ -64,7 +64,9 @@ class Model:
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
         prompts: what goes before a text, by name.
         task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
-        adapters: what requests may have added to its linears, by name.
+        adapters: what requests may have added to its linears, by name; first those of its own
+            tasks.
+        instructions: what goes before a text, by the adapter that it is read with.
     """
 
     config: EncoderConfig
@@ -79,6 +81,7 @@ class Model:
     prompts: Prompts = field(default_factory=Prompts)
     task_heads: tuple[TaskHead, ...] = ()
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    instructions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -127,6 +130,7 @@ def load(
     check_modules(folder)
     raw = _read_raw(folder)
     config, family = read_config(raw)
+    stack = tasks.read_stack(raw)
     said = read_rules(folder, config.family, raw)
     if gliner.found(folder):
         family, said = gliner.of_encoder(family), gliner.marked(folder, said)
@@ -144,7 +148,8 @@ def load(
     linear_files = linears.find_linears(folder)
     if linear_files and not read_modules(folder):
         pooling = linears.POOLING
-    with open_tensors({path.name: path for path in files}, numbers=numbers) as tensors:
+    with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
+        tensors = tasks.bare(stack, stored)
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels, blend)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
@@ -197,27 +202,36 @@ def held_of_adapters(folder: Path, adapters: Mapping[str, Path]) -> int:
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    if not adapters:
+    raw = _read_raw(folder)
+    folders = {**tasks.find_folders(raw, folder), **adapters}
+    if not folders:
         return 0
-    config, family = read_config(read_raw(folder))
-    return sum(held(own, config, family) for own in adapters.values())
+    config, family = read_config(raw)
+    return sum(held(own, config, family) for own in folders.values())
 
 
 def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> Model:
-    """Return a model of a checkpoint folder with adapters of other folders, by name.
+    """Return a model of a checkpoint folder with its own adapters, and those of other folders.
+
+    Args:
+        adapters: their folders, by name.
 
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    if not adapters:
+    raw = _read_raw(folder)
+    stack, folders = tasks.read_stack(raw), tasks.find_folders(raw, folder)
+    if twice := adapters.keys() & {*folders, *(stack.tasks if stack else ())}:
+        raise CheckpointError(f"adapter {min(twice)}: the checkpoint has a task of that name")
+    folders |= adapters
+    if not stack and not folders:
         return model
-    family = read_config(_read_raw(folder))[1]
+    family = read_config(raw)[1]
     dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
-    read = {
-        name: read_adapter(own, model.encoder, family, model.digest, dtype, heads)
-        for name, own in adapters.items()
-    }
-    return replace(model, adapters=read)
+    known = model.encoder, family, model.digest, dtype, heads
+    read = tasks.read_adapters(stack, home(folder), *known) if stack else {}
+    read |= {name: read_adapter(own, *known) for name, own in folders.items()}
+    return replace(model, adapters=read, instructions=stack.instructions if stack else {})
 
 
 def preset(

@@ -170,16 +170,21 @@ def gte(config: Config) -> EncoderConfig:
 
 
 def jina(config: Config) -> EncoderConfig:
-    """Read Jina Embeddings v3: BERT with rotary positions."""
-    only(config, position_embedding_type="rotary", lora_adaptations=None)
+    """Read Jina Embeddings v3, in the hub's spelling (rotary_emb_base) or transformers'.
+
+    It is BERT with rotary positions; of its adapters see tasks.py.
+    """
+    hub = "rotary_emb_base" in config and config.get("rope_parameters") is None
+    only(config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None}))
     sizes = read_sizes(config)
+    rope = _jina_hub_rope(config) if hub else _rope(config, THETA_OF_JINA)
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
         positions="rotary",
         types=config["type_vocab_size"],
         activation=read_activation(config, "hidden_act"),
-        ropes=(_rope(config, THETA_OF_JINA),) * sizes["layers"],
+        ropes=(rope,) * sizes["layers"],
     )
 
 
@@ -244,6 +249,23 @@ def _divided(config: Config) -> None:
 def _nomic_hub_rope(config: Config) -> Rope:
     """Read NomicBERT's rotary angles in the hub's spelling, which has no other keys."""
     only(config, rope_parameters=None, rope_scaling=None)
+    return Rope(theta=number(config, "rotary_emb_base", above=1))
+
+
+def _jina_hub_rope(config: Config) -> Rope:
+    """Read Jina v3's rotary angles in the hub's spelling, whose code has other choices too."""
+    _divided(config)
+    only(
+        config,
+        rope_scaling=None,
+        rotary_emb_dim=config["hidden_size"] // config["num_attention_heads"],
+        rotary_emb_scale_base=None,
+        rotary_emb_interleaved=False,
+        pad_vocab_size_multiple=1,
+        truncate_dim=None,
+    )
+    if config.get("emb_pooler") is not None:
+        only(config, emb_pooler="mean")
     return Rope(theta=number(config, "rotary_emb_base", above=1))
 
 

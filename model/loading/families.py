@@ -198,6 +198,7 @@ FAMILIES = {
     # transformers' name, and that of NVIDIA's own code
     **dict.fromkeys(("eurobert", "llama_bidirec"), Family(decoders.llama, (LLAMA,), ("model.",))),
     "qwen3": Family(decoders.qwen3, (QWEN3,), ("model.",)),
+    "jina_embeddings_v5": Family(jina.v5, (LLAMA, QWEN3), ("model.",)),
     "gemma3_text": Family(decoders.gemma3, (GEMMA3,), ("model.",)),
 }
 
@@ -211,6 +212,7 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     if not isinstance(config, Mapping):
         raise CheckpointError("config.json is not a JSON object")
     _check_plain(config)
+    config = jina.named(config)
     kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:

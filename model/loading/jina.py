@@ -7,11 +7,28 @@ from dataclasses import replace
 
 from model.config import LINEARS, Activation, EncoderConfig
 from model.errors import CheckpointError
-from model.loading import configs
+from model.loading import configs, decoders
 from model.loading.ropes import Config, only
 
+CODE_OF_V3 = "xlm-roberta-flash-implementation"
+V3, ROBERTA = "jina_embeddings_v3", "xlm-roberta"
 FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
 OF_CODE = "jina-bert-v2-qk-post-norm"  # whose layers have three norms more, under other names
+
+
+def named(config: Config) -> Config:
+    """Give Jina v3 the name that transformers knows it by; any other config is returned as it is.
+
+    Its own code calls it XLM-RoBERTa, and its config.json on the hub may have no model_type.
+    """
+    kind = config.get("model_type", ROBERTA if CODE_OF_V3 in str(config.get("auto_map")) else None)
+    own = config.get("position_embedding_type") == "rotary" and "rotary_emb_base" in config
+    return {**config, "model_type": V3} if kind == ROBERTA and own else config
+
+
+def v5(config: Config) -> EncoderConfig:
+    """Read Jina Embeddings v5: EuroBERT (nano) or Qwen3 (small), by its config's own word."""
+    return decoders.qwen3(config) if config.get("is_decoder", True) else decoders.llama(config)
 
 
 def bert(config: Config) -> EncoderConfig:

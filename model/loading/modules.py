@@ -24,6 +24,8 @@ SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in th
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 WEIGHTED, LOGIT_SCORE = "WeightedLayerPooling", "LogitScore"
+CUSTOM = "custom_st.Transformer"  # of Jina's own code, which also takes a task
+TASKS = ("lora_adaptations", "task_names")  # of its config.json
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
@@ -83,7 +85,7 @@ def _listed(folder: Path) -> list[tuple[str, Path]]:
         return []
     try:
         return [
-            (_kind(entry["type"]), _inside(folder, entry["path"]))
+            (_own(_kind(entry["type"]), folder), _inside(folder, entry["path"]))
             for entry in read_json(folder / MODULES)
         ]
     except (AttributeError, KeyError, TypeError) as error:
@@ -130,6 +132,17 @@ def _kind(name: str) -> str:
     """Return a class of sentence-transformers without its module path; any other as it is."""
     # another library's class of the same name may compute anything
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
+
+
+def _own(kind: str, folder: Path) -> str:
+    """Return Transformer for that of Jina's code, next to a config.json that names tasks."""
+    return "Transformer" if kind == CUSTOM and tasked(folder) else kind
+
+
+def tasked(folder: Path) -> bool:
+    """Tell whether a folder's config.json names tasks with adapters of their own."""
+    config = read_optional(folder / CONFIG)
+    return any(config.get(key) for key in TASKS)
 
 
 def token_layers(folder: Path) -> list[Path]:

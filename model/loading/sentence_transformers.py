@@ -29,12 +29,14 @@ from model.loading.modules import (
     read_modules,
     read_optional,
     read_sentence,
+    tasked,
     token_layers,
 )
 from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
 from model.loading.tokenizer_settings import read_longest
 from model.pooling import Pooling, Unit
 
+LAST = Pooling(("last",), normalize=True)  # of Jina v5
 PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
 
 
@@ -73,6 +75,8 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     if not modules:
         return PLAIN
     kinds = [kind for kind, _ in modules]
+    if kinds == ["Transformer"] and tasked(folder):
+        return LAST  # by its own code
     scores = kinds == ["Transformer"] and model_type(folder) == "CrossEncoder"
     alone = scores or chained(folder) or generates(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):

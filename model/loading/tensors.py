@@ -49,15 +49,18 @@ class Stored(NamedTuple):
 
     Args:
         numbers: whether they are read; else it is a tensor of its shape on torch's meta device.
+        part: which of those along its first axis it is; None: all.
     """
 
     file: Any
     name: str
     numbers: bool = True
+    part: int | None = None
 
     @property
     def shape(self) -> Shape:
-        return tuple(self.file.get_slice(self.name).get_shape())
+        whole = tuple(self.file.get_slice(self.name).get_shape())
+        return whole if self.part is None else whole[1:]
 
     @property
     def dtype(self) -> str:
@@ -67,7 +70,11 @@ class Stored(NamedTuple):
     def read(self) -> Tensor:
         if not self.numbers:
             return torch.empty(self.shape, device="meta")
-        tensor: Tensor = self.file.get_tensor(self.name)
+        tensor: Tensor = (
+            self.file.get_tensor(self.name)
+            if self.part is None
+            else self.file.get_slice(self.name)[self.part]
+        )
         return tensor
 
 

@@ -41,6 +41,8 @@ FILES = (
     "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[0-9]_*/*.json",
+    "adapters/*/adapter_config.json",  # of tasks
+    "adapters/*/adapter_model.safetensors",
     "[0-9]_*/model*.safetensors",
     "0_*/*.txt",  # of an encoder in a folder of its own
     "0_*/*.model",
