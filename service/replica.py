@@ -12,6 +12,7 @@ import torch
 from model.loading.checkpoint import Model
 from model.loading.files import find_adapters
 from model.loading.linears import unread
+from model.loading.modules import tasked
 from service.api.teaching.lessons import Lessons
 from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
@@ -67,6 +68,10 @@ PLAIN = (
 )
 UNAPPLIED = (
     "adapters in the checkpoint's folder are not applied, and answers are those without them: %s"
+)
+UNTASKED = (
+    "the checkpoint's own code asks for a task each time: here a request without one is answered"
+    " with the plain weights"
 )
 UNREAD = "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
 
@@ -149,6 +154,8 @@ class Replica:
             logger.warning(UNREAD, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED, ", ".join(adapters))
+        if tasked(self.source.folder) and not model.instructions:
+            logger.warning(UNTASKED)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}
         for name, one in model.adapters.items():
@@ -310,6 +317,7 @@ def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
+        model.instructions,
         worker,
     )
 

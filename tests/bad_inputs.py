@@ -480,6 +480,7 @@ ATTENTION = [
         ("rows of no form", attention('"rows":[1]')),
         ("a form of no rows", attention('"form":"rows"')),
         ("a layer that is no list", attention('"layers":0')),
+        ("a task without adapters", with_field('"task":"retrieval.query"')),
     ),
     *bodies(422, "prompt_not_found", ("an unknown prompt", with_field('"prompt_name":"x"'))),
     *bodies(
@@ -1072,6 +1073,7 @@ SIMILARITIES = [
         ("a pair on the right", '"left":"a","right":[{"text":"a","pair":"b"}]'),
         ("inputs", f'"left":"a",{RIGHT},"inputs":["a"]'),
         ("a prompt of another side", f'"left":"a",{RIGHT},"prompt_name":{{"top":"query"}}'),
+        ("a task of another side", f'"left":"a",{RIGHT},"task":{{"top":"query"}}'),
     ),
     *compared(
         422,
@@ -1082,6 +1084,7 @@ SIMILARITIES = [
         ("k without top", f'"left":"a",{RIGHT},"k":2'),
         ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
         ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),
+        ("a task without adapters", f'"left":"a",{RIGHT},"task":{{"left":"query"}}'),
         ("heads of words left out", f'"left":"a",{RIGHT},"form":"occlusion","sweep":"heads"'),
         ("a patch and words left out", f'"left":"a","right":[{PATCHED_TEXT}],"form":"occlusion"'),
     ),

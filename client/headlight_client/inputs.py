@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     multi_vector: bool | Mapping[str, Any]
     dtype: Literal["float32", "float16"]
     prompt_name: str
+    task: str
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -57,6 +58,7 @@ class HighlightOptions(TypedDict, total=False):
     prune: float
     control: bool
     prompt_name: str | Mapping[str, str]
+    task: str | Mapping[str, str]
     truncate: Literal["refuse", "right", "left"]
 
 
@@ -89,6 +91,7 @@ class ComparisonOptions(TypedDict, total=False):
     level: Literal["token", "word"]
     specials: Literal["keep", "drop"]
     prompt_name: str | Mapping[str, Any]
+    task: str | Mapping[str, Any]
     truncate: Literal["refuse", "right", "left"]
     gates: Sequence[Mapping[str, Any]]
     sweep: str | Mapping[str, Any]

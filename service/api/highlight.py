@@ -18,6 +18,16 @@ from service.wire import Wire
 
 MOST_DOCUMENTS, MOST_TOP = 64, 1024
 UNPROMPTED = "a reranker reads the query and a document together, without a prompt"
+TOGETHER = "a reranker reads the query and a document together, with one adapter"
+
+
+class ReadTasks(Wire):
+    """An adapter for each side."""
+
+    query: str | None = None
+    """The adapter that `query` is read with; left out: the one that `model` names, or none."""
+    document: str | None = None
+    """The adapter that each of `documents` is read with; left out: the same."""
 
 
 class HighlightRequest(Wire):
@@ -49,7 +59,19 @@ class HighlightRequest(Wire):
         | None
     ) = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
-    left out: `default_prompt_name` of GET /info. A reranker takes none."""
+    left out: the task's instruction or, without one, `default_prompt_name` of GET /info. A
+    reranker takes none."""
+    task: (
+        Annotated[
+            Annotated[str, Tag("<both>")] | Annotated[ReadTasks, Tag("<each>")],
+            Discriminator(
+                lambda value: "<each>" if isinstance(value, dict | ReadTasks) else "<both>"
+            ),
+        ]
+        | None
+    ) = None
+    """The adapter that texts are read with, as in POST /v1/encode: one for both sides, or one for
+    each, as "retrieval.query" and "retrieval.passage"; a reranker reads both with one."""
     truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
@@ -87,8 +109,11 @@ def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> e
     if "rerank" in served.tasks:
         if asked.prompt_name is not None:
             raise Refused.at("prompt_not_found", "prompt_name", detail=UNPROMPTED, prompts=[])
+        if isinstance(asked.task, ReadTasks):
+            raise Refused.at("out_of_range", "task", detail=TOGETHER)
         return encode.Request(
             model=asked.model,
+            task=asked.task,
             inputs=[encode.Input(asked.query, text) for text in texts],
             truncate=asked.truncate,
             pooled=False,
@@ -101,13 +126,16 @@ def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> e
     query, document = (
         (names.query, names.document) if isinstance(names, SidePrompts) else (names, names)
     )
+    task = asked.task
+    own, other = (task.query, task.document) if isinstance(task, ReadTasks) else (task, task)
     return encode.Request(
         model=asked.model,
         inputs=[encode.Input(asked.query), *map(encode.Input, texts)],
         truncate=asked.truncate,
         prompt_name=document,
+        task=other,
         role="document" if many else None,
-        first=encode.First(("query", "documents"), query, "query" if many else None),
+        first=encode.First(("query", "documents"), query, "query" if many else None, own),
         pooled=not many,
         tasks=(encode.MultiVector(filled=True),) if many else (),
         ending=encode.Highlight(*how, "maxsim" if many else "pooled"),

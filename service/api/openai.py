@@ -36,6 +36,9 @@ class EmbeddingsRequest(Wire):
     truncate: Truncate | None = None
     """Headlight's own: what happens to an input of more than `max_tokens` tokens: it is refused, or
     cut on this side; left out or null: `truncate` of GET /info."""
+    task: str | None = None
+    """As in Jina's API: the adapter that is added to the model, by its name alone, and its
+    instruction before each text; left out: the one that `model` names, or none."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""
 
@@ -78,6 +81,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     native = Request(
         inputs=items(request.input),
         model=request.model,
+        task=request.task,
         truncate=request.truncate,
         counted=False,
         pooled=unit(request.dimensions),

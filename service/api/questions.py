@@ -52,6 +52,21 @@ Single = Annotated[Input, AfterValidator(_single)]
 Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
 
 
+class SideTasks(Wire):
+    """An adapter for each side."""
+
+    left: str | None = None
+    """The adapter that `left` is read with; left out: the one that `model` names, or none."""
+    right: str | None = None
+    """The adapter that each of `right` is read with; left out: the same."""
+
+
+TaskName = Annotated[
+    Annotated[str, Tag("<both>")] | Annotated[SideTasks, Tag("<each>")],
+    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
+]
+
+
 class PromptNames(Wire):
     """A prompt for each side."""
 
@@ -88,7 +103,11 @@ class ComparisonRequest(Wire):
     columns, and counts them in `rest`."""
     prompt_name: PromptName | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each, as
-    models for retrieval need it; left out: `default_prompt_name` of GET /info."""
+    models for retrieval need it; left out: the task's instruction or, without one,
+    `default_prompt_name` of GET /info."""
+    task: TaskName | None = None
+    """The adapter that texts are read with, as in POST /v1/encode: one for both sides, or one for
+    each, as "retrieval.query" and "retrieval.passage"."""
     truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
@@ -138,13 +157,16 @@ class ComparisonRequest(Wire):
         left, right = (
             (names.left, names.right) if isinstance(names, PromptNames) else (names, names)
         )
+        task = self.task
+        own, other = (task.left, task.right) if isinstance(task, SideTasks) else (task, task)
         score = self.form == "score"
         return encode.Request(
             model=self.model,
             inputs=[as_input(self.left), *map(as_input, self.right)],
             truncate=self.truncate,
             prompt_name=right,
-            first=encode.First(("left", "right"), left),
+            task=other,
+            first=encode.First(("left", "right"), left, task=own),
             tokens=self.form in ("full", "top"),
             axes=None if score else encode.Axes(self.level, self.specials),
             gates=[gate.plain() for gate in self.gates],

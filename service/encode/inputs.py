@@ -3,7 +3,7 @@
 import base64
 import binascii
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -51,6 +51,7 @@ class Reader:
         max_characters: longest text, before tokenizing.
         max_embedding: largest number in embeddings, either sign.
         prompts: the checkpoint's.
+        instructions: what goes before a text where a request names no prompt, by adapter.
         worker: where texts of more than a few characters are tokenized.
     """
 
@@ -60,6 +61,7 @@ class Reader:
     max_characters: int
     max_embedding: float
     prompts: Prompts
+    instructions: Mapping[str, str]
     worker: Worker
 
     async def read(
@@ -73,6 +75,7 @@ class Reader:
         record: Record | None = None,
         counted: bool = True,
         prompt_name: str | None = None,
+        adapter: str | None = None,
         role: Role | None = None,
         documents: Documents | None = None,
         spliced: tuple[Splicer, Sequence[str]] | None = None,
@@ -85,7 +88,7 @@ class Reader:
             facts: whether the answer shows the tokens; else their facts stay empty.
             outputs: what is wanted of each, and record: of the request that they are of.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
-            prompt_name: of what goes before each text; None: the checkpoint's default.
+            prompt_name, adapter: as of `prompt`; every sequence has the adapter.
             role: the side of a late interaction that they are read for.
             documents: how the last text of each input is read, where it is a document.
             spliced: what reads texts behind labels, and those; None where none are.
@@ -95,7 +98,7 @@ class Reader:
         """
         truncate = self.tokenizer.where(truncate)
         own = None if role is None or prompt_name is not None else role.prompt
-        prompt = self.prompt(prompt_name) if own is None else own
+        prompt = self.prompt(prompt_name, adapter) if own is None else own
         if prompt_name is not None:
             _check_texts(inputs)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
@@ -140,19 +143,28 @@ class Reader:
         except SequenceTooLong as error:
             _refuse_length(error.length + added, limit, texts[error.index])
         rest = iter(tokenized)
-        return [
+        works = [
             self._of_numbers(one, index, truncate, facts, limit, role, outputs, record)
             if one.text is None
             else self._of_text(next(rest), one.pair is not None, facts, role, outputs, record)
             for index, one in enumerate(inputs)
         ]
+        if adapter:
+            for work in works:
+                work.adapter = adapter
+        return works
 
-    def prompt(self, name: str | None) -> str:
+    def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; "" is nothing.
+
+        Args:
+            name: None: the adapter's instruction or, without one, the checkpoint's default.
 
         Raises:
             Refused: the checkpoint has no prompt of that name.
         """
+        if name is None and adapter is not None and adapter in self.instructions:
+            return self.instructions[adapter]
         try:
             return self.prompts.find(name)
         except KeyError:

@@ -67,7 +67,7 @@ class Plan:
         units: of a comparison that shows what they add or are worth, those of each.
         spans: those that get a vector of their own, by sequence.
         course: how the works follow from each other, where they do.
-        adapter: that every work has.
+        adapter: that its works have; not the first one's, where that is another side.
     """
 
     works: Sequence[Work]
@@ -116,9 +116,13 @@ class Planner:
         """Return the tokens of a sequence, at most."""
         return self._reader.max_tokens
 
-    def prompt(self, name: str | None) -> str:
+    def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; raises as Reader.prompt."""
-        return self._reader.prompt(name)
+        return self._reader.prompt(name, adapter)
+
+    def adapter(self, request: Request) -> str | None:
+        """Return the adapter that a request asks for; raises as Names.adapter."""
+        return self.names.adapter(request.model, request.task)
 
     async def plan(self, request: Request, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
@@ -136,7 +140,7 @@ class Planner:
             raise
 
     async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
-        adapter, outputs = self.names.adapter(request.model), self._outputs(request)
+        adapter, outputs = self.adapter(request), self._outputs(request)
         heads = self._heads(request.attention) if request.attention else {}
         wanted: Sequence[Task] = ()
         changes = None
@@ -158,8 +162,6 @@ class Planner:
             record.took("tokenize", start)
         if adapter:
             record.weights = self._model.adapters[adapter].digest
-            for work in works:
-                work.adapter = adapter
         for task in wanted:
             task.check(works)
         if changes:
@@ -183,7 +185,9 @@ class Planner:
             width = self._model.config.width
             course = Occlusion.of(works, units, width, self.check_tokens)
         if isinstance(request.ending, Highlight):
-            course = await self._evidence(request, works, outputs, wanted, deadline, record)
+            course = await self._evidence(
+                request, adapter, works, outputs, wanted, deadline, record
+            )
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
         plan = Plan(works, tokens, alone, units, spans, wanted, course, adapter)
@@ -282,7 +286,7 @@ class Planner:
         if not isinstance(request.ending, Hybrid):  # which shows scores alone
             facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
         works: list[Work] = []
-        for start, some, prompt_name, side in _sides(request):
+        for start, some, prompt_name, side, task in _sides(request):
             try:
                 works += await self._reader.read(
                     some,
@@ -293,6 +297,7 @@ class Planner:
                     record=record,
                     counted=request.counted,
                     prompt_name=prompt_name,
+                    adapter=self.names.adapter(request.model, task),
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
                     documents=request.documents if start or not request.first else None,
                     spliced=tasks.spliced(request, self._model) if request.tasks else None,
@@ -307,6 +312,7 @@ class Planner:
     async def _evidence(
         self,
         request: Request,
+        adapter: str | None,
         works: Sequence[Work],
         outputs: Outputs,
         wanted: Sequence[Task],
@@ -314,7 +320,7 @@ class Planner:
         record: Record,
     ) -> Evidence:
         """Return what follows from works where evidence is asked for."""
-        asked, adapter = request.ending, works[0].adapter
+        asked = request.ending
         if not isinstance(asked, Highlight):
             raise RuntimeError("another ending's request: this is a bug")
 
@@ -330,14 +336,13 @@ class Planner:
                     record=record,
                     counted=False,
                     prompt_name=request.prompt_name,
+                    adapter=adapter,
                     role=tasks.role(request, request.role, self._model) if wanted else None,
                     documents=Documents(),
                 )
             except Refused as refused:
                 _place(refused, lambda loc: request.place(_from(loc, sources)))
                 raise
-            for work in made:
-                work.adapter = adapter
             _fit(made, wanted)
             return made
 
@@ -417,12 +422,12 @@ def _place(refused: Refused, place: Callable[[Loc], Loc]) -> None:
 
 def _sides(
     request: Request,
-) -> Sequence[tuple[int, Sequence[Input], str | None, Side | None]]:
-    """Return the inputs that are read alike: where they start, their prompt and their role."""
-    inputs, rest = request.inputs, (request.prompt_name, request.role)
+) -> Sequence[tuple[int, Sequence[Input], str | None, Side | None, str | None]]:
+    """Return the inputs that are read alike: where they start, their prompt, role and task."""
+    inputs, rest = request.inputs, (request.prompt_name, request.role, request.task)
     if (first := request.first) is None:
         return ((0, inputs, *rest),)
-    return (0, inputs[:1], first.prompt_name, first.role), (1, inputs[1:], *rest)
+    return (0, inputs[:1], first.prompt_name, first.role, first.task), (1, inputs[1:], *rest)
 
 
 def _next(loc: Loc) -> Loc:

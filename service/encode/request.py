@@ -181,11 +181,13 @@ class First(NamedTuple):
     Args:
         names: of the first input and of the others, in the request as it was sent.
         role: its side of a late interaction.
+        task: as of Request.
     """
 
     names: tuple[str, str]
     prompt_name: str | None = None
     role: Side | None = None
+    task: str | None = None
 
 
 class Documents(NamedTuple):
@@ -313,7 +315,9 @@ class Request:
         truncate: what happens to a sequence that is too long; None: as the service is set.
         usual: the same where the service is not set either, by the custom of the API.
         counted: whether the answer says how long texts are that are cut.
-        prompt_name: of what goes before each text; None: the checkpoint's default.
+        prompt_name: of what goes before each text; None: the task's instruction or, without one,
+            the checkpoint's default.
+        task: the name of the adapter that inputs are read with; None: that of `model`, if any.
         role: the side of a late interaction or of a search that inputs are read for.
         first: how the first input is read, where that is another side.
         documents: how texts are read that are documents, if some are; not the first input where it
@@ -335,6 +339,7 @@ class Request:
     usual: Cut = "refuse"
     counted: bool = True
     prompt_name: str | None = None
+    task: str | None = None
     role: Side | None = None
     first: First | None = None
     documents: Documents | None = None

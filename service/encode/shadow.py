@@ -147,7 +147,9 @@ class Shadow:
         how = request.pooled
         own = how.mode == "model" and how.dimensions is None if isinstance(how, Pooled) else how
         # a task may bring a prompt of its own
-        changed = request.gates or request.tasks or request.first or request.documents
+        changed = (
+            request.gates or request.tasks or request.task or request.first or request.documents
+        )
         return own and not changed and request.model in (None, self._name)
 
     async def _run(self) -> None:

@@ -63,8 +63,9 @@ class Spaces:
         Raises:
             Refused: the model has no such prompt, or no such vectors.
         """
-        adapter = self._planner.names.adapter(request.model)
-        return self._of(request.pooled, self._planner.prompt(request.prompt_name), adapter)
+        adapter = self._planner.adapter(request)
+        prompt = self._planner.prompt(request.prompt_name, adapter)
+        return self._of(request.pooled, prompt, adapter)
 
     def of(self, request: Request, adapter: str | None) -> str | None:
         """Name the space of the vectors that a request is answered, or that make its scores.
@@ -82,7 +83,7 @@ class Spaces:
             return None
         if not (request.pooled or request.tokens or request.layers):
             return None
-        prompt = self._planner.prompt(request.prompt_name)
+        prompt = self._planner.prompt(request.prompt_name, adapter)
         found: str = self._name(request.pooled, prompt, adapter)
         return found
 
@@ -132,7 +133,7 @@ class Spaces:
             "pooling": [*get_args(Mode), "+".join(own.pooling.modes), "tokens"],
             "normalize": [True, False],
             "dimensions": [*range(64, most, 64), *_powers(most), most],
-            "prompt": ["", *own.prompts.texts.values()],
+            "prompt": ["", *own.prompts.texts.values(), *own.instructions.values()],
             "dtype": [*DTYPES],
             "lower_case": [True, False],
             "max_tokens": [*_powers(longest), longest, own.max_tokens],

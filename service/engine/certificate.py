@@ -55,8 +55,10 @@ def quantise(model: Model, texts: Sequence[str]) -> Model:
 
     Raises:
         TooFar: nothing here would certify it: its answers are not vectors alone, or its tokenizer
-            takes most of the texts for the same.
+            takes most of the texts for the same; or it has adapters.
     """
+    if model.adapters:
+        raise TooFar("dtype int8: it is not served with adapters, and the checkpoint has some")
     if model.task_heads:
         names = " and a ".join(type(head).__name__ for head in model.task_heads)
         raise TooFar(f"dtype int8: it is certified of vectors alone, and the model has a {names}")

@@ -1,4 +1,7 @@
-"""A service with LoRA adapters, through HTTP; transformers' model of merged weights is right."""
+"""A service with LoRA adapters, through HTTP; transformers' model of merged weights is right.
+
+Its checkpoint is jina-embeddings-v3's, which brings three of its own, for tasks.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,11 +29,19 @@ from service.replica import Replica
 from service.settings import Settings, load
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs
+from tests.model.loading.test_tasks import (
+    INSTRUCTIONS,
+    PASSAGE,
+    QUERY,
+    SEPARATION,
+    TASKS,
+    written,
+)
 from tests.served import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-NAMES = {None: "bert", LEFT: "bert:left", RIGHT: "bert:right"}
+NAMES = {None: "jina", **{name: f"jina:{name}" for name in (*TASKS, LEFT, RIGHT)}}
 IDS = [[1, 4, 9, 16, 25, 36, 2], [1, 3, 5, 2], [1, *range(40, 70), 2]]
 CLOSE = 1e-5
 
@@ -53,16 +64,16 @@ class Adapted(Served):
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Adapted]:
-    """BERT with two adapters on a port of its own."""
-    folder, reference = tmp_path_factory.mktemp("bert"), theirs("bert")
-    saved(reference, folder)
-    merged: dict[str | None, PreTrainedModel] = {
-        None: reference,
-        LEFT: adapter(reference, folder / LEFT, "bert", 1),
-        RIGHT: adapter(reference, folder / RIGHT, "bert", 2, use_rslora=True),
+    """Jina v3, and two adapters more, on a port of its own."""
+    folder = tmp_path_factory.mktemp("jina")
+    merged = written(folder, modules=False)
+    reference = merged[None]
+    merged |= {
+        LEFT: adapter(reference, folder / LEFT, "jina_embeddings_v3", 1),
+        RIGHT: adapter(reference, folder / RIGHT, "jina_embeddings_v3", 2, use_rslora=True),
     }
     named = (f"{LEFT}={folder / LEFT}", f"{RIGHT}={folder / RIGHT}")
-    async with serve(folder, "bert", listen, outer, adapter=named) as one:
+    async with serve(folder, "jina", listen, outer, adapter=named) as one:
         yield Adapted(**vars(one), merged=merged)
 
 
@@ -85,9 +96,9 @@ async def test_a_request_has_the_adapter_that_its_model_names(served: Adapted) -
 
 async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
     """One pass of a lane: vectors, states and what is shown by W^O are those of each work alone."""
-    every = {layer: (0, 1, 2) for layer in range(4)}
+    every = {layer: (0, 1, 2) for layer in range(2)}
     shown = [Selection(every, divide(len(ids)), "top", weight="value_norm") for ids in IDS]
-    outputs = [Outputs(tokens=True, hidden=frozenset({2}), attention=one) for one in shown]
+    outputs = [Outputs(tokens=True, hidden=frozenset({1}), attention=one) for one in shown]
     works = [
         Work(Sequence(ids), out, adapter=name)
         for ids, out in zip(IDS, outputs, strict=True)
@@ -107,7 +118,91 @@ def numbers(result: Result | Exception) -> list[bytes]:
     assert result.tokens is not None
     assert result.attention is not None
     heads = [each for one in result.attention.heads.values() for each in one.values()]
-    return [array.tobytes() for array in (result.tokens, result.hidden[2], *heads)]
+    return [array.tobytes() for array in (result.tokens, result.hidden[1], *heads)]
+
+
+@pytest.mark.parametrize("name", [*TASKS, LEFT])
+async def test_a_task_is_an_adapter_by_its_own_name(served: Adapted, name: str) -> None:
+    """As if `model` named it, in every route that takes one."""
+    by_model = {"model": NAMES[name]}
+    for body in ({"inputs": ["the dog ate"]}, {"inputs": [given(IDS[0])], "layers": [0]}):
+        found = await served.post("/v1/encode", **body, task=name)
+        expected = await served.post("/v1/encode", **body, **by_model)
+        assert [found[key] for key in SAID] == [expected[key] for key in SAID]
+    found, expected = [
+        (await served.post("/v1/embeddings", input="the dog", **way))["data"]
+        for way in ({"model": "jina", "task": name}, by_model)
+    ]
+    assert found == expected
+    found, expected = [
+        await served.post("/v1/explain", text="the dog", layer=1, **way)
+        for way in ({"task": name}, by_model)
+    ]
+    assert found == expected
+
+
+SAID = ("model", "weights", "numerics", "space", "data")
+
+
+@pytest.mark.parametrize("task", [QUERY, PASSAGE, SEPARATION])
+async def test_a_tasks_instruction_goes_before_texts(served: Adapted, task: str) -> None:
+    """And not before token ids, nor where the request names a prompt, nor without the task."""
+    text, before = "cat", INSTRUCTIONS[task]
+    shown = {"tokens": True, "pooled": True}
+    asked, written_out = [
+        (await served.encode(one, task=name, **shown))[0]
+        for one, name in ((text, task), (before + text, SEPARATION))
+    ]
+    assert asked["token_ids"] == written_out["token_ids"]
+    ids = asked["token_ids"]
+    np.testing.assert_allclose(asked["pooled"], served.expected(task, ids), rtol=0, atol=CLOSE)
+    (bare,) = await served.encode(given(ids), task=task)
+    assert bare["pooled"] == asked["pooled"]
+
+
+async def test_each_side_may_have_a_task(served: Adapted) -> None:
+    """As a search has: the score is the cosine of both vectors, and its shares add up to it."""
+    sides = {"left": QUERY, "right": PASSAGE}
+    vectors = {
+        side: (await served.encode("the dog ate", task=task))[0]["pooled"]
+        for side, task in sides.items()
+    }
+    left, right = (np.array(vectors[side]) for side in sides)
+    cosine = float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
+    texts = {"left": "the dog ate", "right": ["the dog ate"]}
+    told = await served.post("/v1/similarity", **texts, task=sides)
+    (one,) = told["right"]
+
+    assert cosine < 0.999
+    assert one["score"] == pytest.approx(cosine, abs=1e-6)
+    assert np.sum(one["matrix"]) + one["rest"] == pytest.approx(cosine, abs=1e-6)
+    assert told["model"] == NAMES[PASSAGE]
+    (alike,) = (await served.post("/v1/similarity", **texts, task=QUERY))["right"]
+    assert alike["score"] == pytest.approx(1, abs=1e-6)
+    asked = {"query": "the dog ate", "documents": ["the dog ate"]}
+    both = {"query": QUERY, "document": PASSAGE}
+    (found,) = (await served.post("/v1/highlight", **asked, task=both))["results"]
+    assert found["score"] == pytest.approx(cosine, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"task": "retrieval.qurey"}, 'did you mean "retrieval.query"'),
+        ({"task": ""}, 'this model has "retrieval.query", "retrieval.passage", "separation", '),
+        ({"task": QUERY, "model": "jina:separation"}, '"model" names another, "separation"'),
+    ],
+)
+async def test_a_task_that_is_none_is_refused(
+    served: Adapted, body: dict[str, str], said: str
+) -> None:
+    """With those that there are; by one side too, and before any work."""
+    told = await served.post("/v1/encode", status=422, inputs=["dog"], **body)
+    assert (told["code"], told["errors"][0]["loc"]) == ("out_of_range", ["task"])
+    assert said in told["detail"]
+    sides = {"task": {"left": body["task"], "right": QUERY}}
+    more = {"left": "dog", "right": ["dog"], **body, **sides}
+    await served.post("/v1/similarity", status=422, **more)
 
 
 async def test_an_answer_names_its_adapter_and_its_own_weights(served: Adapted) -> None:
@@ -121,7 +216,8 @@ async def test_an_answer_names_its_adapter_and_its_own_weights(served: Adapted) 
         assert told["model"] == name
         assert told["weights"] == answer.headers["x-headlight-weights"]
         seen.add((told["weights"], told["space"]))
-    assert len({weights for weights, _ in seen}) == len({space for _, space in seen}) == 3
+    weights, spaces = map(set, zip(*seen, strict=True))
+    assert len(weights) == len(spaces) == len(NAMES)
 
 
 async def test_an_adapters_numerics_are_of_its_own_products(served: Adapted) -> None:
@@ -140,7 +236,7 @@ async def test_an_adapters_numerics_are_of_its_own_products(served: Adapted) -> 
         assert told[name] == own
         shown = await served.post("/v1/explain", text="dog", layer=0, model=model)
         assert shown["numerics"] == own
-    assert len(set(told.values())) == 3
+    assert len(set(told.values())) == len(NAMES)
 
 
 async def test_every_list_of_models_has_the_adapters(served: Adapted) -> None:
@@ -153,20 +249,20 @@ async def test_every_list_of_models_has_the_adapters(served: Adapted) -> None:
         assert (await served.http.get(f"/v1/models/{name}")).json()["id"] == name
         assert (await served.http.get(f"/v2/models/{name}")).json()["name"] == name
     tensor = {"name": "input_ids", "shape": [1, len(IDS[0])], "datatype": "INT64", "data": IDS[0]}
-    answer = await served.http.post("/v2/models/bert:left/infer", json={"inputs": [tensor]})
+    answer = await served.http.post("/v2/models/jina:left/infer", json={"inputs": [tensor]})
     told = answer.json()
     vector = next(one["data"] for one in told["outputs"] if one["name"] == "pooled")
-    assert told["model_name"] == "bert:left"
+    assert told["model_name"] == "jina:left"
     np.testing.assert_allclose(vector, served.expected(LEFT, IDS[0]), rtol=0, atol=CLOSE)
 
 
-@pytest.mark.parametrize("name", ["left", "bert:", "bert:middle", "bert:left:right", ":left"])
+@pytest.mark.parametrize("name", ["left", "jina:", "jina:middle", "jina:left:right", ":left"])
 async def test_a_name_of_no_adapter_is_refused(served: Adapted, name: str) -> None:
     """With the names that there are."""
     told = await served.post("/v1/encode", status=404, inputs=["dog"], model=name)
 
     assert told["code"] == "model_not_found"
-    assert 'this service serves "bert", "bert:left", "bert:right"' in str(told)
+    assert 'this service serves "jina", "jina:retrieval.query", ' in str(told)
 
 
 async def test_a_lesson_shows_the_adapters_weights(served: Adapted) -> None:

@@ -284,8 +284,12 @@ class EncodeRequest(Wire):
     """Whether to answer a vector for each token that is kept, of inputs read as documents or as
     queries; "multi_vector" in `tasks`."""
     prompt_name: str | None = None
-    """The checkpoint's prompt that goes before each text; left out: `default_prompt_name` of
-    GET /info."""
+    """The checkpoint's prompt that goes before each text; left out: the task's instruction or,
+    without one, `default_prompt_name` of GET /info."""
+    task: str | None = None
+    """The adapter that is added to the model, by its name alone: a task of the checkpoint's own,
+    such as "retrieval.query", or one of `--adapter`. Left out: the one that `model` names, or
+    none."""
     encoding: Literal["json", "base64"] = "json"
     """How arrays are written: as JSON numbers, or each as one base64 string."""
     dtype: Floats = "float32"
@@ -299,6 +303,7 @@ class EncodeRequest(Wire):
             model=self.model,
             truncate=self.truncate,
             prompt_name=self.prompt_name,
+            task=self.task,
             role=self._role(),
             pooled=pooled if isinstance(pooled, bool) else encode.Pooled(**dict(pooled)),
             tokens=self.tokens,

@@ -97,8 +97,7 @@ class Lessons:
         record.weights = head["weights"]
         start = time.monotonic()
         try:
-            text = await self._read(request, deadline, record)
-            text.adapter = adapter
+            text = await self._read(request, adapter, deadline, record)
         finally:
             record.took("tokenize", start)
         record.sequences, record.tokens = 1, len(text)
@@ -112,7 +111,7 @@ class Lessons:
 
     def _check(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
         """Return what the answer says of the model, and the adapter that is asked for."""
-        adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model)
+        adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model, request.task)
         if not self._plain:
             raise Refused.at("out_of_range", "layer", detail=INT8)
         layers = self._reader.config.layers
@@ -121,7 +120,9 @@ class Lessons:
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
         return (self._adapted[adapter] if adapter else self._head), adapter
 
-    async def _read(self, request: ExplainRequest, deadline: float, record: Record) -> Work:
+    async def _read(
+        self, request: ExplainRequest, adapter: str | None, deadline: float, record: Record
+    ) -> Work:
         outputs = Outputs(explained=request.layer, weights=request.weights)
         try:
             (text,) = await self._reader.read(
@@ -131,6 +132,7 @@ class Lessons:
                 facts=True,
                 outputs=outputs,
                 record=record,
+                adapter=adapter,
             )
         except Refused as error:  # it points to ("inputs", 0, ..), which here is the request itself
             error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]

@@ -75,6 +75,8 @@ class ExplainRequest(Wire):
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
+    task: str | None = None
+    """The adapter that is added to the model, as in POST /v1/encode."""
     text: str
     """The text, at most `max_text_characters` characters."""
     pair: str | None = None

@@ -71,7 +71,7 @@ def spaces(folder: Path, dtype: str = "float32", max_tokens: int | None = None) 
     model = checkpoint.load(folder, CPU, torch.float32, ways)
     longest = max_tokens or model.max_tokens
     worker = cast(Worker, None)  # nothing is read
-    reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, worker)
+    reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
     planner = Planner("name", model, reader, Settings())
     return Spaces(model, planner, dtype, longest, 1e-4)
 
