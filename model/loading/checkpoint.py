@@ -130,7 +130,7 @@ def load(
     check_modules(folder)
     raw = _read_raw(folder)
     config, family = read_config(raw)
-    stack = tasks.read_stack(raw)
+    stack = tasks.read_stack(raw, family)
     said = read_rules(folder, config.family, raw)
     if gliner.found(folder):
         family, said = gliner.of_encoder(family), gliner.marked(folder, said)
@@ -203,10 +203,8 @@ def held_of_adapters(folder: Path, adapters: Mapping[str, Path]) -> int:
         CheckpointError: one is broken, or asks for what is not computed.
     """
     raw = _read_raw(folder)
-    folders = {**tasks.find_folders(raw, folder), **adapters}
-    if not folders:
-        return 0
     config, family = read_config(raw)
+    folders = {**tasks.find_folders(raw, family, folder), **adapters}
     return sum(held(own, config, family) for own in folders.values())
 
 
@@ -220,13 +218,13 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
         CheckpointError: one is broken, or asks for what is not computed.
     """
     raw = _read_raw(folder)
-    stack, folders = tasks.read_stack(raw), tasks.find_folders(raw, folder)
+    family = read_config(raw)[1]
+    stack, folders = tasks.read_stack(raw, family), tasks.find_folders(raw, family, folder)
     if twice := adapters.keys() & {*folders, *(stack.tasks if stack else ())}:
         raise CheckpointError(f"adapter {min(twice)}: the checkpoint has a task of that name")
     folders |= adapters
     if not stack and not folders:
         return model
-    family = read_config(raw)[1]
     dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
     known = model.encoder, family, model.digest, dtype, heads
     read = tasks.read_adapters(stack, home(folder), *known) if stack else {}

@@ -171,12 +171,14 @@ class Family:
         names: a table for each layout of its files, the newest last.
         prefixes: that a checkpoint with a task head puts before every name.
         spare: how names begin that many files have, read or not.
+        tasks: the key of config.json that names tasks with adapters in the checkpoint, if any.
     """
 
     read: Callable[[Config], EncoderConfig]
     names: tuple[Names, ...]
     prefixes: tuple[str, ...]
     spare: tuple[str, ...] = ()
+    tasks: str = ""
 
 
 FAMILIES = {
@@ -193,12 +195,14 @@ FAMILIES = {
     "nomic_bert": Family(configs.nomic, (NOMIC_HUB, NOMIC), ("nomic_bert.", "bert.")),
     # the hub's name, of Alibaba-NLP/new-impl, and transformers'
     **dict.fromkeys(("new", "gte"), Family(configs.gte, (GTE_HUB, GTE), ("new.", "gte."))),
-    "jina_embeddings_v3": Family(configs.jina, (JINA_HUB, JINA), ("roberta.",)),
+    "jina_embeddings_v3": Family(
+        configs.jina, (JINA_HUB, JINA), ("roberta.",), tasks="lora_adaptations"
+    ),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
     # transformers' name, and that of NVIDIA's own code
     **dict.fromkeys(("eurobert", "llama_bidirec"), Family(decoders.llama, (LLAMA,), ("model.",))),
     "qwen3": Family(decoders.qwen3, (QWEN3,), ("model.",)),
-    "jina_embeddings_v5": Family(jina.v5, (LLAMA, QWEN3), ("model.",)),
+    "jina_embeddings_v5": Family(jina.v5, (LLAMA, QWEN3), ("model.",), tasks="task_names"),
     "gemma3_text": Family(decoders.gemma3, (GEMMA3,), ("model.",)),
 }
 

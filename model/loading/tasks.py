@@ -33,7 +33,8 @@ WEIGHT = ".parametrizations.weight"
 ORIGINAL = f"{WEIGHT}.original"
 STACKED = {f"{WEIGHT}.0.lora_A": MATRICES[0], f"{WEIGHT}.0.lora_B": MATRICES[1]}
 TABLES: Mapping[TableName, str] = {"word": "word", "type": "types"}  # ours, in families' tables
-FOLDERS = "adapters"  # of v5
+IN_TENSORS, IN_FOLDERS = "lora_adaptations", "task_names"  # the keys that name tasks
+FOLDERS = "adapters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +53,17 @@ class Stack:
     instructions: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_stack(raw: Mapping[str, Any]) -> Stack | None:
+def read_stack(raw: Mapping[str, Any], family: Family) -> Stack | None:
     """Read what config.json says of adapters in its tensors; None: there are none.
 
     Raises:
         CheckpointError: a key is missing, or its value is not supported.
     """
-    if raw.get("lora_adaptations") is None:
+    if family.tasks != IN_TENSORS or raw.get(IN_TENSORS) is None:
         return None
-    tasks, rank, alpha = (
-        _names(raw, "lora_adaptations"),
-        raw.get("lora_rank"),
-        raw.get("lora_alpha"),
-    )
+    tasks, rank, alpha = _names(raw, IN_TENSORS), raw.get("lora_rank"), raw.get("lora_alpha")
     if raw.get("load_trained_adapters") is not True:
-        raise CheckpointError(f"{CONFIG}: lora_adaptations without load_trained_adapters true")
+        raise CheckpointError(f"{CONFIG}: {IN_TENSORS} without load_trained_adapters true")
     if type(rank) is not int or rank < 1:
         raise CheckpointError(f"{CONFIG}: lora_rank {rank!r} is not a whole number from 1 on")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
@@ -79,11 +76,11 @@ def read_stack(raw: Mapping[str, Any]) -> Stack | None:
     return Stack(tasks, rank, alpha / rank, dict(said))
 
 
-def find_folders(raw: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+def find_folders(raw: Mapping[str, Any], family: Family, folder: Path) -> dict[str, Path]:
     """Return the folders of PEFT's adapters that a config.json names, by task."""
-    if raw.get("task_names") is None:
+    if family.tasks != IN_FOLDERS or raw.get(IN_FOLDERS) is None:
         return {}
-    return {task: folder / FOLDERS / task for task in _names(raw, "task_names")}
+    return {task: folder / FOLDERS / task for task in _names(raw, IN_FOLDERS)}
 
 
 def bare(stack: Stack | None, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:

@@ -23,6 +23,7 @@ from model.maps.units import divide
 from model.packing import Sequence
 from service.commands.options import of_settings
 from service.engine import numerics
+from service.engine.certificate import TooFar, quantise
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import find
 from service.replica import Replica
@@ -293,10 +294,15 @@ async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
         name: (await served.post("/v1/encode?dry_run=true", **body, model=NAMES[name]))["flops"]
         for name in NAMES
     }
-    products = served.replica.lanes.model.adapters[LEFT].products
+    for name, one in served.replica.lanes.model.adapters.items():
+        assert one.products > 0
+        assert flops[name] - flops[None] == 2 * one.products * len(IDS[0])
 
-    assert products > 0
-    assert flops[LEFT] - flops[None] == 2 * products * len(IDS[0])
+
+async def test_int8_is_refused_where_a_checkpoint_has_tasks(served: Adapted) -> None:
+    """Their products would be float32's, over other linears."""
+    with pytest.raises(TooFar, match="not served with adapters, and the checkpoint has some"):
+        quantise(served.replica.lanes.model, [])
 
 
 @pytest.mark.parametrize(

@@ -454,11 +454,26 @@ def test_v5_has_an_adapter_for_each_task_and_its_last_tokens_vector(
     assert [*ours.adapters] == KINDS
     assert (ours.pooling.modes, ours.pooling.normalize) == (("last",), True)
     assert ours.prompts.default == "document"
+    assert checkpoint.held_of_adapters(tmp_path, {}) >= sum(
+        one.products for one in ours.adapters.values()
+    )
     chosen: list[str | None] = [None, *KINDS]
     for name, found in zip(chosen, run(ours, [sequence] * 3, chosen), strict=True):
         assert max(apart(found, states(merged[name], sequence))) <= 1e-5
         (alone,) = run(ours, [sequence], [name])
         assert all(map(torch.equal, found, alone))
+
+
+def test_a_leftover_key_names_no_tasks_of_another_family(tmp_path: Path) -> None:
+    """As any key that no class of it knows."""
+    reference = randomised(transformers.BertModel(transformers.BertConfig(**SIZES)))
+    reference.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    more = {"task_names": KINDS, "lora_adaptations": TASKS}
+    (tmp_path / "config.json").write_text(json.dumps(stored | more))
+    few(tmp_path)
+
+    assert not load(tmp_path).adapters
 
 
 def test_v5_without_a_folder_of_a_task_is_refused(tmp_path: Path) -> None:
