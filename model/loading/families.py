@@ -230,6 +230,12 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
         raise CheckpointError(f"config.json: {error}") from error
 
 
+def tasked(config: Mapping[str, Any]) -> bool:
+    """Tell whether a config.json names tasks with adapters in its checkpoint."""
+    family = FAMILIES.get(str(jina.named(config).get("model_type")))
+    return family is not None and bool(family.tasks and config.get(family.tasks))
+
+
 def _check_plain(config: Mapping[str, Any]) -> None:
     """Refuse weights that are quantised, or that transformers would quantise, by the method."""
     for key in ("quantization_config", "compression_config"):

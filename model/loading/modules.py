@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError
+from model.loading import families
 from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
 MODULES = "modules.json"
@@ -25,7 +26,6 @@ SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in th
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 WEIGHTED, LOGIT_SCORE = "WeightedLayerPooling", "LogitScore"
 CUSTOM = "custom_st.Transformer"  # of Jina's own code, which also takes a task
-TASKS = ("lora_adaptations", "task_names")  # of its config.json
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
@@ -140,9 +140,8 @@ def _own(kind: str, folder: Path) -> str:
 
 
 def tasked(folder: Path) -> bool:
-    """Tell whether a folder's config.json names tasks with adapters of their own."""
-    config = read_optional(folder / CONFIG)
-    return any(config.get(key) for key in TASKS)
+    """Tell whether a folder's checkpoint brings adapters for tasks."""
+    return families.tasked(read_optional(folder / CONFIG))
 
 
 def token_layers(folder: Path) -> list[Path]:

@@ -398,10 +398,15 @@ def test_an_adapter_may_not_have_the_name_of_a_task(tmp_path: Path) -> None:
     )
 
 
-def test_another_models_own_transformer_stays_refused(tmp_path: Path) -> None:
-    """A class of that name may compute anything, where config.json names no tasks."""
+@pytest.mark.parametrize("keys", [{}, {"task_names": TASKS}], ids=["none", "leftover"])
+def test_another_models_own_transformer_stays_refused(
+    tmp_path: Path, keys: dict[str, object]
+) -> None:
+    """A class of that name may compute anything, where a checkpoint brings no tasks."""
     reference = theirs()
     reference.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stored | keys))
     few(tmp_path)
     with_modules(tmp_path)
 
