@@ -280,6 +280,11 @@ FIELDS = [
         ("an unknown dtype", with_field('"dtype":"float64"')),
         ("an unknown pooling", with_field('"pooled":{"mode":"sum"}')),
         ("no dimension", with_field('"pooled":{"dimensions":0}')),
+        ("a precision that is not there", with_field('"pooled":{"precision":"int4"}')),
+        (
+            "steps of any length",
+            with_field('"pooled":{"precision":"int8","normalize":false}'),
+        ),
         ("an unknown score", with_field('"classify":{"activation":"tanh"}')),
         ("a label of another thing", with_field('"label_tokens":{"level":"text"}')),
         ("no weight", with_field('"sparse":{"k":0}')),

@@ -48,6 +48,11 @@ BUNDLED = Settings.model_fields["model"].default
     help="output: .safetensors or .npy with --file, .jsonl with --batch, .html or .npz with "
     "--export",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["float", "int8", "uint8", "binary", "ubinary"]),
+    help="how the vectors of a file are written, in how many bytes  [default: float]",
+)
 @TRUNCATE
 @URL
 @KEY_FILE
@@ -110,7 +115,8 @@ def encode_file(
         raise Unusable("--file excludes --attention, --plot and --export")
     texts = source.File.of(file, flags["format"], flags["column"])
     with one_line_ends(RESUMED):
-        count = jobs.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
+        how = {"precision": flags["precision"] or "float"}
+        count = jobs.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse", **how)
     tell(sys.stdout, f"{count} vectors in {out}")
 
 

@@ -29,7 +29,13 @@ TOLD_BYTES = 64  # of what is said of a token, without its arrays
 BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 
-SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32"}
+SAFETENSORS_TYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "int32": "I32",
+    "int8": "I8",
+    "uint8": "U8",
+}
 
 Array = NDArray[Any]
 

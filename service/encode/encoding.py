@@ -15,8 +15,9 @@ from service.encode import answer, maps
 from service.encode.answer import Array, Item
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan
+from service.encode.precisions import smaller
 from service.encode.price import DOUBLE, HALF, Offer, Price, number
-from service.encode.request import Part, Request
+from service.encode.request import Part, Pooled, Request
 from service.encode.shown import Shown
 from service.encode.swept import moved
 from service.engine.work import Result, Work
@@ -188,6 +189,10 @@ def _item(
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
+    def written(vectors: Array) -> Array:
+        precision = request.pooled.precision if isinstance(request.pooled, Pooled) else None
+        return smaller(vectors, precision) if precision else cast(vectors)
+
     source, selection = plan.works[index], plan.works[index].outputs.attention
     size = len(source)
     facts = {**source.facts, "truncated": size < source.length, "length": source.length}
@@ -202,11 +207,11 @@ def _item(
     item = Item(
         size,
         facts,
-        pooled=None if result.pooled is None else cast(result.pooled),
+        pooled=None if result.pooled is None else written(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),
         layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
         tasks=tasks,
-        parts=None if result.parts is None else cast(result.parts),
+        parts=None if result.parts is None else written(result.parts),
     )
     if selection is None or result.attention is None:
         return item

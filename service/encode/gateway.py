@@ -6,6 +6,7 @@ those before it:
 
     request                      what is wanted, as plain values
     shown  answer  maps          what is answered, and how it is written
+    precisions                   vectors in fewer bytes
     worker                       work that no lane does
     inputs                       inputs -> sequences
     names                        which model and adapter a request names

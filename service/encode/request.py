@@ -15,6 +15,7 @@ from model.text.tokenizer import Cut
 from service.wording.words import Loc
 
 Floats = Literal["float32", "float16"]
+Smaller = Literal["int8", "uint8", "binary", "ubinary"]
 Indices = Literal["all"] | Sequence[int]
 HeadNames = Literal["all"] | Sequence[int] | Mapping[str, Sequence[int]]  # the latter by layer
 
@@ -83,11 +84,16 @@ class Input(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """How one vector is made of a sequence; what is left out is the checkpoint's own."""
+    """How one vector is made of a sequence; what is left out is the checkpoint's own.
+
+    Args:
+        precision: of a vector of length 1, if it is written in fewer bytes.
+    """
 
     mode: Literal["model"] | Mode = "model"
     normalize: bool | None = None
     dimensions: int | None = None
+    precision: Smaller | None = None
 
 
 @dataclass(frozen=True, slots=True)

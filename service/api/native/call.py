@@ -29,7 +29,7 @@ from service.api.native.heads import Attention, Gates, Integers, Patches, SweepF
 from service.encode import answer
 from service.encode import request as encode
 from service.encode.answer import JSON, SAFETENSORS, Encoded
-from service.encode.request import MOST_SPANS, Floats, Layout
+from service.encode.request import MOST_SPANS, Floats, Layout, Smaller
 from service.refusals import MEDIA_TYPE, Refused, problem_details
 from service.wire import Wire
 
@@ -190,6 +190,8 @@ Input = Annotated[
 ]
 Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
 
+LENGTH_1: LiteralString = '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
+
 
 class Pooled(Wire):
     """How one vector is made of a sequence; what is left out is the checkpoint's own."""
@@ -202,6 +204,23 @@ class Pooled(Wire):
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled
     where `normalize` says so."""
+    precision: Literal["float", Smaller] = "float"
+    """How vectors are written, those of spans too: in `dtype`, or in fewer bytes as int8 or uint8,
+    one for each number ("int8", "uint8") or for eight of them ("binary", "ubinary"). They are made
+    of vectors of length 1, where `normalize` is left out."""
+
+    @model_validator(mode="after")
+    def _of_length_1(self) -> "Pooled":
+        if self.precision in ("int8", "uint8") and self.normalize is False:
+            raise PydanticCustomError("steps_of_length_1", LENGTH_1)
+        return self
+
+    def plain(self) -> encode.Pooled:
+        """Return it as encode/ knows it."""
+        if self.precision == "float":
+            return encode.Pooled(self.mode, self.normalize, self.dimensions)
+        normalize = True if self.normalize is None else self.normalize
+        return encode.Pooled(self.mode, normalize, self.dimensions, self.precision)
 
 
 class Classify(Wire):
@@ -305,7 +324,7 @@ class EncodeRequest(Wire):
             prompt_name=self.prompt_name,
             task=self.task,
             role=self._role(),
-            pooled=pooled if isinstance(pooled, bool) else encode.Pooled(**dict(pooled)),
+            pooled=pooled if isinstance(pooled, bool) else pooled.plain(),
             tokens=self.tokens,
             layers=self.layers,
             attention=self.attention.plain() if self.attention else None,

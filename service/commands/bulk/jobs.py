@@ -33,10 +33,21 @@ INFO_SECONDS = 5.0  # to find the service at all
 PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
 Truncate = Literal["refuse", "right", "left"]
+KINDS = {"float": "F32", "int8": "I8", "uint8": "U8", "binary": "I8", "ubinary": "U8"}
 
 
-def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate) -> int:
+def encode(
+    url: str,
+    key: str | None,
+    file: File,
+    out: Path,
+    truncate: Truncate,
+    precision: str = "float",
+) -> int:
     """Encode every line of a file, or every one that an earlier run has not.
+
+    Args:
+        precision: of KINDS.
 
     Returns:
         The number of vectors that `out` holds.
@@ -50,8 +61,10 @@ def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate)
         source = check(kept, info)
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
-        with closing(Vectors(out, source.lines, origin)) as vectors:
-            collect(client, source, vectors, _pooled, truncate=truncate)
+        origin |= {} if precision == "float" else {"precision": precision}
+        with closing(Vectors(out, source.lines, origin, kind=KINDS[precision])) as vectors:
+            pooled = precision == "float" or {"precision": precision}
+            collect(client, source, vectors, _pooled, truncate=truncate, pooled=pooled)
             vectors.finish()
     return source.lines
 

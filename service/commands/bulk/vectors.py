@@ -19,10 +19,10 @@ import orjson
 from numpy.lib.format import magic
 from numpy.typing import NDArray
 
-from headlight_client.formats import LENGTH_BYTES
+from headlight_client.formats import DTYPES, LENGTH_BYTES
 from service.commands.terminal import Unusable
 
-TENSOR, DTYPE = "pooled", np.dtype("<f4")
+TENSOR, DTYPE = "pooled", DTYPES["F32"]
 LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 NPY = ".npy"
@@ -40,6 +40,7 @@ class Vectors:
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
         remedy: what to do about a partial file of another job.
+        kind: of its numbers, as safetensors calls it.
 
     Raises:
         Unusable: the file already exists, or its partial file is another job's.
@@ -47,9 +48,14 @@ class Vectors:
     """
 
     def __init__(
-        self, out: Path, count: int, origin: Mapping[str, str], remedy: str = REMEDY
+        self,
+        out: Path,
+        count: int,
+        origin: Mapping[str, str],
+        remedy: str = REMEDY,
+        kind: str = "F32",
     ) -> None:
-        self._remedy = remedy
+        self._remedy, self._kind, self._dtype = remedy, kind, DTYPES[kind]
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
@@ -76,7 +82,7 @@ class Vectors:
             self._begin(rows.shape[1])
         if rows.shape[1:] != (self._width,):
             raise Unusable(f"rows have {rows.shape[1]} numbers, those before {self._width}")
-        self._file.write(np.ascontiguousarray(rows, DTYPE).tobytes())
+        self._file.write(np.ascontiguousarray(rows, self._dtype).tobytes())
         self._file.flush()
         os.fsync(self._file.fileno())
         self.rows += len(rows)
@@ -86,7 +92,7 @@ class Vectors:
 
         They are of the open file: its lock lasts as long as they do.
         """
-        return np.memmap(self._file, DTYPE, "r", self._start, (self.rows, self._width))
+        return np.memmap(self._file, self._dtype, "r", self._start, (self.rows, self._width))
 
     def finish(self) -> None:
         """Move the file to its name."""
@@ -121,8 +127,8 @@ class Vectors:
         if size >= max(start, LENGTH_BYTES + 1):
             self._start = start
             self._check(self._file.read(start - LENGTH_BYTES))
-            self.rows = (size - start) // (self._width * DTYPE.itemsize)
-        end = start + self.rows * self._width * DTYPE.itemsize if self._start else 0
+            self.rows = (size - start) // (self._width * self._dtype.itemsize)
+        end = start + self.rows * self._width * self._dtype.itemsize if self._start else 0
         self._file.truncate(end)
         self._file.seek(end)
 
@@ -133,7 +139,8 @@ class Vectors:
         """
         try:
             entries = orjson.loads(header)
-            before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
+            before, tensor = entries["__metadata__"], entries[TENSOR]
+            (count, self._width), kind = tensor["shape"], tensor["dtype"]
         except (ValueError, KeyError, TypeError):
             raise Unusable(f"{self.partial} is not a partial file of this command") from None
         longest, most = before.get("max_tokens", ""), int(self.origin.get("max_tokens", 0))
@@ -142,6 +149,8 @@ class Vectors:
         for name, now in self.origin.items():
             if name not in cut and before.get(name) != now:
                 raise self._of_another_job(f"{name} was {before.get(name)} and is {now}")
+        if kind != self._kind:
+            raise self._of_another_job(f"its numbers are {kind}, not {self._kind}")
         if count != self.count:
             raise self._of_another_job(f"it has {count} rows, not {self.count}")
         if before != self.origin:
@@ -163,9 +172,9 @@ class Vectors:
 
     def _header(self, length: int | None = None) -> bytes:
         """Write the finished file's header, with JSON of `length` bytes where that is enough."""
-        end = self.count * self._width * DTYPE.itemsize
+        end = self.count * self._width * self._dtype.itemsize
         shape = [self.count, self._width]
-        tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+        tensor = {"dtype": self._kind, "shape": shape, "data_offsets": [0, end]}
         header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor})
         header = header.ljust(length or len(header) + SPARE_BYTES)
         header += b" " * (-(LENGTH_BYTES + len(header)) % ALIGNED_BYTES)
@@ -174,7 +183,7 @@ class Vectors:
     def _numpy_header(self) -> bytes:
         """Write NumPy's header, version 1.0, as long as the one it replaces."""
         shape = (self.count, self._width)
-        facts = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
+        facts = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         length = self._start - LENGTH_BYTES - 2
         text = repr(facts).encode().ljust(length - 1) + b"\n"
         return magic(1, 0) + length.to_bytes(2, "little") + text

@@ -1,15 +1,21 @@
 """Vectors in fewer bytes, held to sentence-transformers' arithmetic."""
 
+import base64
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load
 from sentence_transformers.util import quantize_embeddings
 
-from service.api.precisions import Precision, bound, written
+from headlight_client import AsyncClient
+from service.api.precisions import Precision, written
+from service.encode.precisions import bound
+from service.encode.request import Smaller
 from service.heads import sentences
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"
@@ -39,6 +45,49 @@ def test_a_smaller_vector_is_that_of_the_library(size: int, precision: Precision
         ours = written(vector, precision)
         assert isinstance(ours, np.ndarray) and ours.dtype == expected.dtype
         np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("size", [384, 13])
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+async def test_our_own_route_answers_them_in_every_form(
+    client: httpx.AsyncClient, address: str, precision: Smaller, size: int
+) -> None:
+    """JSON, base64, a safetensors file, and our own client: those of the floats, and of spans."""
+    inputs = ["All is well", {"text": "A dog ate the food", "spans": [[0, 5], [6, 18]]}]
+    how = {"mode": "max", "normalize": True, "dimensions": size}
+    plain = (await client.post("/v1/encode", json={"inputs": inputs, "pooled": how})).json()
+    floats, spans = pooled(plain["data"], np.float32)
+    ranges = np.array([[-bound(size)] * size, [bound(size)] * size], dtype=np.float32)
+    expected, parts = (
+        quantize_embeddings(some, precision=precision, ranges=ranges) for some in (floats, spans)
+    )
+    del how["normalize"]  # which a precision brings
+    body = {"inputs": inputs, "pooled": {**how, "precision": precision}, "dtype": "float16"}
+
+    numbers = (await client.post("/v1/encode", json=body)).json()["data"]
+    for made, one in zip(pooled(numbers, expected.dtype), (expected, parts), strict=True):
+        np.testing.assert_array_equal(made, one, strict=True)
+    written = (await client.post("/v1/encode", json={**body, "encoding": "base64"})).json()
+    for item, row in zip(written["data"], expected, strict=True):
+        told = item["pooled"]
+        assert (told["dtype"], told["shape"]) == (row.dtype.name, [*row.shape])
+        assert base64.b64decode(told["data"]) == row.tobytes()
+    as_file = {"accept": "application/vnd.safetensors"}
+    file = load((await client.post("/v1/encode", json=body, headers=as_file)).content)
+    for index, row in enumerate(expected):
+        np.testing.assert_array_equal(file[f"{index}.pooled"], row, strict=True)
+    np.testing.assert_array_equal(file["1.spans"], parts, strict=True)
+    async with AsyncClient(address) as ours:
+        encoded = await ours.encode(inputs, pooled=body["pooled"])
+    assert encoded.pooled is not None
+    np.testing.assert_array_equal(encoded.pooled, expected, strict=True)
+
+
+def pooled(data: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The vectors of an answer's inputs, and of all their spans."""
+    spans = [span["pooled"] for item in data for span in item.get("spans", ())]
+    return np.array([item["pooled"] for item in data], dtype), np.array(spans, dtype)
 
 
 @pytest.mark.parametrize("size", [64, 384, 1024])

@@ -149,7 +149,7 @@ async def test_dimensions_are_cut_and_normalised(
 async def test_vectors_have_length_1_whatever_the_checkpoint_does(
     tmp_path: Path, outer: Callable[[Replica], ASGIApp]
 ) -> None:
-    """Also those that are cut first, as sentence-transformers cuts and scales them."""
+    """Also those cut first, as sentence-transformers cuts and scales them, and smaller ones."""
     checkpoint(tmp_path, "Model")
     library = SentenceTransformer(str(tmp_path), device="cpu")  # mean, not normalised
     library.save(str(tmp_path))
@@ -167,6 +167,11 @@ async def test_vectors_have_length_1_whatever_the_checkpoint_does(
             np.testing.assert_allclose(native, expected, atol=1e-5)
             expected /= np.linalg.norm(expected, axis=1, keepdims=True)
             np.testing.assert_allclose([row["embedding"] for row in told], expected, atol=1e-5)
+            asked |= {"encoding_format": "int8"}
+            steps = (await http.post("/v1/embeddings", json=asked)).json()["data"]
+            body = {"inputs": TEXTS, "pooled": {"precision": "int8", "dimensions": size}}
+            own = (await http.post("/v1/encode", json=body)).json()["data"]
+            assert [row["embedding"] for row in steps] == [item["pooled"] for item in own]
     await replica.close()
 
 

@@ -14,9 +14,11 @@ import pytest
 from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from sentence_transformers.util import quantize_embeddings
 
 from service.cli import main
 from service.commands.bulk import jobs
+from service.encode.precisions import bound
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -95,6 +97,29 @@ async def test_every_line_becomes_a_row_in_order_as_alone(
         name: head[name] for name in ("model", "weights", "numerics")
     }
     assert told["source_lines"] == "9" and len(told["source_sha256"]) == 64
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npy"])
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+async def test_a_file_of_smaller_vectors_is_the_librarys(
+    folder: Folder, address: str, alone: Any, precision: Any, ending: str
+) -> None:
+    """Of the same floats, to the bit; the file says which precision it has, where it can."""
+    folder.out = folder.out.with_suffix(ending)
+    folder.fill(TEXTS[:3])
+    floats = np.stack([await alone(text) for text in TEXTS[:3]])
+    ranges = np.array([[-bound(384)] * 384, [bound(384)] * 384], dtype=np.float32)
+
+    status, _, said = await folder.run(address, "--precision", precision)
+    assert status == 0, said
+
+    expected = quantize_embeddings(floats, precision=precision, ranges=ranges)
+    if ending == ".npy":
+        np.testing.assert_array_equal(np.load(folder.out), expected, strict=True)
+        return
+    np.testing.assert_array_equal(load_file(folder.out)["pooled"], expected, strict=True)
+    with safe_open(folder.out, "np") as file:
+        assert file.metadata()["precision"] == precision
 
 
 @pytest.mark.parametrize(
@@ -394,6 +419,7 @@ async def test_a_reader_who_leaves_hears_nothing_more(folder: Folder, address: s
         ("--file", "a.csv", "--out", "b.npy"),
         ("--file", "a.txt", "--out", "b.npy", "--column", "1"),
         ("text", "--column", "1"),
+        ("text", "--precision", "int8"),
     ],
 )
 async def test_half_a_command_is_refused(arguments: tuple[str, ...]) -> None:

@@ -132,6 +132,16 @@ def test_rows_of_another_origin_are_not_continued(
     assert (tmp_path / "v.partial").read_bytes() == before
 
 
+def test_rows_of_another_kind_are_not_continued(tmp_path: Path) -> None:
+    """Whatever the origin says: bytes would be taken for others."""
+    with closing(Vectors(tmp_path / "v", 7, ORIGIN, kind="I8")) as vectors:
+        vectors.append(ROWS[:2].astype(np.int8))
+        np.testing.assert_array_equal(vectors.read(), ROWS[:2].astype(np.int8), strict=True)
+
+    with pytest.raises(Unusable, match="its numbers are I8, not F32; remove it"):
+        begun(tmp_path / "v")
+
+
 def test_rows_of_texts_that_fitted_may_be_followed_by_cut_ones_but_not_the_other_way(
     tmp_path: Path,
 ) -> None:
