@@ -1140,6 +1140,9 @@ DIALECTS = [
         ("no input", 400, '{"model":"all-MiniLM-L6-v2"}'),
         ("another model", 404, '{"model":"gpt","input":"a"}'),
         ("an id past the table", 400, '{"model":"all-MiniLM-L6-v2","input":[30522]}'),
+        ("a picture of Jina's", 400, '{"model":"all-MiniLM-L6-v2","input":[{"image":"a"}]}'),
+        ("an object without a text", 400, '{"model":"all-MiniLM-L6-v2","input":{}}'),
+        ("ids and an object", 400, '{"model":"all-MiniLM-L6-v2","input":[101,{"text":"a"}]}'),
     ),
     *elsewhere(
         "/embed",

@@ -1,29 +1,60 @@
 """OpenAI's API: POST /v1/embeddings and GET /v1/models, as its clients know them.
 
+Jina's clients ask the same route, with some fields of their own: jina.py.
 Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Discriminator, Tag
+from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
+from service.api import jina
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
+from service.api.inputs import Batch, Dimensions, Ids, Text, check_dense, items, tag
 from service.api.precisions import Precision, vectors, written
+from service.api.rerank import Document, Documents
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.names import Names
-from service.encode.request import Layout, Pooled, Request
+from service.encode.request import Input, Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 from service.wire import Wire
+
+
+def _tag(value: object) -> str:
+    """Return which of its forms an input has, by its first entry."""
+    if isinstance(value, dict):
+        return "<document>"
+    objects = isinstance(value, list) and value and isinstance(value[0], dict)
+    return "<texts>" if objects else tag(value)
+
+
+Inputs = TypeAliasType(
+    "Inputs",
+    Annotated[
+        Text
+        | Annotated[Document, Tag("<document>")]
+        | Annotated[Documents, Tag("<texts>")]
+        | Ids
+        | Batch,
+        Discriminator(_tag),
+    ],
+)
+Cut = Annotated[
+    Annotated[bool, Tag("<switch>")] | Annotated[Truncate, Tag("<side>")],
+    Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<side>"),
+]
 
 
 class EmbeddingsRequest(Wire):
     """The body of OpenAI's POST /v1/embeddings."""
 
-    input: TextsOrIds
-    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`."""
+    input: Inputs
+    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`.
+    Jina's clients may send a text as {"text": ..}."""
     model: str
     """The model you expect; another name than the served one is refused."""
     encoding_format: Precision = "float"
@@ -33,14 +64,31 @@ class EmbeddingsRequest(Wire):
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out. The vector is cut, then scaled to length 1."""
-    truncate: Truncate | None = None
-    """Headlight's own: what happens to an input of more than `max_tokens` tokens: it is refused, or
-    cut on this side; left out or null: `truncate` of GET /info."""
-    task: str | None = None
-    """As in Jina's API: the adapter that is added to the model, by its name alone, and its
-    instruction before each text; left out: the one that `model` names, or none."""
+    truncate: Cut | None = None
+    """Headlight's own, and Jina's: what happens to an input of more than `max_tokens` tokens: it is
+    refused, or cut on this side; of Jina's, true is "right" and false "refuse". Left out or null:
+    `truncate` of GET /info."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""
+    embedding_type: jina.Kind | None = None
+    """Jina's name of `encoding_format`, one kind in a request."""
+    encoding_type: jina.Kind | None = None
+    """Its former name, which LlamaIndex's client of Jina sends."""
+    normalized: bool | None = None
+    """Jina's: whether vectors have length 1; left out or null: they have. False does not go with
+    "int8" and "uint8"."""
+    task: str | None = None
+    """Jina's: what the texts are for, which chooses the checkpoint's adapter of that name and its
+    instruction or, without one, its prompt of that name; for "retrieval.query" else "query", for
+    "retrieval.passage" else "document", "passage" or "corpus". Refused where it has none."""
+    late_chunking: bool | None = None
+    """Jina's: true is refused, as each input is read alone; `spans` of POST /v1/encode are vectors
+    of the parts of one text."""
+
+    @property
+    def precision(self) -> Precision:
+        """Return how vectors are written."""
+        return self.embedding_type or self.encoding_type or self.encoding_format
 
 
 # our codes -> OpenAI's names for the same
@@ -48,7 +96,10 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
-UNIT = Pooled(normalize=True)  # as in TEI's route, whatever the checkpoint does
+KINDS = {"encoding_format", "embedding_type", "encoding_type"}
+ONE_NAME = "it goes without `encoding_format` and `encoding_type`, which are names of the same"
+LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
+SWITCHED: dict[bool, Truncate] = {True: "right", False: "refuse"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +128,39 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.model_validate_json(body)
+    _check(request)
     check_dense(served.tasks)
+    cut, precision = request.truncate, request.precision
+    task, prompt_name = jina.purpose(request.task, served)
     native = Request(
-        inputs=items(request.input),
+        inputs=_items(request.input),
         model=request.model,
-        task=request.task,
-        truncate=request.truncate,
+        task=task,
+        truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
         counted=False,
-        pooled=unit(request.dimensions),
-        layout=layout(request.encoding_format),
+        prompt_name=prompt_name,
+        pooled=unit(request.dimensions, normalize=request.normalized is not False),
+        layout=layout(precision),
     )
-    return Embeddings(request=native, precision=request.encoding_format)
+    return Embeddings(request=native, precision=precision)
+
+
+def _check(request: EmbeddingsRequest) -> None:
+    """Refuse two names of one field, and what does not go together."""
+    jina.check_alone(request.late_chunking)
+    if len(KINDS & request.model_fields_set) > 1:
+        raise Refused.at("out_of_range", "embedding_type", detail=ONE_NAME)
+    if request.normalized is False and request.precision in ("int8", "uint8"):
+        raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)
+
+
+def _items(value: Any) -> list[Input]:
+    """Return inputs as encode/ knows them."""
+    if isinstance(value, Document):
+        return [Input(value.text)]
+    if isinstance(value, list):
+        value = [one.text if isinstance(one, Document) else one for one in value]
+    return items(value)
 
 
 def count_usage(encoded: Encoded) -> dict[str, int]:
@@ -102,9 +175,9 @@ def layout(precision: Precision) -> Layout:
     return NUMBERS if precision == "float" else BYTES
 
 
-def unit(dimensions: int | None) -> Pooled:
+def unit(dimensions: int | None, *, normalize: bool = True) -> Pooled:
     """Ask for vectors of length 1, with this many numbers or all."""
-    return UNIT if dimensions is None else Pooled(normalize=True, dimensions=dimensions)
+    return Pooled(normalize=normalize, dimensions=dimensions)
 
 
 def models(names: Names) -> bytes:
@@ -134,7 +207,8 @@ def problem(refused: Refused, request_id: str) -> Reply:
         "param": _param(refused),
         "code": CODES.get(refused.code, refused.code),
     }
-    return Reply(orjson.dumps({"error": fault}), status, media_type=JSON)
+    told = {"error": fault, "detail": fault["message"]}  # where Jina's clients look
+    return Reply(orjson.dumps(told), status, media_type=JSON)
 
 
 def _model(name: str) -> dict[str, Any]:

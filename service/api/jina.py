@@ -1,0 +1,47 @@
+"""What Jina's clients add to OpenAI's POST /v1/embeddings: kinds of vectors, and tasks.
+
+Deliberate differences: `late_chunking` is refused, since the API does not say how it joins inputs;
+so are a list of kinds, whose answer has no documented shape, and a task that would change nothing.
+Source of the request: https://api.jina.ai/openapi.json of April 2026, EmbeddingsV3Request and
+EmbeddingsV5Request; the former name of `embedding_type`: llama-index-embeddings-jinaai 0.7.
+"""
+
+from typing import Literal
+
+from service.api.dialect import Served
+from service.refusals import Refused
+
+Kind = Literal["float", "base64", "binary", "ubinary"]
+PROMPTS = {  # the first that a checkpoint has, after the task's own
+    "retrieval.query": ("query",),
+    "retrieval.passage": ("document", "passage", "corpus"),
+    "clustering": ("separation",),
+    "separation": ("clustering",),
+}
+NO_PROMPT = "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
+TOGETHER = (
+    "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
+)
+
+
+def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
+    """Return the adapter and the name of the prompt that a task chooses: one of them, or neither.
+
+    Raises:
+        Refused: the checkpoint has neither.
+    """
+    model, *adapted = served.names
+    if task is None or f"{model}:{task}" in adapted:
+        return task, None
+    names = (name for name in (task, *PROMPTS.get(task, ())) if name in served.prompts)
+    found = next(names, None)
+    if found is None:
+        has = sorted(served.prompts)
+        raise Refused.at("prompt_not_found", "task", detail=NO_PROMPT, prompts=has)
+    return None, found
+
+
+def check_alone(late_chunking: bool | None) -> None:
+    """Refuse to read all inputs together."""
+    if late_chunking:
+        raise Refused.at("out_of_range", "late_chunking", detail=TOGETHER)

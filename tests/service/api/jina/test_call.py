@@ -1,0 +1,167 @@
+"""The fields of Jina's clients on POST /v1/embeddings, held to OpenAI's and to the library."""
+
+import base64
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import quantize_embeddings
+
+from service.api import jina
+from service.engine.weights import BUNDLED, locate
+from service.refusals import Refused
+from service.replica import Replica
+from tests.described import hold
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NAME = "all-MiniLM-L6-v2"
+TEXTS = ["All is well", "A dog ate the food because it was hungry"]
+LONG = "well " * 300
+
+
+async def embed(http: httpx.AsyncClient, **body: Any) -> list[Any]:
+    """The vectors of an answer that must come, each as it is written."""
+    answer = await http.post("/v1/embeddings", json={"model": NAME, "input": TEXTS, **body})
+    assert answer.status_code == 200, answer.text
+    hold("/v1/embeddings", answer)
+    return [row["embedding"] for row in answer.json()["data"]]
+
+
+@pytest.mark.parametrize("name", ["embedding_type", "encoding_type"])
+async def test_each_kind_is_the_librarys(client: httpx.AsyncClient, name: str) -> None:
+    """By the name of today and by the former one; null is the default."""
+    for size in (384, 13):
+        floats = np.array(await embed(client, dimensions=size), dtype=np.float32)
+        how = {"dimensions": size}
+        assert await embed(client, **how, **{name: "float"}) == await embed(
+            client, **how, **{name: None}
+        )
+        np.testing.assert_array_equal(
+            [
+                np.frombuffer(base64.b64decode(one), "<f4")
+                for one in await embed(client, **how, **{name: "base64"})
+            ],
+            floats,
+        )
+        for precision in ("binary", "ubinary"):
+            told = await embed(client, **how, **{name: precision})
+            assert told == quantize_embeddings(floats, precision=precision).tolist()
+
+
+async def test_a_text_may_be_an_object(client: httpx.AsyncClient) -> None:
+    """One, or some in a list."""
+    plain = await embed(client)
+
+    assert await embed(client, input={"text": TEXTS[0]}) == plain[:1]
+    assert await embed(client, input=[TEXTS[0], {"text": TEXTS[1]}]) == plain
+
+
+async def test_truncate_is_a_switch_too(client: httpx.AsyncClient) -> None:
+    """True cuts on the right; false refuses, whatever the service is set to."""
+    cut = await embed(client, input=["dog " + LONG], truncate=True)
+    right = await embed(client, input=["dog " + LONG], truncate="right")
+    body = {"model": NAME, "input": [LONG], "truncate": False}
+    refused = (await client.post("/v1/embeddings", json=body)).json()
+
+    assert cut == right != await embed(client, input=["dog " + LONG], truncate="left")
+    assert refused["error"]["code"] == "context_length_exceeded"
+
+
+async def test_vectors_that_are_not_normalised_are_the_models(client: httpx.AsyncClient) -> None:
+    """As the library makes them without its last module; their bits are those of the others."""
+    whole = SentenceTransformer(str(locate(BUNDLED).folder), device="cpu")
+    peer = SentenceTransformer(modules=[*whole][:-1], device="cpu")
+    how: dict[str, Any] = {"normalized": False, "dimensions": 32}
+    told = await embed(client, **how)
+    bits = await embed(client, **how, embedding_type="ubinary")
+
+    expected = peer.encode(TEXTS, truncate_dim=32)
+    np.testing.assert_allclose(told, expected, rtol=0, atol=1e-5)
+    assert bits == quantize_embeddings(expected, precision="ubinary").tolist()
+    assert bits == await embed(client, dimensions=32, embedding_type="ubinary")
+
+
+@pytest.mark.parametrize(
+    ("task", "prompt"), [("retrieval.query", "query"), ("retrieval.passage", "document")]
+)
+async def test_a_task_chooses_the_prompt(
+    prompted: Replica, prompted_http: httpx.AsyncClient, task: str, prompt: str
+) -> None:
+    """As the library reads texts with that prompt."""
+    peer = SentenceTransformer(prompted.settings.model, device="cpu")
+    told = await embed(prompted_http, model=prompted.name, task=task)
+
+    expected = peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
+    np.testing.assert_allclose(told, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "prompts", "chosen"),
+    [
+        (None, ["query"], None),
+        ("retrieval.query", ["query", "retrieval.query"], "retrieval.query"),
+        ("retrieval.passage", ["corpus", "passage", "query"], "passage"),
+        ("retrieval.passage", ["corpus"], "corpus"),
+        ("text-matching", ["text-matching"], "text-matching"),
+        ("clustering", ["separation"], "separation"),
+        ("separation", ["clustering", "separation"], "separation"),
+    ],
+)
+async def test_a_prompt_of_the_tasks_own_name_comes_first(
+    task: jina.Task | None, prompts: list[str], chosen: str | None
+) -> None:
+    """As Jina's checkpoints name theirs."""
+    assert jina.prompt_name(task, prompts) == chosen
+
+
+async def test_a_task_that_would_change_nothing_is_refused() -> None:
+    """It says which prompts there are."""
+    with pytest.raises(Refused) as refused:
+        jina.prompt_name("retrieval.passage", ["query", "classification"])
+
+    assert refused.value.facts["prompts"] == ["classification", "query"]
+
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "late chunking": ({"late_chunking": True}, "out_of_range", "late_chunking: each input is read"),
+    "two names": (
+        {"embedding_type": "float", "encoding_format": "float"},
+        *("out_of_range", "embedding_type: it goes without"),
+    ),
+    "both names of Jina's": (
+        {"embedding_type": "float", "encoding_type": "float"},
+        *("out_of_range", "embedding_type: it goes without"),
+    ),
+    "some kinds": (
+        {"embedding_type": ["float", "binary"]},
+        *("out_of_range", "embedding_type: expected"),
+    ),
+    "a kind of others": ({"embedding_type": "int8"}, "out_of_range", "embedding_type: expected"),
+    "steps of any length": (
+        {"encoding_format": "int8", "normalized": False},
+        *("out_of_range", "normalized: "),
+    ),
+    "a task of other models": ({"task": "nl2code.query"}, "out_of_range", "task: expected"),
+    "a task without a prompt": ({"task": "retrieval.query"}, "prompt_not_found", "task: this"),
+    "many vectors": ({"return_multivector": True}, "unknown_field", "Unknown field"),
+    "a picture": ({"input": [{"image": "a"}]}, "missing_field", "input[0]: unknown field"),
+    "an empty object": ({"input": ["a", {"text": ""}]}, "sequence_empty", "input[1]"),
+    "a number as truncate": ({"truncate": 1}, "out_of_range", "truncate: expected"),
+}
+
+
+@pytest.mark.parametrize(("body", "code", "said"), BAD.values(), ids=BAD)
+async def test_a_refusal_is_said_where_jinas_clients_look(
+    client: httpx.AsyncClient, body: dict[str, Any], code: str, said: str
+) -> None:
+    """In `detail`, which they raise, and in OpenAI's error, both in one sentence."""
+    asked = {"model": NAME, "input": TEXTS, **body}
+    answer = await client.post("/v1/embeddings", json=asked)
+    hold("/v1/embeddings", answer)
+
+    told = answer.json()
+    assert (answer.status_code, told["error"]["code"]) == (400, code), told
+    assert told["detail"] == told["error"]["message"] and said in told["detail"], told
