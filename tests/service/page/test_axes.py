@@ -41,6 +41,10 @@ async def test_of_many_tokens_those_are_named_that_have_room(browser: Page, addr
     """No name lies on another; in a narrower window there are fewer."""
     await opened(browser, address, "well " * 100)
     wide = await browser.run(NAMED)
+    beyond = await browser.run(
+        """const bottom = (name) => document.querySelector(name).getBoundingClientRect().bottom;
+        return bottom(".axis.down span:last-child") - bottom(".head canvas")"""
+    )
     await browser.resize(250, 800)
     await browser.wait(
         f"return document.querySelectorAll('.axis.down span').length < {len(wide[0])}"
@@ -53,6 +57,7 @@ async def test_of_many_tokens_those_are_named_that_have_room(browser: Page, addr
     await browser.resize(0, 0)
 
     assert 10 < len(wide[0]) == len(wide[1]) < 40 and apart >= 12
+    assert beyond < 2, "each stands next to its row, whose height is less than a line's"
 
 
 async def test_a_finger_on_a_cell_says_its_value(browser: Page, address: str) -> None:
