@@ -4,9 +4,21 @@ import { at, copied, kept, make, scrolled } from "./dom.js";
 import { curl } from "./api.js";
 import { figure, pngOf, svgOf } from "./figure.js";
 
-/** Draws the buttons; `taken` gives {texts, heads: [Head], answers} of what is shown now. */
+const button = (title, act) => make("button", { type: "button", onclick: act }, title);
+
+/** Makes the buttons that need no head; `taken` gives {texts, answers} of what is shown now. */
+const whole = (taken) => [
+  button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
+  button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html"))];
+
+/** Draws the buttons of a view without heads, which has a curl command of its own. */
+export function drawWhole(section, taken) {
+  section.hidden = false;
+  section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" }, ...whole(taken)));
+}
+
+/** Draws the buttons of heads; `taken` gives {heads: [Head]} too. */
 export function draw(section, taken, say) {
-  const button = (title, act) => make("button", { type: "button", onclick: act }, title);
   const first = () => taken().heads.find((head) => head.map);
   const pictured = (kind, head) => figure(kind, head, { ...head.words(), model: at("model").textContent });
   const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
@@ -17,8 +29,7 @@ export function draw(section, taken, say) {
       button(`PNG of the ${kind}`, needs(async (head) => save(await pngOf(pictured(kind, head)), `${head.name}-${kind}.png`))),
       button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head)), `${head.name}-${kind}.svg`)))]),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
-    button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
-    button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
+    ...whole(taken),
     button("Copy curl", needs((head) => copyCurl("v1/encode", head.map.request)))), box);
 }
 

@@ -103,6 +103,7 @@ async function mark(turn) {
     const found = await evidence.find(text, other, view);
     if (turn !== asked) return;
     evidence.draw(section, found, view, remark, say);
+    exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));
     say(`${found.answer.usage.tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
   } catch (error) {
     if (turn !== asked) return;

@@ -182,3 +182,14 @@ async def ask(browser: Page, address: str, text: str, other: str = "") -> None:
     )
     await browser.wait(SHOWN)
     await browser.wait(COMPARED)
+
+
+async def taken(browser: Page, title: str, file: Path) -> bytes:
+    """What a button saves."""
+    await browser.downloads(file.parent)
+    await browser.run(
+        f"""[...document.querySelectorAll("#exports button")].find(
+          (button) => button.textContent.startsWith("{title}")).click()"""
+    )
+    await browser.until(file.exists)
+    return await asyncio.to_thread(file.read_bytes)

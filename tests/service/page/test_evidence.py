@@ -2,13 +2,14 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 import pytest
 
-from tests.service.page.browser import AXE, NEEDED, SHOWN, WIDE, Page, ask, fresh, labelled
+from tests.service.page.browser import AXE, NEEDED, SHOWN, WIDE, Page, ask, fresh, labelled, taken
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
@@ -18,11 +19,15 @@ DOCUMENT = (
     "Nobody  saw it.\n\nThe cat slept. A train left for Rome."
 )
 EVIDENCE = "return document.getElementById('evidence').innerText"
-MARKS = """return [...document.querySelectorAll("#evidence mark")].map(
+MARKS = """return [...document.querySelectorAll("mark")].map(
   (mark) => [Number(mark.dataset.rank), mark.textContent])"""
+SHADES = """return [...document.querySelectorAll("mark")].map(
+  (mark) => getComputedStyle(mark).backgroundColor)"""
 MARKED = "return document.querySelector('#evidence mark')"
-LIST = """return [...document.querySelectorAll("#evidence .ranked li")].map(
+LIST = """return [...document.querySelectorAll(".ranked li")].map(
   ({ children: [share, text] }) => [share.textContent, text.textContent])"""
+EXPORTS = """return [...document.querySelectorAll("#exports:not([hidden]) button")].map(
+  (button) => button.textContent)"""
 SETTLED = "return document.getElementById('evidence').ariaBusy === 'false'"
 
 
@@ -186,6 +191,7 @@ async def test_a_refusal_stands_in_its_place_and_leaves_nothing_of_another_text(
     said = await browser.wait("return document.querySelector('#evidence .bad')?.textContent")
     assert "256" in said
     assert not await browser.run(MARKED) and "dog" not in await browser.run(EVIDENCE)
+    assert await browser.run(EXPORTS) == [], "there is no answer to take away"
     await browser.complaints()  # of the 422
 
     await show(browser, QUERY, DOCUMENT)
@@ -211,13 +217,14 @@ async def test_the_views_leave_nothing_of_each_other(browser: Page, address: str
     await browser.wait(MARKED)
     views = await browser.run("return document.getElementById('views').innerText")
     assert "All heads" not in views and "Why alike" not in views
-    assert await browser.run("return document.getElementById('exports').hidden")
+    assert await browser.run(EXPORTS) == ["JSON of the answers", "HTML of the page"]
 
     await browser.run("document.querySelector('input[value=compare]').click()")
     await browser.run("document.querySelector('button[type=submit]').click()")
     await browser.wait(SHOWN)
     views = await browser.run("return document.getElementById('views').innerText")
     assert "Evidence" not in views and "All heads" in views
+    assert len(await browser.run(EXPORTS)) == 8
     assert "together" not in await browser.run("return location.hash")
 
 
@@ -264,6 +271,35 @@ async def test_what_is_shown_can_be_copied(
     assert pruned == result["pruned"] and result == await told(client)
 
 
+async def test_what_is_shown_can_be_taken_away(
+    browser: Page, address: str, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """The answer as JSON; the view as a page: query, marks by their shares, list and choices."""
+    async with browser.theme("dark"):
+        await mark(browser, address, DOCUMENT)
+        await choose(browser, "Unit", "word")
+        await browser.run("document.getElementById('text').value = 'Not asked'")
+        saved = json.loads(await taken(browser, "JSON", tmp_path / "headlight.json"))
+        seen = [await browser.run(script) for script in (MARKS, LIST, SHADES)]
+        await taken(browser, "HTML", tmp_path / "headlight.html")
+        await browser.open(f"file://{tmp_path}/headlight.html")
+        kept = [await browser.run(script) for script in (MARKS, SHADES)]
+    said = await browser.run("return document.body.innerText")
+    light = await browser.run(SHADES)
+    controls = await browser.run("return document.querySelectorAll('button, select, input').length")
+    axe = await violations(browser)
+    await browser.open("about:blank")
+
+    (result,) = saved["highlight"]["results"]
+    assert result == await told(client, unit="word")
+    assert kept == [seen[0], seen[2]] and light != seen[2] and controls == 0 and axe == []
+    shares = [f"{share} {text}" for share, text in seen[1]]
+    rest = ["Mark the strongest: 3", "Unit: words", "Keep: 30 %", result["pruned"], QUERY]
+    plain = " ".join(said.split())
+    assert not [one for one in shares + rest if " ".join(one.split()) not in plain]
+    assert "Not asked" not in said and "Export" not in said
+
+
 async def test_an_answer_that_a_reader_did_not_wait_for_is_not_drawn(
     browser: Page, address: str
 ) -> None:
@@ -301,14 +337,18 @@ async def test_axe_finds_no_violation(browser: Page, address: str, theme: str) -
     """In either theme: the ink on each mark has contrast enough."""
     async with browser.theme(theme):
         await mark(browser, address, DOCUMENT)
-        await browser.run(AXE.read_text())
-        await browser.run(
-            "axe.run({ resultTypes: ['violations'] }).then((found) => (window.found = found))"
-        )
-        found = await browser.wait("return window.found")
+        assert await violations(browser) == []
 
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
-    assert len(found["passes"]) > 20
+
+async def violations(browser: Page) -> list[tuple[str, str]]:
+    """What axe finds wrong with what is open."""
+    await browser.run(AXE.read_text())
+    await browser.run(
+        "axe.run({ resultTypes: ['violations'] }).then((found) => (window.found = found))"
+    )
+    found = await browser.wait("return window.found")
+    assert len(found["passes"]) > 15
+    return [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
 
 
 async def test_a_telephone_cuts_nothing(browser: Page, address: str) -> None:

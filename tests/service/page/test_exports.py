@@ -1,28 +1,16 @@
 """What GET / gives to take away, as other programs read it: XML's parsers, spreadsheets."""
 
-import asyncio
 import csv
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.service.page.browser import NEEDED, Page, ask, labelled
+from tests.service.page.browser import NEEDED, Page, ask, labelled, taken
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
 NAMES = "http://www.w3.org/2000/svg"
-
-
-async def taken(browser: Page, title: str, file: Path) -> bytes:
-    """What a button saves."""
-    await browser.downloads(file.parent)
-    await browser.run(
-        f"""[...document.querySelectorAll("#exports button")].find(
-          (button) => button.textContent.startsWith("{title}")).click()"""
-    )
-    await browser.until(file.exists)
-    return await asyncio.to_thread(file.read_bytes)
 
 
 async def opened(browser: Page, address: str, text: str) -> None:
