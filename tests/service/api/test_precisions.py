@@ -125,14 +125,19 @@ async def test_the_page_says_what_is_lost(client: httpx.AsyncClient) -> None:
     def made(precision: Precision) -> NDArray[np.float64]:
         return np.array([written(vector, precision) for vector in floats], dtype=np.float64)
 
-    steps = made("int8")
+    steps, positive = made("int8"), made("uint8")
     bits = np.unpackbits(made("ubinary").astype(np.uint8), axis=1) * 2.0 - 1
     calibrated = quantize_embeddings(floats, "int8").astype(np.float64)
     exact = floats.astype(np.float64)
     nearest = neighbours(exact @ exact.T)
     kept = [
         np.mean([len({*a} & {*b}) / 10 for a, b in zip(nearest, neighbours(found), strict=True)])
-        for found in (steps @ steps.T, bits @ bits.T, exact @ bits.T, calibrated @ calibrated.T)
+        for found in (
+            steps @ steps.T,
+            positive @ positive.T,
+            (positive - 128) @ (positive - 128).T,
+            *(bits @ bits.T, exact @ bits.T, calibrated @ calibrated.T),
+        )
     ]
 
     section = PAGE.read_text().partition("## Smaller vectors")[2].partition("\n## ")[0]
