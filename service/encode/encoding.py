@@ -13,7 +13,7 @@ from model.pooling import Pooling
 from model.task_heads import TaskHead, Vectors
 from service.encode import answer, maps
 from service.encode.answer import Array, Item
-from service.encode.interventions import Outcome
+from service.encode.interventions import Course, Outcome
 from service.encode.plan import Plan
 from service.encode.precisions import smaller
 from service.encode.price import DOUBLE, HALF, Offer, Price, number
@@ -83,7 +83,8 @@ class Encodings:
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
     ) -> Iterable[Item]:
         """Return what is answered for each input, each made when the answer has come so far."""
-        copies, heads = outcome.copies, plan.course.heads if plan.course else {}
+        copies = outcome.copies
+        heads = plan.course.heads if isinstance(plan.course, Course) else {}
         return (
             _item(request, plan, index, result, moved(heads, result, copies[index]))
             if copies

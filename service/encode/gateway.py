@@ -12,7 +12,7 @@ those before it:
     names                        which model and adapter a request names
     indices                      what a request names -> numbers
     interventions  swept         what it changes, and what follows from that
-    occlusion  evidence  tasks
+    occlusion  passage  evidence  tasks
     plan                         a request -> works
     price                        what it costs
     admission                    whether it may pass

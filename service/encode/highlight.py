@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from service.encode.answer import Item
-from service.encode.evidence import Evidence, Found, Passage
+from service.encode.evidence import Evidence, Found
 from service.encode.interventions import Outcome
+from service.encode.passage import Passage
 from service.encode.plan import Plan
 from service.encode.price import Price
 from service.encode.request import Highlight, Request

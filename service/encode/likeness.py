@@ -15,7 +15,7 @@ from model.maps.units import Units
 from model.pooling import Pooling
 from model.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
 from service.encode.answer import Array, Item
-from service.encode.interventions import Outcome
+from service.encode.interventions import Course, Outcome
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
 from service.encode.request import Likeness, Part, Request
@@ -130,7 +130,7 @@ class Likenesses:
         else:
             raise RuntimeError("a comparison that was refused: this is a bug")
         left, *right = await self._worker.run(steps, deadline)
-        if not copies or plan.course is None:
+        if not copies or not isinstance(plan.course, Course):
             return [left, *right]
         heads = plan.course.heads
         swept = [

@@ -16,7 +16,6 @@ from service.encode.interventions import (
     MOST_COPIES,
     NUMBER_BYTES,
     CheckTokens,
-    Heads,
     Outcome,
     Submit,
 )
@@ -105,11 +104,6 @@ class Occlusion:
         )
         held = COPY_BYTES * len(copies) + TOKEN_BYTES * tokens + vectors + rows
         return cls(works, copies, counts, held)
-
-    @property
-    def heads(self) -> Heads:
-        """Return the heads that are swept: none."""
-        return {}
 
     @property
     def every(self) -> list[Work]:

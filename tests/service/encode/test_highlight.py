@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from service.encode.evidence import DRAWS, Passage
+from service.encode.passage import DRAWS, Passage
 from service.engine.weights import BUNDLED, locate
 from tests.late_interaction import pylate
 from tests.served import Listen, Outer, Served, serve

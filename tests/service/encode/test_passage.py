@@ -1,7 +1,7 @@
 """Documents in units, and the texts that lack some, without a model."""
 
 from model import packing
-from service.encode.evidence import DRAWS, Passage, passage
+from service.encode.passage import DRAWS, Passage, passage
 from service.engine.work import Outputs, Work
 
 TEXT = "One.  Two. Three. \n"
