@@ -849,6 +849,7 @@ def spans(given: str) -> str:
     return item(f'{{"text":"All is well","spans":{given}}}')
 
 
+HEAD = {"layer": 0, "head": 0, "from": 1}
 MANY = [str(number) for number in range(1000)]
 LABELS = [
     *highlighted(
@@ -868,7 +869,25 @@ LABELS = [
         ("a document of another kind", {"documents": [7]}),
         ("a control by word", {"control": "no"}),
     ),
-    *highlighted(422, "unknown_field", ("a field of others", {"threshold": 0.5})),
+    *highlighted(
+        422,
+        "unknown_field",
+        ("a field of others", {"threshold": 0.5}),
+        ("a query with a pair", {"query": {"text": "a", "pair": "b"}}),
+        ("a query in spans", {"query": {"text": "a", "spans": [[0, 1]]}}),
+        ("a query with a patch", {"query": {"text": "a", "patch": [HEAD]}}),
+    ),
+    *highlighted(
+        422,
+        "exactly_one_input",
+        ("a query of two kinds", {"query": {"text": "a", "token_ids": [101]}}),
+    ),
+    *highlighted(422, "token_out_of_range", ("no such id", {"query": {"token_ids": [-1]}})),
+    *highlighted(
+        422,
+        "index_out_of_range",
+        ("no such head", {"gates": [{"layer": 99, "head": 0, "scale": 0}]}),
+    ),
     *highlighted(422, "batch_empty", ("no document", {"documents": []})),
     *highlighted(422, "batch_too_large", ("too many documents", {"documents": ["b"] * 65})),
     *highlighted(

@@ -36,6 +36,7 @@ from headlight_client.inputs import (
     RankOptions,
     Request,
     ScoreOptions,
+    as_item,
     comparison,
     limits,
     requests,
@@ -234,7 +235,7 @@ class AsyncClient:
 
     async def highlight(
         self,
-        query: str,
+        query: Input,
         documents: Sequence[str],
         *,
         deadline: float | None = None,
@@ -243,14 +244,15 @@ class AsyncClient:
         """Find what in documents carries their scores for a query, in one request.
 
         Args:
+            query: a text, token ids, embeddings or an item, as of `encode`; of a reranker a text.
             deadline: seconds for the call; default: patience_seconds.
 
         Raises:
             RequestRefused, NoAnswer: as `encode`.
-            TypeError: documents that are no list, or an unknown option.
+            TypeError: a query of another type, documents that are no list, or an unknown option.
         """
         _check(documents, options, HighlightOptions, "documents")
-        asked = {"query": query, "documents": [*documents]}
+        asked = {"query": as_item(query), "documents": [*documents]}
         return highlighted(await self.ask("/v1/highlight", {**options, **asked}, deadline=deadline))
 
     async def space(self, texts: Sequence[str] = TEXTS) -> Space:

@@ -60,6 +60,7 @@ class HighlightOptions(TypedDict, total=False):
     prompt_name: str | Mapping[str, str]
     task: str | Mapping[str, str]
     truncate: Literal["refuse", "right", "left"]
+    gates: Sequence[Mapping[str, Any]]
 
 
 class RankOptions(TypedDict, total=False):
@@ -212,7 +213,9 @@ def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> 
     Raises:
         TypeError: an input is of no kind that can be encoded.
     """
-    return dumps({**options, "query": _item(query), "documents": [_item(one) for one in documents]})
+    return dumps(
+        {**options, "query": as_item(query), "documents": [as_item(one) for one in documents]}
+    )
 
 
 def _before(options: Mapping[str, Any], items: str) -> bytes:
@@ -227,7 +230,7 @@ def _is_patched(entry: Input) -> bool:
 def _as_json(entry: Input, index: int) -> tuple[bytes, int]:
     """Write an input as JSON, and estimate how many tokens it has."""
     try:
-        item = _item(entry)
+        item = as_item(entry)
         text = dumps(item)
     except TypeError as error:
         raise TypeError(f"input {index}: {error}") from None
@@ -243,7 +246,7 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-def _item(entry: Input) -> Any:
+def as_item(entry: Input) -> Any:
     """Return an input as the wire has it."""
     match entry:
         case str():

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, LiteralString
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Sent, Served
 from service.api.inputs import SPARSE, only_sparse
+from service.api.native.call import Input, Item, as_input
+from service.api.native.heads import Gates
 from service.api.questions import SidePrompts
 from service.api.rerank import Document, Documents
 from service.encode import request as encode
@@ -18,7 +21,12 @@ from service.wire import Wire
 
 MOST_DOCUMENTS, MOST_TOP = 64, 1024
 UNPROMPTED = "a reranker reads the query and a document together, without a prompt"
-TOGETHER = "a reranker reads the query and a document together, with one adapter"
+TOGETHER = "a reranker reads the query and a document together, as texts"
+ONE_ADAPTER = "a reranker reads the query and a document together, with one adapter"
+UNGATED = 'a reranker reads the query and a document together: "gates" of the request are of both'
+LONE: LiteralString = (
+    'a query is one sequence, and no document has its length: no "pair", "spans" or "patch"'
+)
 
 
 class ReadTasks(Wire):
@@ -30,13 +38,20 @@ class ReadTasks(Wire):
     """The adapter that each of `documents` is read with; left out: the same."""
 
 
+def _lone(value: str | Item) -> str | Item:
+    if isinstance(value, Item) and (value.pair, value.spans, value.patch) != (None,) * 3:
+        raise PydanticCustomError("pair_in_comparison", LONE)
+    return value
+
+
 class HighlightRequest(Wire):
     """The body of POST /v1/highlight."""
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
-    query: str
-    """What the documents are to answer."""
+    query: Annotated[Input, AfterValidator(_lone)]
+    """What the documents are to answer: a text, token ids or embeddings, as an input of
+    POST /v1/encode; a reranker takes a text."""
     documents: Documents
     """The documents, texts or {"text"}: 1 to 64."""
     unit: Literal["sentence", "word", "token"] = "sentence"
@@ -75,6 +90,9 @@ class HighlightRequest(Wire):
     truncate: Truncate | None = None
     """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
+    gates: Gates = []
+    """Heads to scale or drop, in this request alone, in the query and in every text of a document;
+    an item may have its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,37 +124,60 @@ def parse(body: bytes, sent: Sent, served: Served) -> Highlighting:
 def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> encode.Request:
     """Return the request in the way that the model scores."""
     how = asked.unit, asked.top, asked.prune, asked.control
+    query, gates = as_input(asked.query), [gate.plain() for gate in asked.gates]
     if "rerank" in served.tasks:
         if asked.prompt_name is not None:
             raise Refused.at("prompt_not_found", "prompt_name", detail=UNPROMPTED, prompts=[])
         if isinstance(asked.task, ReadTasks):
-            raise Refused.at("out_of_range", "task", detail=TOGETHER)
+            raise Refused.at("out_of_range", "task", detail=ONE_ADAPTER)
         return encode.Request(
             model=asked.model,
             task=asked.task,
-            inputs=[encode.Input(asked.query, text) for text in texts],
+            inputs=_pairs(query, texts, served.most_json),
             truncate=asked.truncate,
             pooled=False,
+            gates=gates,
             tasks=(encode.Rerank(),),
             ending=encode.Highlight(*how, "rerank"),
         )
     if only_sparse(served.tasks):
         raise Refused("task_not_found", detail=SPARSE, tasks=list(served.tasks))
     names, many = asked.prompt_name, "multi_vector" in served.tasks
-    query, document = (
+    own, others = (
         (names.query, names.document) if isinstance(names, SidePrompts) else (names, names)
     )
     task = asked.task
-    own, other = (task.query, task.document) if isinstance(task, ReadTasks) else (task, task)
+    query_task, documents_task = (
+        (task.query, task.document) if isinstance(task, ReadTasks) else (task, task)
+    )
     return encode.Request(
         model=asked.model,
-        inputs=[encode.Input(asked.query), *map(encode.Input, texts)],
+        inputs=[query, *map(encode.Input, texts)],
         truncate=asked.truncate,
-        prompt_name=document,
-        task=other,
+        prompt_name=others,
+        task=documents_task,
         role="document" if many else None,
-        first=encode.First(("query", "documents"), query, "query" if many else None, own),
+        first=encode.First(("query", "documents"), own, "query" if many else None, query_task),
         pooled=not many,
+        gates=gates,
         tasks=(encode.MultiVector(filled=True),) if many else (),
         ending=encode.Highlight(*how, "maxsim" if many else "pooled"),
     )
+
+
+def _pairs(query: encode.Input, texts: Sequence[str], most: int) -> list[encode.Input]:
+    """Return the query with each text.
+
+    Args:
+        most: characters of it with all texts, since each pair is tokenized.
+
+    Raises:
+        Refused: the query is no text, has gates of its own, or is too long for so many texts.
+    """
+    if query.text is None:
+        raise Refused.at("invalid_type", "query", detail=TOGETHER)
+    if query.gates:
+        raise Refused.at("unknown_field", "query", "gates", detail=UNGATED)
+    if (length := len(query.text)) * len(texts) > most:
+        raise Refused.at("text_too_long", "query", length=length, limit=most // len(texts))
+    return [encode.Input(query.text, text) for text in texts]

@@ -198,8 +198,7 @@ OPERATIONS = (
         "Highlighted | Priced",
         highlight.HighlightRequest,
         highlight.parse,
-        INPUTS,  # as the route whose metrics it shares
-        metric="/v1/similarity",
+        (*OF_TEXT, "mixed"),  # documents are texts
     ),
     _post(NATIVE, "/v1/attend", "Attended", AttendBody, handler="attend"),
     _post(NATIVE, "/v1/explain", "Explained", ExplainRequest, None, OF_TEXT, handler="explain"),

@@ -23,7 +23,7 @@ from service.encode.indices import (
     row_numbers,
 )
 from service.encode.inputs import THREAD_CHARACTERS, Reader
-from service.encode.interventions import Course, Interventions
+from service.encode.interventions import ByHead, Course, Interventions
 from service.encode.names import Names
 from service.encode.occlusion import Occlusion
 from service.encode.request import (
@@ -185,8 +185,9 @@ class Planner:
             width = self._model.config.width
             course = Occlusion.of(works, units, width, self.check_tokens)
         if isinstance(request.ending, Highlight):
+            gates = changes.edits[-1].gates if changes else {}  # of a document
             course = await self._evidence(
-                request, adapter, works, outputs, wanted, deadline, record
+                request, adapter, works, outputs, wanted, gates, deadline, record
             )
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
@@ -316,6 +317,7 @@ class Planner:
         works: Sequence[Work],
         outputs: Outputs,
         wanted: Sequence[Task],
+        gates: ByHead[float],
         deadline: float,
         record: Record,
     ) -> Evidence:
@@ -343,6 +345,9 @@ class Planner:
             except Refused as refused:
                 _place(refused, lambda loc: request.place(_from(loc, sources)))
                 raise
+            if gates:
+                for work in made:
+                    work.sequence = replace(work.sequence, gates=gates)
             _fit(made, wanted)
             return made
 

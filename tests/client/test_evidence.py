@@ -14,6 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 QUERY = "When does the train leave?"
 TEXTS = ["The sky is blue. The train leaves at nine. Dogs bark.", "A cat slept."]
+GATES = [{"layer": 0, "head": 0, "scale": 0.5}]
 Ask = Callable[..., Awaitable[Highlighted]]
 
 
@@ -71,6 +72,14 @@ async def test_no_shortened_text_comes_unasked(ask: Ask, address: str) -> None:
     told = await ask(address, QUERY, TEXTS[:1], control=False, top=1)
 
     assert told.results[0].pruned is None and told.results[0].control is None
+
+
+async def test_a_query_is_any_input(ask: Ask, client: httpx.AsyncClient, address: str) -> None:
+    """Ids are answered as their text."""
+    body = {"inputs": [QUERY], "tokens": True}
+    ids = (await client.post("/v1/encode", json=body)).json()["data"][0]["token_ids"]
+    by_ids, by_text = [await ask(address, query, TEXTS, gates=GATES) for query in (ids, QUERY)]
+    assert by_ids.results == by_text.results
 
 
 async def test_a_refusal_says_where(ask: Ask, address: str) -> None:

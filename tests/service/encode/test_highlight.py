@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from safetensors.numpy import load_file
 
 from service.encode.passage import DRAWS, Passage
 from service.engine.weights import BUNDLED, locate
@@ -24,6 +26,7 @@ SENTENCES = ["The station is old.", "The train leaves at noon.", "犬が来た�
 SENTENCES += ["It rains"]
 CLOSE = 1e-6
 SHORT = "The station is old. The train leaves at noon. 犬が来た。"
+WORDS = "embeddings.word_embeddings.weight"
 UNITS = ("sentence", "word", "token")
 
 
@@ -41,9 +44,9 @@ async def one(http: httpx.AsyncClient, text: str = TEXT, **body: Any) -> Any:
     return told
 
 
-async def cosine(http: httpx.AsyncClient, text: str) -> float:
+async def cosine(http: httpx.AsyncClient, text: str, left: Any = QUERY, **body: Any) -> float:
     """What POST /v1/similarity answers."""
-    body = {"left": QUERY, "right": [text], "form": "score"}
+    body = {"left": left, "right": [text], "form": "score", **body}
     score: float = (await http.post("/v1/similarity", json=body)).json()["right"][0]["score"]
     return score
 
@@ -70,11 +73,11 @@ def units(text: str, told: Any) -> Passage:
 
 
 async def hold_to(
-    score: Any, http: httpx.AsyncClient, unit: str, text: str = TEXT, atol: float = 0
+    score: Any, http: httpx.AsyncClient, unit: str, text: str = TEXT, **body: Any
 ) -> None:
     """Hold controls to the scores of the texts that lack units."""
-    every = await one(http, text, unit=unit, top=1000)
-    told = await one(http, text, unit=unit, top=2)
+    every = await one(http, text, unit=unit, top=1000, **body)
+    told = await one(http, text, unit=unit, top=2, **body)
     whole = units(text, every)
     kept = [whole.spans.index(tuple(unit["characters"])) for unit in told["highlights"]]
     drawn = [await score(http, whole.without(draw)) for draw in whole.draws(2)]
@@ -85,7 +88,7 @@ async def hold_to(
     lost = await score(http, whole.without(kept))
     found = [told["score"], told["without"], *told["control"].values()]
     expected = [await score(http, text), lost, np.mean(drawn), np.std(drawn)]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -133,6 +136,25 @@ async def test_controls_are_scores_of_the_shortened_texts(
 ) -> None:
     """To the bit."""
     await hold_to(cosine, client, unit)
+
+
+async def test_a_query_is_an_item(client: httpx.AsyncClient) -> None:
+    """A text, its ids and its embeddings are answered alike, to the bit."""
+    body = {"inputs": [QUERY], "tokens": True}
+    ids = (await client.post("/v1/encode", json=body)).json()["data"][0]["token_ids"]
+    words = load_file(locate(BUNDLED).folder / "model.safetensors")[WORDS]
+    expected = await one(client)
+    for query in ({"text": QUERY}, {"token_ids": ids}, {"embeddings": words[ids].tolist()}):
+        assert await one(client, query=query) == expected
+
+
+async def test_gates_are_of_every_text(client: httpx.AsyncClient) -> None:
+    """Of those that lack units too; those of the query are its own."""
+    gates = [{"layer": 2, "head": head, "scale": 0.0} for head in range(9)]
+    plain, own = await one(client), {"text": QUERY, "gates": gates}
+    assert (await one(client, gates=gates))["score"] != plain["score"]
+    await hold_to(partial(cosine, gates=gates), client, "sentence", gates=gates)
+    await hold_to(partial(cosine, left=own), client, "sentence", query=own)
 
 
 async def test_an_answer_has_the_same_bits_among_others(client: httpx.AsyncClient) -> None:
@@ -286,6 +308,13 @@ async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) ->
         worth = score - await ranked(reranker.http, without)
         assert unit["share"] == pytest.approx(worth, abs=CLOSE)
     await hold_to(ranked, reranker.http, "sentence", SHORT)
+    for query, code in (
+        ({"token_ids": [2, 3]}, "invalid_type"),
+        ({"text": QUERY, "gates": [{"layer": 0, "head": 0, "scale": 0}]}, "unknown_field"),
+        ("a " * 200_000, "text_too_long"),
+    ):
+        refused = await ask(reranker.http, *["a"] * 64, query=query, status=422)
+        assert refused["code"] == code
     body = {"query": QUERY, "documents": [SHORT], "prompt_name": "query"}
     assert (await reranker.http.post("/v1/highlight", json=body)).json()["code"] == (
         "prompt_not_found"

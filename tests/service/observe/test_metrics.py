@@ -32,7 +32,7 @@ from tests.seams import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
-MOST_SERIES = 1050  # of a replica whose every route has been asked for all that it takes
+MOST_SERIES = 1100  # of a replica whose every route has been asked for all that it takes
 ASIDE = {"/docs", "/openapi.json"}  # routes that the document of the API leaves out
 # (method, path, JSON body, status); refused for many reasons, or answered
 TRAFFIC = [
@@ -81,7 +81,7 @@ EVERYTHING: dict[str, list[Any]] = {
     ],
     "/v1/classify": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/entities": [{"inputs": ["a"], "labels": ["b"]}],
-    "/v1/highlight": [{"query": "a", "documents": ["b"]}],
+    "/v1/highlight": [{"query": one, "documents": ["b"]} for one in ("a", IDS)],
     "/v1/attend": [{"scores": [[1.0]], "value": [[1.0]]}],
     "/v1/explain": [{"text": "a", "layer": 0}],
     "/v1/embeddings": [

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
 from service.api import jina
+from service.api.dialect import Served
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
 from service.replica import Replica
@@ -111,16 +112,28 @@ async def test_a_task_chooses_the_prompt(
     ],
 )
 async def test_a_prompt_of_the_tasks_own_name_comes_first(
-    task: jina.Task | None, prompts: list[str], chosen: str | None
+    task: str | None, prompts: list[str], chosen: str | None
 ) -> None:
     """As Jina's checkpoints name theirs."""
-    assert jina.prompt_name(task, prompts) == chosen
+    served = Served(["a-model", "a-model:another"], ["encode"], 1, 1, 1, prompts)
+
+    assert jina.purpose(task, served) == (None, chosen)
+
+
+async def test_an_adapter_of_the_tasks_name_goes_before_every_prompt() -> None:
+    """Its instruction is the adapter's own."""
+    served = Served(["a-model", "a-model:separation"], ["encode"], 1, 1, 1, ["separation"])
+
+    assert jina.purpose("separation", served) == ("separation", None)
 
 
 async def test_a_task_that_would_change_nothing_is_refused() -> None:
     """It says which prompts there are."""
     with pytest.raises(Refused) as refused:
-        jina.prompt_name("retrieval.passage", ["query", "classification"])
+        jina.purpose(
+            "retrieval.passage",
+            Served(["a-model"], ["encode"], 1, 1, 1, ["query", "classification"]),
+        )
 
     assert refused.value.facts["prompts"] == ["classification", "query"]
 
