@@ -11,7 +11,7 @@ how often that sentence is the first of a way's order, or among its first three.
     longest     by their characters
     BM25        words in common: Robertson and Zaragoza 2009, k1 1.2, b 0.75; a passage's sentences
                 are its collection
-    alone       the cosine of each sentence's own vector with the question's
+    alone       the score of each sentence by itself: the route with "method": "alone"
     left out    the score that the passage loses without each sentence
     highlight   by the shares of the whole passage
     per letter  by those shares, each divided by its sentence's characters
@@ -30,6 +30,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ SET = Path(__file__).parent / "evidence.jsonl"
 K1, B = 1.2, 0.75
 AT = (1, 3)
 SHARES = (0.3, 0.5)  # of characters that a pruned passage keeps
+METHODS = ("shares", "alone")
 
 
 class Question(NamedTuple):
@@ -116,29 +118,32 @@ def interval(hits: float, count: int) -> tuple[float, float]:
 
 async def orders(client: httpx.AsyncClient, one: Question) -> dict[str, list[int]]:
     """Return the sentences of a passage in the order of each way."""
-    body = {"left": one.query, "right": one.parts, "form": "score"}
-    alone = await ask(client, "/v1/similarity", body)
     lacking = [" ".join([*one.parts[:at], *one.parts[at + 1 :]]) for at in range(len(one.parts))]
-    left_out = await ask(client, "/v1/similarity", {**body, "right": lacking})
-    asked = {"query": one.query, "documents": [one.text], "top": len(one.parts), "control": False}
-    told = await ask(client, "/v1/highlight", asked)
-    marks = told["results"][0]["highlights"]
-    shares = {mark["units"][0]: mark["share"] for mark in marks}
+    body = {"left": one.query, "right": lacking, "form": "score"}
+    left_out = await ask(client, "/v1/similarity", body)
+    shares, alone = [await marks(client, one, method) for method in METHODS]
     return {
         "first": [*range(len(one.parts))],
         "longest": by_scores([len(part) for part in one.parts]),
         "BM25": by_scores(bm25(one.query, one.parts)),
-        "alone": by_scores([right["score"] for right in alone["right"]]),
+        "alone": [*alone],
         "left out": by_scores([-right["score"] for right in left_out["right"]]),
         "highlight": [*shares],
         "per letter": by_scores([shares[at] / len(part) for at, part in enumerate(one.parts)]),
     }
 
 
-async def kept(client: httpx.AsyncClient, one: Question, share: float) -> bool:
+async def marks(client: httpx.AsyncClient, one: Question, method: str) -> dict[int, float]:
+    """Return what the route says that each sentence is worth, strongest first."""
+    asked = {"query": one.query, "documents": [one.text], "top": len(one.parts), "control": False}
+    told = await ask(client, "/v1/highlight", {**asked, "method": method})
+    return {mark["units"][0]: mark["share"] for mark in told["results"][0]["highlights"]}
+
+
+async def kept(client: httpx.AsyncClient, one: Question, share: float, method: str) -> bool:
     """Tell whether the sentence that answers stays in the pruned passage."""
     body = {"query": one.query, "documents": [one.text], "prune": share, "control": False}
-    told = await ask(client, "/v1/highlight", body)
+    told = await ask(client, "/v1/highlight", {**body, "method": method})
     return one.parts[one.answer] in told["results"][0]["pruned"]
 
 
@@ -171,9 +176,9 @@ async def measure(client: httpx.AsyncClient) -> None:
     print(f"| blind | {' | '.join(f'{rate:.2f}' for rate in blind)} |")
     for way, found in places.items():
         show(way, [sum(place < at for place in found) for at in AT], count)
-    for share in SHARES:
-        stays = sum([await kept(client, one, share) for one in questions])
-        print(f"\npruned to {share}: the sentence stays in {stays} of {count}")
+    for share, method in product(SHARES, METHODS):
+        stays = sum([await kept(client, one, share, method) for one in questions])
+        print(f"\npruned to {share} by {method}: the sentence stays in {stays} of {count}")
 
 
 def application(replica: Replica) -> ASGIApp:

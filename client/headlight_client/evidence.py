@@ -15,7 +15,7 @@ class Highlight(NamedTuple):
 
     Args:
         characters: where it stands in the document, [start, end).
-        share: what it adds to the score, or what the score loses without it; see `method`.
+        share: what it adds to the score, what the score loses without it, or its own; see `method`.
         units: its number among the document's sentences or words, or those of its tokens.
     """
 
@@ -40,7 +40,7 @@ class Evidence:
         index: its place among the documents.
         method: what tells shares; of "sum" and "maxsim" they sum with `rest` to the score.
         highlights: strongest first.
-        rest: None of the method "occlusion".
+        rest: None of the methods "occlusion" and "alone".
         without: the score without the highlights; None without control, or with nothing left.
         control: None where `without` is.
         pruned: the shortened document, where `prune` was given.
@@ -49,7 +49,7 @@ class Evidence:
 
     index: int
     score: float
-    method: Literal["sum", "maxsim", "occlusion"]
+    method: Literal["sum", "maxsim", "occlusion", "alone"]
     highlights: Sequence[Highlight]
     rest: float | None
     without: float | None

@@ -54,6 +54,7 @@ class HighlightOptions(TypedDict, total=False):
 
     model: str
     unit: Literal["sentence", "word", "token"]
+    method: Literal["shares", "alone"]
     top: int
     prune: float
     control: bool

@@ -56,6 +56,9 @@ class HighlightRequest(Wire):
     """The documents, texts or {"text"}: 1 to 64."""
     unit: Literal["sentence", "word", "token"] = "sentence"
     """What a document is divided into: sentences by a rule, words or tokens by the tokenizer."""
+    method: Literal["shares", "alone"] = "shares"
+    """What makes a unit strong: its share of the document's score, or the score of the unit by
+    itself, which finds the sentence that answers more often and says nothing of the document's."""
     top: Annotated[int, Field(ge=1, le=MOST_TOP)] = 3
     """How many units to show, the strongest."""
     prune: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
@@ -138,7 +141,7 @@ def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> e
             pooled=False,
             gates=gates,
             tasks=(encode.Rerank(),),
-            ending=encode.Highlight(*how, "rerank"),
+            ending=encode.Highlight(*how, "rerank", asked.method),
         )
     if only_sparse(served.tasks):
         raise Refused("task_not_found", detail=SPARSE, tasks=list(served.tasks))
@@ -161,7 +164,7 @@ def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> e
         pooled=not many,
         gates=gates,
         tasks=(encode.MultiVector(filled=True),) if many else (),
-        ending=encode.Highlight(*how, "maxsim" if many else "pooled"),
+        ending=encode.Highlight(*how, "maxsim" if many else "pooled", asked.method),
     )
 
 

@@ -2,6 +2,7 @@
 
     shares     exact where the score is a sum over tokens: of a linear pooling, of late interaction
     occlusion  elsewhere: the score less that of the text without the unit
+    alone      where a request asks for it: the score of each unit by itself
     controls   the texts without as many random units; known before anything runs
     without    the text without the strongest units, which is known once the shares are
 
@@ -10,7 +11,7 @@ A text that lacks units is read and scored as if a client had sent it.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -26,14 +27,29 @@ from service.encode.worker import Steps, Worker
 from service.engine.work import Result, Work, cosine
 from service.refusals import Refused
 
-MOST_CHARACTERS = 1 << 20  # of all texts that lack units, together
+MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together
 COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # of such a text, as admission counts
 
-TAKES = "with its controls, and units left out one at a time, it takes the work of"
-MANY = "with its controls, and units left out one at a time, it takes {count:,} {what}, and the "
-MANY += "limit is {limit:,}"
+TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
+MANY = "with its controls, and units left out or read one at a time, it takes {count:,} {what}, "
+MANY += "and the limit is {limit:,}"
 
+SUMS = ("sum", "maxsim")  # methods whose shares are parts of the score
+Method = Literal["sum", "maxsim", "occlusion", "alone"]
 Read = Callable[[Sequence[Input], Sequence[int]], Awaitable[list[Work]]]
+
+
+def method_of(asked: Highlight, linear: Linear | None) -> Method:
+    """Return what tells shares.
+
+    Args:
+        linear: the pooling as a sum over tokens; None where it is none.
+    """
+    if asked.method == "alone":
+        return "alone"
+    if asked.way == "maxsim":
+        return "maxsim"
+    return "sum" if asked.way == "pooled" and linear is not None else "occlusion"
 
 
 def linear_of(pooling: Pooling) -> Linear | None:
@@ -59,11 +75,10 @@ class Found:
         shares: of each unit, in order.
         order: the units, strongest first; of equal ones the first.
         strongest: those that are shown.
-        rest: what other units and tokens add; None where scores are no sums.
+        rest: what other units and tokens add; None where shares are no parts of the score.
         random: scores without random units; empty without controls.
     """
 
-    method: str
     score: float
     shares: Sequence[float]
     order: Sequence[int]
@@ -79,9 +94,9 @@ class Evidence:
     Args:
         works: the query and each document, or each pair of them.
         passages: the documents.
-        copies: works of texts that lack units: of each document without each unit, where that is
-            what tells its share, then without random ones; then the documents, in place of those
-            without their strongest units, which are no longer.
+        copies: works of other texts: of each document without each unit, or of each unit, where
+            that is what tells its share, then without random ones; then the documents, in place of
+            those without their strongest units, which are no longer.
         held: bytes that are kept, without the answer.
         found, without: of each document, once it ran.
     """
@@ -91,6 +106,7 @@ class Evidence:
     copies: Sequence[Work]
     held: int
     asked: Highlight
+    method: Method
     inputs: Sequence[Input]
     linear: Linear | None
     read: Read
@@ -121,7 +137,7 @@ class Evidence:
         texts = [self.passages[at].without(self.found[at].strongest) for at in places]
         before = len(self.works) - len(self.passages)
         inputs = [
-            _lacking(self.asked, self.inputs, at, text)
+            _input(self.asked, self.inputs, at, text)
             for at, text in zip(places, texts, strict=True)
         ]
         scored = await submit(await self.read(inputs, [at + before for at in places]))
@@ -134,33 +150,38 @@ class Evidence:
         before, found = len(self.works) - len(self.passages), list[Found]()
         rest = iter(results[len(self.works) :])
         for at, one in enumerate(self.passages):
-            size, result = len(one.spans), results[before + at]
-            score, total = self._score(results[0], result), None
-            if _summed(self.asked, self.linear):
-                shares, total = self._shares(results[0], result, one)
-                strengths = shares
-            elif size > 1:
-                lacking = [self._score(results[0], next(rest)) for _ in range(size)]
-                shares = [score.value - other.value for other in lacking]
-                strengths = [score.order - other.order for other in lacking]
-            else:
-                shares = strengths = [score.value] * size
-            order = sorted(range(size), key=lambda unit: (-strengths[unit], unit))
-            strongest = order[: self.asked.top]
-            if total is not None:
-                total += sum(shares[unit] for unit in sorted(order[self.asked.top :]))
-            drawn = DRAWS if _controlled(self.asked, one) else 0
-            others = [self._score(results[0], next(rest)).value for _ in range(drawn)]
-            found.append(Found(self.method, score.value, shares, order, strongest, total, others))
+            found.append(self._found(one, results[0], results[before + at], rest))
             yield
         return found
 
-    @property
-    def method(self) -> str:
-        """Return the name of what tells shares."""
-        if self.asked.way == "maxsim":
-            return "maxsim"
-        return "sum" if _summed(self.asked, self.linear) else "occlusion"
+    def _found(
+        self, one: Passage, query: Result, document: Result, rest: Iterator[Result]
+    ) -> Found:
+        """Find what carries one document.
+
+        Args:
+            rest: of the other texts, its own first.
+        """
+        size, score, total = len(one.spans), self._score(query, document), None
+        if self.method in SUMS:
+            shares, total = self._shares(query, document, one)
+            strengths = shares
+        elif self.method == "alone":
+            units = [self._score(query, next(rest)) for _ in range(size)]
+            shares, strengths = [unit.value for unit in units], [unit.order for unit in units]
+        elif size > 1:
+            lacking = [self._score(query, next(rest)) for _ in range(size)]
+            shares = [score.value - other.value for other in lacking]
+            strengths = [score.order - other.order for other in lacking]
+        else:
+            shares = strengths = [score.value] * size
+        order = sorted(range(size), key=lambda unit: (-strengths[unit], unit))
+        strongest, others = order[: self.asked.top], order[self.asked.top :]
+        if total is not None:
+            total += sum(shares[unit] for unit in sorted(others))
+        drawn = DRAWS if _controlled(self.asked, one) else 0
+        scores = [self._score(query, next(rest)).value for _ in range(drawn)]
+        return Found(score.value, shares, order, strongest, total, scores)
 
     def _score(self, query: Result, document: Result) -> Score:
         """Return how well a document answers, as the routes for scores alone do."""
@@ -233,47 +254,51 @@ async def evidence(
     Raises:
         Refused: it takes more than a request may.
     """
-    before = 0 if asked.way == "rerank" else 1
+    before, method = 0 if asked.way == "rerank" else 1, method_of(asked, linear)
+    whole = method == "alone" and asked.unit == "sentence"
     passages = [
-        passage(one.text or "" if before else one.pair or "", work, asked.unit)
+        passage(one.text or "" if before else one.pair or "", work, asked.unit, whole=whole)
         for one, work in zip(inputs[before:], works[before:], strict=True)
     ]
-    summed = _summed(asked, linear)
-    counts = [
-        (0 if summed or len(one.spans) < 2 else len(one.spans))
-        + (DRAWS + 1 if _controlled(asked, one) else 0)
-        for one in passages
+    more = [
+        _more(asked, one, work, method, len(each.text or "") if asked.way == "rerank" else 0)
+        for one, work, each in zip(passages, works[before:], inputs[before:], strict=True)
     ]
-    count = len(works) + sum(counts)
-    characters = sum(
-        times * (one.stop - one.start) for times, one in zip(counts, passages, strict=True)
-    )
+    texts, tokens, characters = map(sum, zip(*more, strict=True))
     for size, limit, what in (
-        (count, most, "sequences"),
+        (len(works) + texts, most, "sequences"),
         (characters, MOST_CHARACTERS, "characters"),
     ):
         if size > limit:
             detail = MANY.format(count=size, what=what, limit=limit)
             raise Refused("batch_too_large", detail=detail, limit=limit)
-    lengths = [len(work) for work in works[before:]]
-    more = sum(times * length for times, length in zip(counts, lengths, strict=True))
-    check_tokens(sum(map(len, works)) + more, TAKES)
-    lacking, at = list[Input](), list[int]()
+    check_tokens(sum(map(len, works)) + tokens, TAKES)
+    others, at = list[Input](), list[int]()
     for place, one in enumerate(passages):
-        for units in _left_out(asked, one, summed):
-            lacking.append(_lacking(asked, inputs, place, one.without(units)))
+        for text in _texts(asked, one, method):
+            others.append(_input(asked, inputs, place, text))
             at.append(place + before)
-    copies = await read(lacking, at) if lacking else []
+    copies = await read(others, at) if others else []
     last = [
         work for work, one in zip(works[before:], passages, strict=True) if _controlled(asked, one)
     ]
-    held = _held([*works, *copies, *last], sum(counts), more, characters, width)
-    if summed and asked.way == "pooled":
+    held = _held([*works, *copies, *last], texts, tokens, characters, width)
+    if method == "sum":
         held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
         for work in works:
             work.outputs = replace(work.outputs, tokens=True)
     return Evidence(
-        works, passages, [*copies, *last], held, asked, inputs, linear, read, worker, deadline
+        works,
+        passages,
+        [*copies, *last],
+        held,
+        asked,
+        method,
+        inputs,
+        linear,
+        read,
+        worker,
+        deadline,
     )
 
 
@@ -281,7 +306,7 @@ def _held(works: Sequence[Work], copies: int, tokens: int, characters: int, widt
     """Count the bytes that are kept of all works.
 
     Args:
-        copies, tokens, characters: of the texts that lack units.
+        copies, tokens, characters: of texts other than documents.
         width: of a token's vector.
     """
     held = COPY_BYTES * copies + TOKEN_BYTES * tokens + CHARACTER_BYTES * characters
@@ -290,25 +315,41 @@ def _held(works: Sequence[Work], copies: int, tokens: int, characters: int, widt
     return held + (4 * pooling.size(width) * len(works) if pooling else 0)
 
 
-def _summed(asked: Highlight, linear: Linear | None) -> bool:
-    """Tell whether scores are sums over tokens."""
-    return asked.way == "maxsim" or (asked.way == "pooled" and linear is not None)
-
-
 def _controlled(asked: Highlight, one: Passage) -> bool:
     """Tell whether a document has controls: they are asked for, and something is left."""
     return asked.control and len(one.spans) > asked.top
 
 
-def _left_out(asked: Highlight, one: Passage, summed: bool) -> Iterator[Sequence[int]]:
-    """Yield the units that each text of the first step lacks."""
+def _more(
+    asked: Highlight, one: Passage, work: Work, method: Method, query: int
+) -> tuple[int, int, int]:
+    """Count the other texts of a document, and about how many tokens and characters they have.
+
+    Args:
+        query: characters that each is read with.
+    """
+    size, controls = len(one.spans), DRAWS + 1 if _controlled(asked, one) else 0
+    texts = lacking = controls + (size if method == "occlusion" and size > 1 else 0)
+    tokens, characters = lacking * len(work), lacking * (one.stop - one.start)
+    if method == "alone":
+        texts += size
+        # a unit is cut where the document was
+        tokens += min(work.length, size * len(work)) + size * one.owners.count(-1)
+        characters += one.stop - one.start
+    return texts, tokens, characters + texts * query
+
+
+def _texts(asked: Highlight, one: Passage, method: Method) -> Iterator[str]:
+    """Yield the texts of a document that the first step scores beside it."""
     size = len(one.spans)
-    if not summed and size > 1:
-        yield from ([unit] for unit in range(size))
+    if method == "alone":
+        yield from (one.text[start:end] for start, end in one.spans)
+    elif method == "occlusion" and size > 1:
+        yield from (one.without([unit]) for unit in range(size))
     if _controlled(asked, one):
-        yield from one.draws(asked.top)
+        yield from map(one.without, one.draws(asked.top))
 
 
-def _lacking(asked: Highlight, inputs: Sequence[Input], place: int, text: str) -> Input:
-    """Return the input of a document's text that lacks units."""
+def _input(asked: Highlight, inputs: Sequence[Input], place: int, text: str) -> Input:
+    """Return the input of a text in the place of a document."""
     return Input(inputs[place].text, text) if asked.way == "rerank" else Input(text)

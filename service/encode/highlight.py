@@ -43,6 +43,8 @@ class Highlights:
                 len(work),
                 {
                     "index": index,
+                    "score": found.score,
+                    "method": course.method,
                     **_told(course.asked, one, found, without),
                     "truncated": work.truncated,
                     "length": work.length,
@@ -61,9 +63,7 @@ def _course(plan: Plan) -> Evidence:
 
 def _told(asked: Highlight, one: Passage, found: Found, without: float | None) -> dict[str, Any]:
     """Return what is answered of one document."""
-    told = {
-        "score": found.score,
-        "method": found.method,
+    told: dict[str, Any] = {
         "highlights": [
             {
                 "characters": one.spans[unit],
@@ -71,7 +71,7 @@ def _told(asked: Highlight, one: Passage, found: Found, without: float | None) -
                 "share": found.shares[unit],
                 "units": one.numbers[unit],
             }
-            for unit in found.strongest[: asked.top]
+            for unit in found.strongest
         ],
         "rest": found.rest,
         "without": without,

@@ -57,8 +57,12 @@ class Passage:
             yield sorted(units[:count])
 
 
-def passage(text: str, work: Work, unit: str) -> Passage:
-    """Return a document in units, by what was read of it; of a pair it is the second text."""
+def passage(text: str, work: Work, unit: str, *, whole: bool = False) -> Passage:
+    """Return a document in units, by what was read of it; of a pair it is the second text.
+
+    Args:
+        whole: whether what was not read of it counts too.
+    """
     facts = work.facts
     segments = facts.get("segments") or [1] * len(facts["special"])
     tokens = [
@@ -66,7 +70,8 @@ def passage(text: str, work: Work, unit: str) -> Passage:
         for token, (start, end) in enumerate(facts["offsets"])
         if end > start and not facts["special"][token] and segments[token] == 1
     ]
-    start, stop = (tokens[0][1], tokens[-1][2]) if work.truncated and tokens else (0, len(text))
+    cut = work.truncated and tokens and not whole
+    start, stop = (tokens[0][1], tokens[-1][2]) if cut else (0, len(text))
     if unit == "sentence":
         clipped = ((max(a, start), min(b, stop)) for a, b in sentences(text))
         spans = [_trimmed(text, a, b) for a, b in clipped if text[a:b].strip()]

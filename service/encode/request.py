@@ -292,6 +292,7 @@ class Highlight(NamedTuple):
         prune: the share of a document's characters that is kept of it; None: no such text.
         control: whether documents are scored without these units, and without random ones.
         way: how a document is scored: the cosine of pooled vectors, late interaction, or pairs.
+        method: what a unit is worth: its share of the score, or the score of it alone.
     """
 
     unit: Literal["sentence", "word", "token"] = "sentence"
@@ -299,6 +300,7 @@ class Highlight(NamedTuple):
     prune: float | None = None
     control: bool = True
     way: Literal["pooled", "maxsim", "rerank"] = "pooled"
+    method: Literal["shares", "alone"] = "shares"
 
     def place(self, loc: Loc) -> Loc:
         """Return where in the request as it was sent stands what has this place among pairs."""

@@ -69,8 +69,9 @@ async def test_evidence_comes_typed(ask: Ask, client: httpx.AsyncClient, address
 
 async def test_no_shortened_text_comes_unasked(ask: Ask, address: str) -> None:
     """Nor a control that was refused."""
-    told = await ask(address, QUERY, TEXTS[:1], control=False, top=1)
+    told = await ask(address, QUERY, TEXTS[:1], control=False, top=1, method="alone")
 
+    assert told.results[0].method == "alone" and told.results[0].rest is None
     assert told.results[0].pruned is None and told.results[0].control is None
 
 

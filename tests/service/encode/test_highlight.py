@@ -27,6 +27,7 @@ SENTENCES += ["It rains"]
 CLOSE = 1e-6
 SHORT = "The station is old. The train leaves at noon. 犬が来た。"
 WORDS = "embeddings.word_embeddings.weight"
+LONG = TEXT + "." + " It rains and rains." * 200
 UNITS = ("sentence", "word", "token")
 
 
@@ -196,12 +197,42 @@ async def test_a_pruned_text_keeps_the_strongest_units_that_fit(client: httpx.As
 
 async def test_what_was_cut_is_no_part_of_the_document(client: httpx.AsyncClient) -> None:
     """And is refused where nothing is to be cut."""
-    long = TEXT + " It rains and rains." * 200
-    told = await one(client, long, truncate="right", top=1000, control=False)
+    told = await one(client, LONG, truncate="right", top=1000, control=False)
     assert told["truncated"]
     shown = max(unit["characters"][1] for unit in told["highlights"])
-    assert shown < len(long) and told["length"] > 256
-    assert "documents" in str(await ask(client, "a", long, status=422))
+    assert shown < len(LONG) and told["length"] > 256
+    assert "documents" in str(await ask(client, "a", LONG, status=422))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+async def test_alone_each_unit_has_the_score_of_its_own_text(
+    client: httpx.AsyncClient, unit: str
+) -> None:
+    """To the bit, best first; a text of one unit and what is pruned go by it too."""
+    told = await one(client, SHORT, unit=unit, method="alone", top=1000, prune=0)
+    shown = told["highlights"]
+    assert (told["method"], told["rest"]) == ("alone", None)
+    assert [found["share"] for found in shown] == [
+        await cosine(client, found["text"]) for found in shown
+    ]
+    assert [found["share"] for found in shown] == sorted((f["share"] for f in shown), reverse=True)
+    assert len(shown) >= 3 and told["pruned"] == shown[0]["text"]
+    await hold_to(cosine, client, unit, SHORT, method="alone")
+    single = await one(client, "One", unit=unit, method="alone")
+    assert single["highlights"][0]["share"] == single["score"]
+
+
+async def test_alone_a_document_that_was_cut_has_all_its_sentences(
+    client: httpx.AsyncClient,
+) -> None:
+    """Those too that no one read of it."""
+    told = await one(client, LONG, method="alone", truncate="right", top=1000)
+    assert told["truncated"] and len(told["highlights"]) == 205
+    text = LONG + " The train leaves at noon, the last one at ten."
+    told = await one(client, text, method="alone", truncate="right", top=1)
+    assert told["highlights"][0]["text"] == text[len(LONG) + 1 :]
+    blank = await one(client, " ", method="alone", prune=0.5)
+    assert (blank["highlights"], blank["pruned"]) == ([], "")
 
 
 async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.AsyncClient) -> None:
@@ -209,6 +240,11 @@ async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.Asyn
     long = ["The train leaves at noon. " * 35] * 64
     refused = await ask(client, *long, status=413)
     assert refused["code"] == "too_many_tokens"
+    alone = {"top": 1, "method": "alone", "truncate": "right", "control": False}
+    short = ["Go! " * 40] * 64
+    assert (await ask(client, *short, status=422, **alone))["code"] == "batch_too_large"
+    wide = [("The train leaves at" + " noon and at" * 90 + ". ") * 5] * 60
+    assert (await ask(client, *wide, status=413, **alone))["code"] == "too_many_tokens"
     padded = ["a. " + " " * 9000 + "It rains."] * 64
     assert (await ask(client, *padded, status=422, top=1))["code"] == "batch_too_large"
 
@@ -295,6 +331,14 @@ async def test_late_interaction_shares_its_matches(late: Served) -> None:
     few = await one(late.http, short, top=1)
     left = short[:12] if few["highlights"][0]["units"] == [1, 2] else short[13:]
     assert few["without"] == await maxsim(late.http, left)
+
+
+async def test_alone_units_are_scored_as_the_model_scores(late: Served, reranker: Served) -> None:
+    """By late interaction, and with the query."""
+    for served, score in ((late, maxsim), (reranker, ranked)):
+        told = await one(served.http, SHORT, method="alone", top=9)
+        for unit in told["highlights"]:
+            assert unit["share"] == await score(served.http, unit["text"])
 
 
 async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) -> None:
