@@ -833,6 +833,13 @@ def highlighted(status: int, code: str, *rows: tuple[str, dict[str, Any]]) -> It
         yield Row(f"evidence: {name}", body.encode, status, code, path="/v1/highlight")
 
 
+def marked(status: int, code: str, *rows: tuple[str, dict[str, Any]]) -> Iterable[Row]:
+    """Rows of OpenSearch's route."""
+    for name, body in rows:
+        text = json.dumps(body)
+        yield Row(f"marks: {name}", text.encode, status, code, path=MARKS)
+
+
 def labels(**body: Any) -> str:
     """A request for labels."""
     return json.dumps({"inputs": ["a"], "labels": ["b"], **body})
@@ -849,6 +856,8 @@ def spans(given: str) -> str:
     return item(f'{{"text":"All is well","spans":{given}}}')
 
 
+ASKED = {"question": "a", "context": "b"}
+MARKS = "/predictions/semantic_highlighter"
 HEAD = {"layer": 0, "head": 0, "from": 1}
 MANY = [str(number) for number in range(1000)]
 LABELS = [
@@ -895,6 +904,30 @@ LABELS = [
         422, "sequence_empty", ("an empty query", {"query": ""}), ("no text", {"documents": [""]})
     ),
     *highlighted(422, "prompt_not_found", ("no such prompt", {"prompt_name": "query"})),
+    *marked(
+        422,
+        "missing_field",
+        ("nothing", {}),
+        ("no input", {"question": "", "context": "", "inputs": []}),
+        ("no context", {"question": "a", "inputs": []}),
+        ("no question", {"context": "b"}),
+        ("an input without a context", {"inputs": [{"question": "a"}]}),
+    ),
+    *marked(
+        422,
+        "unknown_field",
+        ("a question for all", {"question": "a", "inputs": [ASKED]}),
+        ("a context for all", {"context": "b", "inputs": [ASKED]}),
+        ("contexts of one question", {"question": "a", "contexts": ["b"]}),
+    ),
+    *marked(422, "invalid_type", ("inputs as a string", {"inputs": "[]"})),
+    *marked(422, "sequence_empty", ("an empty question", {"inputs": [{**ASKED, "question": ""}]})),
+    *marked(
+        422,
+        "batch_too_large",
+        ("more than a request may hold", {"inputs": [ASKED] * 1100}),
+        ("more sentences than that", {"inputs": [{**ASKED, "context": "Go! " * 2100}]}),
+    ),
     *labelled(404, "task_not_found", ("a task of others", labels())),
     *labelled(422, "batch_empty", ("no text", labels(inputs=[]))),
     *labelled(

@@ -1,12 +1,13 @@
 """POST /v1/highlight: which parts of documents carry their scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, LiteralString
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from model.config import Side
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Sent, Served
 from service.api.inputs import SPARSE, only_sparse
@@ -121,31 +122,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Highlighting:
     if len(texts) > MOST_DOCUMENTS:
         detail = f"it holds {len(texts):,}, and the limit is {MOST_DOCUMENTS}"
         raise Refused.at("batch_too_large", "documents", detail=detail, limit=MOST_DOCUMENTS)
-    return Highlighting(request=_request(asked, texts, served))
-
-
-def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> encode.Request:
-    """Return the request in the way that the model scores."""
-    how = asked.unit, asked.top, asked.prune, asked.control
-    query, gates = as_input(asked.query), [gate.plain() for gate in asked.gates]
-    if "rerank" in served.tasks:
-        if asked.prompt_name is not None:
-            raise Refused.at("prompt_not_found", "prompt_name", detail=UNPROMPTED, prompts=[])
-        if isinstance(asked.task, ReadTasks):
-            raise Refused.at("out_of_range", "task", detail=ONE_ADAPTER)
-        return encode.Request(
-            model=asked.model,
-            task=asked.task,
-            inputs=_pairs(query, texts, served.most_json),
-            truncate=asked.truncate,
-            pooled=False,
-            gates=gates,
-            tasks=(encode.Rerank(),),
-            ending=encode.Highlight(*how, "rerank", asked.method),
-        )
-    if only_sparse(served.tasks):
-        raise Refused("task_not_found", detail=SPARSE, tasks=list(served.tasks))
-    names, many = asked.prompt_name, "multi_vector" in served.tasks
+    names = asked.prompt_name
     own, others = (
         (names.query, names.document) if isinstance(names, SidePrompts) else (names, names)
     )
@@ -153,34 +130,80 @@ def _request(asked: HighlightRequest, texts: Sequence[str], served: Served) -> e
     query_task, documents_task = (
         (task.query, task.document) if isinstance(task, ReadTasks) else (task, task)
     )
-    return encode.Request(
+    how = encode.Highlight(asked.unit, asked.top, asked.prune, asked.control, method=asked.method)
+    base = encode.Request(
+        inputs=(),
         model=asked.model,
-        inputs=[query, *map(encode.Input, texts)],
         truncate=asked.truncate,
         prompt_name=others,
         task=documents_task,
+        gates=[gate.plain() for gate in asked.gates],
+    )
+    return Highlighting(request=scored(base, how, [as_input(asked.query)], texts, served, own, query_task))
+
+
+def scored(
+    base: encode.Request,
+    how: encode.Highlight,
+    queries: Sequence[encode.Input],
+    texts: Sequence[str],
+    served: Served,
+    prompt_name: str | None = None,
+    task: str | None = None,
+) -> encode.Request:
+    """Return a request for evidence in the way that the model scores.
+
+    Args:
+        base: what it has besides.
+        queries: of all texts, or one for each.
+        prompt_name, task: of queries.
+
+    Raises:
+        Refused: the model takes no such queries, prompts or tasks, or scores no texts.
+    """
+    if "rerank" in served.tasks:
+        if (prompt_name, base.prompt_name) != (None, None):
+            raise Refused.at("prompt_not_found", "prompt_name", detail=UNPROMPTED, prompts=[])
+        if task != base.task:
+            raise Refused.at("out_of_range", "task", detail=ONE_ADAPTER)
+        return replace(
+            base,
+            inputs=_pairs(queries, texts, served.most_json),
+            pooled=False,
+            tasks=(encode.Rerank(),),
+            ending=how._replace(way="rerank"),
+        )
+    if only_sparse(served.tasks):
+        raise Refused("task_not_found", detail=SPARSE, tasks=list(served.tasks))
+    many = "multi_vector" in served.tasks
+    role: Side | None = "query" if many else None
+    return replace(
+        base,
+        inputs=[*queries, *map(encode.Input, texts)],
         role="document" if many else None,
-        first=encode.First(("query", "documents"), own, "query" if many else None, query_task),
+        first=encode.First(("query", "documents"), prompt_name, role, task, len(queries)),
         pooled=not many,
-        gates=gates,
         tasks=(encode.MultiVector(filled=True),) if many else (),
-        ending=encode.Highlight(*how, "maxsim" if many else "pooled", asked.method),
+        ending=how._replace(way="maxsim" if many else "pooled"),
     )
 
 
-def _pairs(query: encode.Input, texts: Sequence[str], most: int) -> list[encode.Input]:
-    """Return the query with each text.
+def _pairs(queries: Sequence[encode.Input], texts: Sequence[str], most: int) -> list[encode.Input]:
+    """Return each text with its query.
 
     Args:
-        most: characters of it with all texts, since each pair is tokenized.
+        most: characters of queries, which are tokenized with each text.
 
     Raises:
-        Refused: the query is no text, has gates of its own, or is too long for so many texts.
+        Refused: a query is no text, has gates of its own, or is too long for so many texts.
     """
-    if query.text is None:
+    if (first := queries[0]).text is None:
         raise Refused.at("invalid_type", "query", detail=TOGETHER)
-    if query.gates:
+    if first.gates:
         raise Refused.at("unknown_field", "query", "gates", detail=UNGATED)
-    if (length := len(query.text)) * len(texts) > most:
-        raise Refused.at("text_too_long", "query", length=length, limit=most // len(texts))
-    return [encode.Input(query.text, text) for text in texts]
+    own = [one.text or "" for one in queries]
+    own = own * len(texts) if len(own) == 1 else own
+    if sum(map(len, own)) > most:
+        limit = most // len(texts)
+        raise Refused.at("text_too_long", "query", length=len(first.text), limit=limit)
+    return list(map(encode.Input, own, texts))

@@ -14,6 +14,7 @@ from service.api import (
     highlight,
     infinity,
     openai,
+    opensearch,
     questions,
     rerank,
     tei,
@@ -140,6 +141,7 @@ TEI_RERANK = Api(
     shared_statuses=refusals.INFINITY,
 )
 RERANK = Api("Rerank (Jina, Cohere)", "RerankError", {}, READING, RANKING, rerank.problem)
+OPENSEARCH = Api("OpenSearch", "Problem", {}, READING, TASKS, native.problem, MEDIA_TYPE)
 COHERE = Api("Cohere", "RerankError", {}, READING, EMBEDDING_CODES, cohere.problem)
 INFER = Api(
     "Open Inference Protocol",
@@ -283,6 +285,15 @@ OPERATIONS = (
         cohere.parse,
         OF_TOKENS,  # as the route whose metrics it shares
         metric="/v1/embeddings",
+    ),
+    _post(
+        OPENSEARCH,
+        "/predictions/semantic_highlighter",
+        "Marked",
+        opensearch.SemanticRequest,
+        opensearch.parse,
+        (*OF_TEXT, "mixed"),  # as the route whose metrics it shares
+        metric="/v1/highlight",
     ),
     _get(TEI, "/health", public="always", handler="health", metric=PROBE),
     _get(INFER, "/v2", "InferServer", handler="server"),

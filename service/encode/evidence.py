@@ -21,7 +21,7 @@ from model.similarity import Linear, NotLinear
 from model.task_heads import Vectors, match
 from service.encode.interventions import CheckTokens, Outcome, Submit
 from service.encode.passage import DRAWS, Passage, passage
-from service.encode.request import Highlight, Input
+from service.encode.request import First, Highlight, Input
 from service.encode.shown import numbers
 from service.encode.worker import Steps, Worker
 from service.engine.work import Result, Work, cosine
@@ -142,7 +142,11 @@ class Evidence:
         ]
         scored = await submit(await self.read(inputs, [at + before for at in places]))
         for at, result in zip(places, scored, strict=True):
-            self.without[at] = self._score(results[0], result).value
+            self.without[at] = self._score(results[self._query(at)], result).value
+
+    def _query(self, place: int) -> int:
+        """Return which work is a document's query: of one for each its own."""
+        return place if len(self.works) - len(self.passages) > 1 else 0
 
     def _find(self, results: Sequence[Result]) -> Steps[list[Found]]:
         """Find what carries each document, one a step."""
@@ -150,7 +154,7 @@ class Evidence:
         before, found = len(self.works) - len(self.passages), list[Found]()
         rest = iter(results[len(self.works) :])
         for at, one in enumerate(self.passages):
-            found.append(self._found(one, results[0], results[before + at], rest))
+            found.append(self._found(one, results[self._query(at)], results[before + at], rest))
             yield
         return found
 
@@ -233,6 +237,7 @@ class Evidence:
 async def evidence(
     asked: Highlight,
     inputs: Sequence[Input],
+    first: First | None,
     works: Sequence[Work],
     linear: Linear | None,
     width: int,
@@ -245,6 +250,7 @@ async def evidence(
     """Return the course of a request for evidence.
 
     Args:
+        first: how queries are read; None: each document is a pair with it.
         linear: the pooling as a sum over tokens; None where it is none.
         width: of a token's vector.
         read: makes works of inputs, told which of the request's inputs they come from.
@@ -254,14 +260,14 @@ async def evidence(
     Raises:
         Refused: it takes more than a request may.
     """
-    before, method = 0 if asked.way == "rerank" else 1, method_of(asked, linear)
+    before, method = first.inputs if first else 0, method_of(asked, linear)
     whole = method == "alone" and asked.unit == "sentence"
     passages = [
         passage(one.text or "" if before else one.pair or "", work, asked.unit, whole=whole)
         for one, work in zip(inputs[before:], works[before:], strict=True)
     ]
     more = [
-        _more(asked, one, work, method, len(each.text or "") if asked.way == "rerank" else 0)
+        _more(asked, one, work, method, 0 if before else len(each.text or ""))
         for one, work, each in zip(passages, works[before:], inputs[before:], strict=True)
     ]
     texts, tokens, characters = map(sum, zip(*more, strict=True))

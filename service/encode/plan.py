@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from model.config import Side
 from model.loading.checkpoint import Model
@@ -304,8 +305,7 @@ class Planner:
                     spliced=tasks.spliced(request, self._model) if request.tasks else None,
                 )
             except Refused as refused:
-                if start:
-                    _place(refused, _next)
+                _place(refused, partial(_behind, start=start))
                 raise
         self.check_tokens(sum(map(len, works)))
         return works
@@ -354,6 +354,7 @@ class Planner:
         return await evidence(
             asked,
             request.inputs,
+            request.first,
             works,
             self._linear,
             self._model.config.width,
@@ -432,12 +433,13 @@ def _sides(
     inputs, rest = request.inputs, (request.prompt_name, request.role, request.task)
     if (first := request.first) is None:
         return ((0, inputs, *rest),)
-    return (0, inputs[:1], first.prompt_name, first.role, first.task), (1, inputs[1:], *rest)
+    own, others = inputs[: first.inputs], inputs[first.inputs :]
+    return (0, own, first.prompt_name, first.role, first.task), (first.inputs, others, *rest)
 
 
-def _next(loc: Loc) -> Loc:
-    """Return the place of a fault among all inputs, of its place among those behind the first."""
-    return ("inputs", int(loc[1]) + 1, *loc[2:]) if loc[:1] == ("inputs",) and loc[1:] else loc
+def _behind(loc: Loc, start: int) -> Loc:
+    """Return the place of a fault among all inputs, of its place among those from one on."""
+    return ("inputs", int(loc[1]) + start, *loc[2:]) if loc[:1] == ("inputs",) and loc[1:] else loc
 
 
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:

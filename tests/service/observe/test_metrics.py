@@ -82,6 +82,7 @@ EVERYTHING: dict[str, list[Any]] = {
     "/v1/classify": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/entities": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/highlight": [{"query": one, "documents": ["b"]} for one in ("a", IDS)],
+    "/predictions/semantic_highlighter": [{"question": "a", "context": "b"}],
     "/v1/attend": [{"scores": [[1.0]], "value": [[1.0]]}],
     "/v1/explain": [{"text": "a", "layer": 0}],
     "/v1/embeddings": [
