@@ -21,10 +21,10 @@ CURL = (
 # opensearch-py-ml's docs/source/examples/semantic_highlighting/README.md; its own model marks the
 # two other sentences, this one the one that has the question's words
 README = (
-    b'{\n  "question": "What is the treatment for Alzheimer\'s disease?",\n  "context": "Alzheimers '
-    b"disease is a progressive neurodegenerative disorder. Traditional treatments include "
-    b"cholinesterase inhibitors and memantine. Recent clinical trials investigating monoclonal "
-    b'antibodies have shown promise."\n}',
+    b'{\n  "question": "What is the treatment for Alzheimer\'s disease?",\n  "context": "'
+    b"Alzheimers disease is a progressive neurodegenerative disorder. Traditional treatments "
+    b"include cholinesterase inhibitors and memantine. Recent clinical trials investigating "
+    b'monoclonal antibodies have shown promise."\n}',
     "Alzheimers disease is a progressive neurodegenerative disorder.",
 )
 # what ml-commons' blueprint makes of a single request, with its template's unused field
