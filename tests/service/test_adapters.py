@@ -95,6 +95,17 @@ async def test_a_request_has_the_adapter_that_its_model_names(served: Adapted) -
     assert [each["data"][0]["pooled"] for each in told] == alone * 4
 
 
+async def test_evidence_has_the_adapter_in_every_text(served: Adapted) -> None:
+    """Also in those that are made of a document."""
+    model, query = NAMES[LEFT], "the sun"
+    asked = {"query": query, "documents": ["the sun. The sea"], "method": "alone", "unit": "word"}
+    (told,) = (await served.post("/v1/highlight", **asked, model=model, top=1))["results"]
+    (best,) = told["highlights"]
+    body = {"left": query, "right": [best["text"]], "form": "score", "model": model}
+    (right,) = (await served.post("/v1/similarity", **body))["right"]
+    assert right["score"] == best["share"]
+
+
 async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
     """One pass of a lane: vectors, states and what is shown by W^O are those of each work alone."""
     every = {layer: (0, 1, 2) for layer in range(2)}

@@ -6,6 +6,7 @@ from model.text.sentences import sentences
 
 TEXTS = {
     "ends": ["It is 3.5 km.", "Is it? (Yes!)", "“So.” He left…", "Good"],
+    "the pronoun is no initial": ["So do I.", "All do."],
     "abbreviations and initials": ["Dr. J. Lee, i.e. the author, left.", "Why?"],
     "a small letter goes on": ["“Stop!” he said.", "So did I.", "All did."],
     "a wrapped line goes on": ["The cat\r\nsat on it.", "It slept."],

@@ -168,6 +168,15 @@ async def test_an_answer_has_the_same_bits_among_others(client: httpx.AsyncClien
     assert [result["score"] for result in told] == sorted((r["score"] for r in told), reverse=True)
 
 
+async def test_equal_ones_come_in_order(client: httpx.AsyncClient) -> None:
+    """Units, and documents."""
+    same = "Go home! Go home! Go home! It rains."
+    told = (await ask(client, same, same, method="alone", top=9, prune=0))["results"]
+    assert [result["index"] for result in told] == [0, 1]
+    units = [unit["units"][0] for unit in told[0]["highlights"]]
+    assert [unit for unit in units if unit < 3] == [0, 1, 2]
+
+
 async def test_a_document_of_too_few_units_has_no_control(client: httpx.AsyncClient) -> None:
     """Nor one for which none is asked."""
     for text, top in (("One", 1), (TEXT, 5)):
@@ -294,6 +303,8 @@ async def test_a_pooling_that_is_no_sum_leaves_out_units(first: Served, unit: st
         place = whole.spans.index(tuple(shown["characters"]))
         worth = told["score"] - await cosine(first.http, whole.without([place]))
         assert shown["share"] == worth
+    order = [shown["share"] for shown in told["highlights"]]
+    assert order == sorted(order, reverse=True)
     await hold_to(cosine, first.http, unit, SHORT)
     alone = await one(first.http, "One")
     assert alone["highlights"][0]["share"] == alone["score"]
@@ -364,6 +375,9 @@ async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) ->
     ):
         refused = await ask(reranker.http, *["a"] * 64, query=query, status=422)
         assert refused["code"] == code
+    query = {"query": "a " * 60_000, "truncate": "right", "top": 1}
+    refused = await ask(reranker.http, SHORT, status=422, **query)
+    assert refused["code"] == "batch_too_large"
     body = {"query": QUERY, "documents": [SHORT], "prompt_name": "query"}
     assert (await reranker.http.post("/v1/highlight", json=body)).json()["code"] == (
         "prompt_not_found"

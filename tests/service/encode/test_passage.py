@@ -1,6 +1,9 @@
 """Documents in units, and the texts that lack some, without a model."""
 
+import pytest
+
 from model import packing
+from service.encode.highlight import pruned
 from service.encode.passage import DRAWS, Passage, passage
 from service.engine.work import Outputs, Work
 
@@ -17,6 +20,48 @@ def test_a_unit_goes_with_what_stands_before_the_next() -> None:
         "One.  Two.",
     ]
     assert one.without([0, 2]) == "Two." and one.without([0, 1, 2]) == ""
+
+
+def test_what_was_not_read_is_in_no_text() -> None:
+    """Of a document that was cut, on either side."""
+    one = Passage(TEXT, 6, 10, [(6, 10)], [(0, 1)], [])
+    assert (one.without([]), one.without([0])) == ("Two.", "")
+    both = Passage(TEXT, 6, 17, [(6, 10), (11, 17)], [(0, 1), (1, 2)], [])
+    assert (both.without([0]), both.without([1])) == ("Three.", "Two.")
+
+
+@pytest.mark.parametrize(
+    ("order", "share", "expected"),
+    [
+        ((1, 0, 2), 0.0, "Two."),
+        ((1, 0, 2), 0.6, "One.  Two."),
+        ((2, 0, 1), 0.7, "Three."),  # the next does not fit, and the last, which would, is weaker
+        ((2, 1, 0), 0.7, "Two. Three."),
+        ((2, 1, 0), 1.0, "One.  Two. Three."),
+    ],
+)
+def test_a_pruned_text_has_units_until_one_does_not_fit(
+    order: tuple[int, ...], share: float, expected: str
+) -> None:
+    """The strongest at least, in the document's order."""
+    one = Passage(TEXT, 0, len(TEXT), SPANS, SPANS, [])
+    assert pruned(one, order, share) == expected
+
+
+def test_a_token_is_of_the_unit_of_its_letters() -> None:
+    """Not of what stands before it; white space, special tokens and a query are of none."""
+    facts = {
+        "offsets": [(0, 0), (0, 4), (0, 0), (0, 4), (4, 8), (8, 10), (0, 0)],
+        "special": [True, False, True, False, False, False, True],
+        "segments": [0, 0, 0, 1, 1, 1, 1],
+        "words": [None, 0, None, 0, 1, 2, None],
+    }
+    work = Work(packing.Sequence([1] * 7), Outputs(), facts=facts)
+    for unit in ("sentence", "word", "token"):
+        one = passage("One. Two\n ", work, unit)
+        assert one.spans == [(0, 4), (5, 8)]
+        assert one.owners[:5] == [-1, -1, -1, 0, 1] and one.owners[6] == -1
+    assert one.numbers == [(0, 1), (1, 2)]
 
 
 def test_tokens_that_share_a_character_are_one_unit() -> None:
