@@ -21,7 +21,7 @@ from model.similarity import Linear, NotLinear
 from model.task_heads import Vectors, match
 from service.encode.interventions import CheckTokens, Outcome, Submit
 from service.encode.passage import DRAWS, Passage, passage
-from service.encode.request import First, Highlight, Input
+from service.encode.request import Highlight, Input, Request
 from service.encode.shown import numbers
 from service.encode.worker import Steps, Worker
 from service.engine.work import Result, Work, cosine
@@ -98,6 +98,7 @@ class Evidence:
             that is what tells its share, then without random ones; then the documents, in place of
             those without their strongest units, which are no longer.
         held: bytes that are kept, without the answer.
+        inputs: the documents.
         found, without: of each document, once it ran.
     """
 
@@ -137,7 +138,7 @@ class Evidence:
         texts = [self.passages[at].without(self.found[at].strongest) for at in places]
         before = len(self.works) - len(self.passages)
         inputs = [
-            _input(self.asked, self.inputs, at, text)
+            _input(self.asked, self.inputs[at], text)
             for at, text in zip(places, texts, strict=True)
         ]
         scored = await submit(await self.read(inputs, [at + before for at in places]))
@@ -236,8 +237,7 @@ class Evidence:
 
 async def evidence(
     asked: Highlight,
-    inputs: Sequence[Input],
-    first: First | None,
+    request: Request,
     works: Sequence[Work],
     linear: Linear | None,
     width: int,
@@ -250,7 +250,7 @@ async def evidence(
     """Return the course of a request for evidence.
 
     Args:
-        first: how queries are read; None: each document is a pair with it.
+        asked: how it ends.
         linear: the pooling as a sum over tokens; None where it is none.
         width: of a token's vector.
         read: makes works of inputs, told which of the request's inputs they come from.
@@ -260,52 +260,43 @@ async def evidence(
     Raises:
         Refused: it takes more than a request may.
     """
-    before, method = first.inputs if first else 0, method_of(asked, linear)
+    before = request.first.inputs if request.first else 0
+    inputs, documents, method = request.inputs[before:], works[before:], method_of(asked, linear)
     whole = method == "alone" and asked.unit == "sentence"
     passages = [
         passage(one.text or "" if before else one.pair or "", work, asked.unit, whole=whole)
-        for one, work in zip(inputs[before:], works[before:], strict=True)
+        for one, work in zip(inputs, documents, strict=True)
     ]
     more = [
         _more(asked, one, work, method, 0 if before else len(each.text or ""))
-        for one, work, each in zip(passages, works[before:], inputs[before:], strict=True)
+        for one, work, each in zip(passages, documents, inputs, strict=True)
     ]
     texts, tokens, characters = map(sum, zip(*more, strict=True))
-    for size, limit, what in (
-        (len(works) + texts, most, "sequences"),
-        (characters, MOST_CHARACTERS, "characters"),
-    ):
-        if size > limit:
-            detail = MANY.format(count=size, what=what, limit=limit)
-            raise Refused("batch_too_large", detail=detail, limit=limit)
+    _check(len(works) + texts, most, "sequences")
+    _check(characters, MOST_CHARACTERS, "characters")
     check_tokens(sum(map(len, works)) + tokens, TAKES)
-    others, at = list[Input](), list[int]()
-    for place, one in enumerate(passages):
-        for text in _texts(asked, one, method):
-            others.append(_input(asked, inputs, place, text))
-            at.append(place + before)
-    copies = await read(others, at) if others else []
-    last = [
-        work for work, one in zip(works[before:], passages, strict=True) if _controlled(asked, one)
-    ]
+    made = [(at, text) for at, one in enumerate(passages) for text in _texts(asked, one, method)]
+    copies = list[Work]()
+    if made:
+        others = [_input(asked, inputs[at], text) for at, text in made]
+        copies = await read(others, [at + before for at, _ in made])
+    last = [work for work, one in zip(documents, passages, strict=True) if _controlled(asked, one)]
     held = _held([*works, *copies, *last], texts, tokens, characters, width)
     if method == "sum":
         held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
         for work in works:
             work.outputs = replace(work.outputs, tokens=True)
+    every = [*copies, *last]
     return Evidence(
-        works,
-        passages,
-        [*copies, *last],
-        held,
-        asked,
-        method,
-        inputs,
-        linear,
-        read,
-        worker,
-        deadline,
+        works, passages, every, held, asked, method, inputs, linear, read, worker, deadline
     )
+
+
+def _check(size: int, limit: int, what: str) -> None:
+    """Refuse more of something than a request may take."""
+    if size > limit:
+        detail = MANY.format(count=size, what=what, limit=limit)
+        raise Refused("batch_too_large", detail=detail, limit=limit)
 
 
 def _held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
@@ -356,6 +347,6 @@ def _texts(asked: Highlight, one: Passage, method: Method) -> Iterator[str]:
         yield from map(one.without, one.draws(asked.top))
 
 
-def _input(asked: Highlight, inputs: Sequence[Input], place: int, text: str) -> Input:
+def _input(asked: Highlight, document: Input, text: str) -> Input:
     """Return the input of a text in the place of a document."""
-    return Input(inputs[place].text, text) if asked.way == "rerank" else Input(text)
+    return Input(document.text, text) if asked.way == "rerank" else Input(text)

@@ -353,8 +353,7 @@ class Planner:
 
         return await evidence(
             asked,
-            request.inputs,
-            request.first,
+            request,
             works,
             self._linear,
             self._model.config.width,
