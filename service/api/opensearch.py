@@ -1,6 +1,6 @@
 """POST /predictions/semantic_highlighter: a remote model of OpenSearch's semantic highlighter.
 
-    {"question", "context"}              {"highlights": [{"start", "end"}]}
+    {"question", "context"}                     {"highlights": [{"start", "end"}]}
     {"inputs": [{"question", "context"}, ..]}   {"highlights": [[{"start", "end"}], ..]}, in order
 
 OpenSearch marks what it is told, one sentence of each context here: the one that answers best by
@@ -101,7 +101,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Marking:
     contexts = [one.context for one in pairs]
     names = BATCH if asked.inputs else SINGLE
     how = encode.Highlight(top=1, control=False, method="alone", names=names)
-    base = encode.Request(inputs=(), usual="own", documents=encode.Documents(), ending=how)
+    base = encode.Request(inputs=(), usual="own", documents=encode.Documents())
     queries = [encode.Input(one.question) for one in pairs]
     request = scored(base, how, queries, contexts, served)
     return Marking(request=request, contexts=contexts, single=not asked.inputs)
