@@ -139,7 +139,9 @@ def parse(body: bytes, sent: Sent, served: Served) -> Highlighting:
         task=documents_task,
         gates=[gate.plain() for gate in asked.gates],
     )
-    return Highlighting(request=scored(base, how, [as_input(asked.query)], texts, served, own, query_task))
+    return Highlighting(
+        request=scored(base, how, [as_input(asked.query)], texts, served, own, query_task)
+    )
 
 
 def scored(

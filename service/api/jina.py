@@ -18,7 +18,9 @@ PROMPTS = {  # the first that a checkpoint has, after the task's own
     "clustering": ("separation",),
     "separation": ("clustering",),
 }
-NO_PROMPT = "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
+NO_PROMPT = (
+    "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
+)
 TOGETHER = (
     "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
 )
