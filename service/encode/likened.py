@@ -4,7 +4,8 @@
     correlation   Pearson's, over all pairs of texts, of their likenesses under the two models
     overlap       of a text's NEAREST most alike, the share that both models name; the texts' mean
 
-All is float64. By chance the overlap of n texts is NEAREST / (n - 1).
+All is float64; likenesses that differ by less than its rounding are equal. By chance the overlap of
+n texts is NEAREST / (n - 1).
 """
 
 from collections.abc import Hashable, Iterable
@@ -18,6 +19,8 @@ Array = NDArray[Any]
 MOST_TEXTS = 128  # so that a scrape waits a few milliseconds for both numbers
 FEWEST = 32  # texts of which both are told; with fewer the overlap is high by chance
 NEAREST = 10
+DIGITS = 12  # of a likeness: what float64 leaves of a sum of thousands of products
+EQUAL = 10.0 ** (1 - DIGITS)  # likenesses that spread no further do not tell pairs apart
 
 
 class Pair(NamedTuple):
@@ -28,10 +31,10 @@ class Pair(NamedTuple):
 
 
 class Likened(NamedTuple):
-    """The two numbers; NaN where there are too few texts, or a model finds all equally alike."""
+    """The two numbers; None where there are too few texts, or a model finds all equally alike."""
 
-    correlation: float = np.nan
-    overlap: float = np.nan
+    correlation: float | None = None
+    overlap: float | None = None
 
 
 class Window:
@@ -84,14 +87,16 @@ def _likeness(vectors: list[Array]) -> Array:
     rows = np.stack(vectors).astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    likeness: Array = rows @ rows.T
+    likeness: Array = np.round(rows @ rows.T, DIGITS)
     return likeness
 
 
-def _correlation(one: Array, other: Array) -> float:
+def _correlation(one: Array, other: Array) -> float | None:
+    if min(np.ptp(one), np.ptp(other)) <= EQUAL:
+        return None
     one, other = one - one.mean(), other - other.mean()
-    both = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other) / both if both > 0 else np.nan
+    one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
+    return min(1.0, max(-1.0, float(one @ other)))
 
 
 def _overlap(one: Array, other: Array) -> float:

@@ -13,6 +13,7 @@ dropped or fails is not made up for. Which texts of a request these are is drawn
 import asyncio
 import base64
 import logging
+import math
 import random
 import time
 from collections import deque
@@ -94,8 +95,8 @@ class Shadow:
         # no client of the library's above it: no redirects, cookies, proxies or netrc
         self._transport = httpx.AsyncHTTPTransport()
         watch, told = metrics.watch, self.window.likened
-        watch("shadow_likeness_correlation", None, lambda: told().correlation)
-        watch("shadow_neighbour_overlap", None, lambda: told().overlap)
+        watch("shadow_likeness_correlation", None, lambda: _known(told().correlation))
+        watch("shadow_neighbour_overlap", None, lambda: _known(told().overlap))
         watch("shadow_window_texts", None, lambda: len(self.window))
         self._task = asyncio.create_task(self._run())
 
@@ -249,6 +250,11 @@ class Shadow:
             logger.warning("shadow failed", extra={"reason": reason})
         else:
             logger.info("shadow answers again")
+
+
+def _known(number: float | None) -> float:
+    """Return a number as a gauge has it, in which NaN is none."""
+    return math.nan if number is None else number
 
 
 def _vector(told: Any) -> Array:

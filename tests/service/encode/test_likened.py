@@ -50,18 +50,35 @@ def test_both_numbers_are_those_of_a_count_by_hand() -> None:
 
 
 def test_nothing_is_told_of_a_few_texts_or_of_a_model_that_finds_all_alike() -> None:
-    """Both are NaN, or the one that cannot be told; a vector without length is like none."""
+    """Neither number, or not the one that cannot be told; a vector without length is like none."""
     own = drawn(FEWEST, 13, 5)
+    apart = np.eye(FEWEST, dtype=np.float32) + np.float32(0.3)  # all pairs at one angle
 
     few = liken(map(Pair, own[1:], own[1:]))
-    same = liken(map(Pair, own, np.ones_like(own)))
-    nothing = liken(map(Pair, own, np.zeros_like(own)))
+    alike = [np.ones_like(own), np.zeros_like(own), own[:1] * np.abs(own[:, :1]), apart]
+    alike += [drawn(1, 13, seed).repeat(FEWEST, axis=0) for seed in range(20)]
+    told = [liken(map(Pair, own, one)) for one in alike]
+    both = [liken(map(Pair, one, one)) for one in alike]
 
-    assert math.isnan(few.correlation) and math.isnan(few.overlap)
-    assert all(
-        math.isnan(told.correlation) or abs(told.correlation) < 1 for told in (same, nothing)
-    )
-    assert math.isnan(nothing.correlation) and 0 <= nothing.overlap <= 1
+    assert few == (None, None)
+    assert [each.correlation for each in told + both] == [None] * 48
+    assert all(each.overlap is not None and 0 <= each.overlap < 1 for each in told)
+
+
+def test_a_correlation_is_never_beyond_one() -> None:
+    """Of a model and one that names its axes the other way round, for many texts."""
+    for seed in range(200):
+        own = drawn(FEWEST, 13, seed)
+        told = liken(map(Pair, own, own[:, ::-1])).correlation
+        assert told == pytest.approx(1, abs=1e-12) and told <= 1
+
+
+def test_rounding_does_not_order_texts_that_are_equally_near() -> None:
+    """A model that has three vectors for all texts agrees with itself, scaled."""
+    for seed in range(20):
+        own = drawn(3, 13, seed)[np.random.default_rng(seed).integers(0, 3, 41)]
+
+        assert liken(map(Pair, own, own * np.float32(3))).overlap == 1
 
 
 def test_the_window_holds_the_last_texts_and_each_once() -> None:
@@ -91,4 +108,4 @@ def test_another_model_behind_the_address_empties_the_window() -> None:
     before = window.likened().overlap
     window.add("two", [("new", Pair(own[0], own[1]))])
 
-    assert before == 1 and len(window) == 1 and math.isnan(window.likened().overlap)
+    assert before == 1 and len(window) == 1 and window.likened() == (None, None)
