@@ -23,7 +23,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from service import launch
+from service import keys, launch
 from service.commands.options import (
     CONFIG,
     DASHBOARD,
@@ -46,7 +46,6 @@ from service.commands.terminal import (
     tell,
 )
 from service.commands.texts import encode, heads, space
-from service.keys import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
 
@@ -305,7 +304,7 @@ def load(flags: dict[str, Any], config: Path | None) -> Settings:
     try:
         flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)
-        Ring(settings.api_keys, settings.api_keys_file)
+        keys.check(settings.api_keys, settings.api_keys_file, settings.shadow_key_file)
         return settings
     except ValidationError as error:
         refuse("; ".join(map(fault, error.errors())), USAGE)

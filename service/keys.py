@@ -11,6 +11,8 @@ A file of keys is followed:
                     all of it, when it has held it for SETTLED_SECONDS
     once wrong      the last good keys let in, a line of the log says why, and `stale` is true
 
+The key that we send to another service is in a file too, and is read again while it is in use.
+
 The file's bytes say whether it has changed: a Secret of Kubernetes changes by a symbolic link, and
 no time of a file is to be relied on.
 
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
 LIMIT = re.compile(r"(requests|tokens|rate)=([1-9][0-9]{0,11})")
 DIGEST = r"[0-9a-f]{64}"
 KNOWN_AS = "sha256"
@@ -113,6 +116,8 @@ def first(text: str) -> str:
         if not all(map(LIMIT.fullmatch, limits)):
             raise ValueError(f"line {line} holds more than `key` or `name:key`")
         if name.rpartition(":")[2] != KNOWN_AS:
+            if not SENDABLE.fullmatch(key):
+                raise ValueError(f"line {line} has no key of letters, digits and signs of ASCII")
             return key
     raise ValueError("holds only SHA-256 digests; a client must send the key itself")
 
@@ -246,14 +251,49 @@ class Ring:
         """
         held = [",".join(map(entry, self._held))] if self._held else []
         try:
-            if isinstance(seen, str):
-                raise ValueError(seen)
-            return read(*held, seen.decode("utf-8-sig"))
-        except UnicodeDecodeError:
-            fault = "it is no text in UTF-8"
+            return read(*held, _text(seen))
         except ValueError as error:
             fault = str(error).removeprefix("api_keys: ")
         raise Unusable(f"api_keys_file {self._file}: {fault}")
+
+
+class Sent:
+    """The key that the shadow is sent: the first one of its file.
+
+    Raises:
+        Unusable: the file cannot be used.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.key, self._fault = self._read(), ""
+
+    def look(self) -> None:
+        """Take up the key that the file holds now; while it cannot be used, the last one stays."""
+        try:
+            self.key, self._fault = self._read(), ""
+        except Unusable as error:
+            if self._fault != str(error):
+                self._fault = str(error)
+                logger.error("shadow key stays as it is", extra={"reason": self._fault})
+
+    def _read(self) -> str:
+        try:
+            return first(_text(_look(self._file)))
+        except ValueError as error:
+            fault = str(error).removeprefix("api_keys: ")
+        raise Unusable(f"shadow_key_file {self._file}: {fault}")
+
+
+def check(held: tuple[Key, ...], file: Path | None, sent: Path | None) -> None:
+    """Ensure that the files of keys can be used: of those that let in, and of the shadow's.
+
+    Raises:
+        Unusable: one cannot.
+    """
+    Ring(held, file)
+    if sent:
+        Sent(sent)
 
 
 @cache
@@ -279,6 +319,21 @@ def _look(file: Path) -> bytes | str:
     except OSError as error:
         return str(error.strerror)
     return content if len(content) <= MOST_BYTES else f"it has more than {MOST_BYTES:,} bytes"
+
+
+def _text(seen: bytes | str) -> str:
+    """Return what a file holds as text.
+
+    Raises:
+        ValueError: why it cannot be used.
+    """
+    if isinstance(seen, str):
+        raise ValueError(seen)
+    try:
+        return seen.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        fault = "it is no text in UTF-8"
+    raise ValueError(fault)
 
 
 def _digest(seen: bytes | str) -> bytes:

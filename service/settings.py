@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import ErrorDetails
 
 from service import keys
@@ -34,11 +34,8 @@ SERVICE_VARIABLE = re.compile(
 )
 
 URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._~/-]*)?")  # no user, query, fragment
-SENDABLE = re.compile(r"[!-~]+")
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
-
-KEY_PLACE = "not allowed in this file; only as the variable HEADLIGHT_SHADOW_KEY"
 
 HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
 
@@ -98,13 +95,6 @@ def _service(url: str) -> str:
             "port and a path, but no user, query or fragment"
         )
     return url
-
-
-def _sendable(key: SecretStr) -> SecretStr:
-    """Refuse a key that no header can hold."""
-    if not SENDABLE.fullmatch(key.get_secret_value()):
-        raise ValueError("expected letters, digits and signs of ASCII, without spaces")
-    return key
 
 
 class Settings(BaseModel):
@@ -316,11 +306,10 @@ class Settings(BaseModel):
     shadow_share: float = Field(
         0.01, gt=0, le=1, description="fraction of texts to send to the shadow, never more"
     )
-    shadow_key: Annotated[SecretStr, AfterValidator(_sendable)] | None = Field(
+    shadow_key_file: Path | None = Field(
         None,
-        repr=False,
-        exclude=True,
-        description="the shadow's API key, only as the variable HEADLIGHT_SHADOW_KEY",
+        description="file with the shadow's API key, as `key` or `name:key`; read again while it "
+        "is used; default: no key is sent",
     )
 
     @property
@@ -352,8 +341,6 @@ def load(
     document = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` per line")
-    if "shadow_key" in document:
-        raise ValueError(f"shadow_key: {KEY_PLACE}")
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     if theirs := sorted(name for name, value in named.items() if _of_kubernetes(name, value)):
         logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})
@@ -366,7 +353,8 @@ def load(
     values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
     settings = Settings.model_validate(values)
     # replicas have other working directories
-    files = {name: getattr(settings, name) for name in ("api_keys_file", "tls_cert", "tls_key")}
+    names = "api_keys_file", "tls_cert", "tls_key", "shadow_key_file"
+    files = {name: getattr(settings, name) for name in names}
     found: dict[str, Any] = {n: file.absolute() for n, file in files.items() if file}
     adapters = (one.partition("=") for one in settings.adapter)
     found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
@@ -386,7 +374,7 @@ def _within(settings: Settings) -> Settings:
         raise ValueError("adapter: not served with dtype int8")
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
-    for name in ("shadow_share", "shadow_key"):
+    for name in ("shadow_share", "shadow_key_file"):
         if name in settings.model_fields_set and settings.shadow is None:
             raise ValueError(f"{name}: it needs shadow")
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -402,7 +390,7 @@ def fault(error: ErrorDetails) -> str:
         return f"{name}: no such setting"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    if error["loc"][:1] in (("shadow",), ("shadow_key",)):  # a URL may hold a password
+    if error["loc"][:1] == ("shadow",):  # a URL may hold a password
         return f"{name}: {error['msg']}"
     return f"{name}: {error['msg']}, not {error['input']!r}"
 

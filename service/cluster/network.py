@@ -158,7 +158,7 @@ def guarded(settings: Settings) -> Settings:
 
 def exposed(settings: Settings) -> Iterator[str]:
     """Yield what lets others in: no key, keys in clear text, a file of keys that they can read."""
-    host, file = settings.host, settings.api_keys_file
+    host = settings.host
     if not loopback(host) and not settings.keyed:
         yield f"no API key is set, so anyone who reaches {host} can use the service"
     elif not loopback(host) and not settings.tls_cert:
@@ -166,6 +166,7 @@ def exposed(settings: Settings) -> Iterator[str]:
             f"API keys come to {host} in clear text, and can be read on the way: set tls_cert and "
             "tls_key, or see docs/tls.md"
         )
-    with suppress(OSError):  # the start says what is wrong with it
-        if file and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            yield f"other users of this machine can read {file}: chmod 600 {file}"
+    for file in (settings.api_keys_file, settings.shadow_key_file):
+        with suppress(OSError):  # the start says what is wrong with it
+            if file and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                yield f"other users of this machine can read {file}: chmod 600 {file}"

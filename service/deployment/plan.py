@@ -12,7 +12,7 @@ from service.wording.words import Loc, place
 ABSENT = object()  # what stands at a key that is not there
 UNSAID = {"name": "default", "route_prefix": "/"}  # as Ray reads an application without them
 # Texts that are shown; others, such as a variable or an address with a password, may be secret
-SHOWN = Settings.model_fields.keys() - {"api_keys", "shadow_key", "tracing"} | {
+SHOWN = Settings.model_fields.keys() - {"api_keys", "tracing"} | {
     "route_prefix",
     "import_path",
 }

@@ -29,6 +29,7 @@ from service.encode.answer import JSON
 from service.encode.likened import Array, Pair, Window
 from service.encode.request import Encoding, Pooled, Request
 from service.engine.work import Result
+from service.keys import LOOK_SECONDS, Sent
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -90,8 +91,8 @@ class Shadow:
         self._arrived, self._failing, self.window = asyncio.Event(), False, Window()
         self._url = settings.shadow.rstrip("/") + PATH
         self._headers = {"content-type": JSON, "accept-encoding": "identity", HEADER: "1"}
-        if key := settings.shadow_key:
-            self._headers["authorization"] = f"Bearer {key.get_secret_value()}"
+        self._key = Sent(settings.shadow_key_file) if settings.shadow_key_file else None
+        self._looked = time.monotonic()
         # no client of the library's above it: no redirects, cookies, proxies or netrc
         self._transport = httpx.AsyncHTTPTransport()
         watch, told = metrics.watch, self.window.likened
@@ -163,6 +164,7 @@ class Shadow:
             began, reason = time.monotonic(), None
             self._counted.sent.add(by=len(batch))
             try:
+                await self._look()
                 await self._compare(batch)
             except Failed as failed:
                 reason = failed.reason
@@ -171,6 +173,12 @@ class Shadow:
             self._tell(reason)
             if reason:
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _look(self) -> None:
+        """Have the key read again now and then, where a disk's wait is no one else's."""
+        if self._key and time.monotonic() - self._looked >= LOOK_SECONDS:
+            await asyncio.to_thread(self._key.look)
+            self._looked = time.monotonic()
 
     def _next(self) -> list[Sample]:
         """Take from what waits one request's texts, all read alike."""
@@ -220,9 +228,9 @@ class Shadow:
         """
         whole, timeouts = bytearray(), httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
         about = {"timeout": timeouts.as_dict()}
-        request = httpx.Request(
-            "POST", self._url, headers=self._headers, content=body, extensions=about
-        )
+        key = {"authorization": f"Bearer {self._key.key}"} if self._key else {}
+        headers = {**self._headers, **key}
+        request = httpx.Request("POST", self._url, headers=headers, content=body, extensions=about)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await self._transport.handle_async_request(request)

@@ -25,7 +25,6 @@ ELSEWHERE = {
     "tls_cert": "what ends TLS in front of the cluster",
     "tls_key": "what ends TLS in front of the cluster",
     "api_keys": "a file on the nodes that api_keys_file names",
-    "shadow_key": "HEADLIGHT_SHADOW_KEY among the cluster's variables",
 }
 
 
@@ -111,9 +110,10 @@ def _settled(
     wrong = [Finding((*loc, name), f"not here but in {ELSEWHERE[name]}") for name in misplaced]
     try:
         given = Settings.model_validate(args)
-        if given.api_keys_file and not given.api_keys_file.is_absolute():
-            text = "each replica's node has its own"
-            wrong.append(Finding((*loc, "api_keys_file"), text, "write an absolute path"))
+        for name in ("api_keys_file", "shadow_key_file"):
+            if (file := getattr(given, name)) and not file.is_absolute():
+                text = "each replica's node has its own"
+                wrong.append(Finding((*loc, name), text, "write an absolute path"))
         named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
         loaded = settings.load(args, named)
     except ValidationError as error:

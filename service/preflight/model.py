@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, held_of_adapters
+from service import keys
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, Source
-from service.keys import Ring, Unusable
+from service.keys import Unusable
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
@@ -96,7 +97,7 @@ def examine(settings: Settings) -> Node:
     """
     try:
         variables.hold(settings, os.environ)
-        Ring(settings.api_keys, settings.api_keys_file)
+        keys.check(settings.api_keys, settings.api_keys_file, settings.shadow_key_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):
             return Node()

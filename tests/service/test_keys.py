@@ -227,6 +227,41 @@ def test_a_file_that_is_missing_or_none_is_a_wrong_one(
             Ring((), wrong)
 
 
+def test_the_key_that_is_sent_follows_its_file(
+    file: Path, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """The first that can be sent; once wrong, the last good one stays, and a line says why."""
+    sent, seen = keys.Sent(file), list[str]()
+    for text in (f"ours:{B}", "", "", f"a:sha256:{'0' * 64}\nword!", "two words", "ключ"):
+        file.write_text(text)
+        sent.look()
+        seen.append(sent.key)
+
+    assert seen == [B, B, B, "word!", "word!", "word!"]
+    assert [line["reason"].removeprefix(f"shadow_key_file {file}: ") for line in told()] == [
+        "there is no key",
+        "line 1 holds more than `key` or `name:key`",
+        "line 1 has no key of letters, digits and signs of ASCII",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [("", "there is no key"), ("a b", "line 1 holds more"), (b"\xff", "it is no text in UTF-8")],
+)
+def test_a_wrong_file_of_the_key_that_is_sent_is_refused_at_the_start(
+    file: Path, content: str | bytes, fault: str
+) -> None:
+    """In one line, without a key."""
+    write(file, content)
+
+    with pytest.raises(Unusable, match=rf"^shadow_key_file {file}: {fault}[^\n]*$"):
+        keys.check((), None, file)
+    file.unlink()
+    with pytest.raises(Unusable, match=rf"^shadow_key_file {file}: No such file or directory$"):
+        keys.check((), None, file)
+
+
 def test_a_change_is_seen_whatever_its_time_and_size_say(file: Path) -> None:
     """A backup may be put back with its old time, and keys are often of one length."""
     held, before = Ring((), file), file.stat()

@@ -7,12 +7,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 from starlette.requests import Request as Received
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -192,16 +193,17 @@ async def test_a_shadows_own_request_is_sent_no_further(shadowed: Front, listen:
     ids=["an error", "a redirect", "too much", "too few", "something else"],
 )
 async def test_a_shadow_that_does_not_answer_as_it_must_is_counted(
-    shadowed: Front, listen: Listen, stand: Stand, reason: str
+    shadowed: Front, listen: Listen, stand: Stand, reason: str, tmp_path: Path
 ) -> None:
     """Once: it is asked no second time, and neither text nor key is in a line of the log."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(logs.Lines("front"))
-    key = SecretStr(KEY)
+    file = tmp_path / "key"
+    file.write_text(f"ours:{KEY}\n")
     logging.getLogger("service").addHandler(handler)
     try:
-        async with listen(stand) as url, shadowed(url, shadow_key=key) as one:
+        async with listen(stand) as url, shadowed(url, shadow_key_file=file) as one:
             await one.encode(SECRET)
             await one.until("shadow_failed_total", 1, reason=reason)
             asked = stand.asked[-1]
@@ -211,6 +213,24 @@ async def test_a_shadow_that_does_not_answer_as_it_must_is_counted(
     assert asked.headers["authorization"] == f"Bearer {KEY}" and len(stand.asked) == 1
     assert f'"reason":"{reason}"' in written.getvalue().replace(": ", ":")
     assert SECRET not in written.getvalue() and KEY not in written.getvalue()
+
+
+async def test_the_shadows_key_is_read_again_while_it_is_sent(
+    shadowed: Front, listen: Listen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike the file of our own clients' keys, by the one task that sends it."""
+    monkeypatch.setattr(shadowing, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(shadowing, "PAUSE_SECONDS", 0.0)
+    file, stand = tmp_path / "key", Stand(401)
+    file.write_text(KEY)
+    async with listen(stand) as url, shadowed(url, shadow_key_file=file) as one:
+        for number, text in enumerate((KEY, "another", "another " * 2, "# a third one")):
+            file.write_text(text)
+            await one.encode("a")
+            await one.until("shadow_failed_total", number + 1, reason="refused")
+
+    sent = [asked.headers["authorization"] for asked in stand.asked]
+    assert sent == [f"Bearer {key}" for key in (KEY, "another", "another", "another")]
 
 
 async def test_clients_of_a_service_with_a_dead_shadow_get_the_same_answers(
@@ -272,7 +292,8 @@ async def test_under_load_nothing_is_sent(closed: str) -> None:
         ({"shadow_share": "0.1"}, "shadow_share: it needs shadow"),
         ({"shadow": "http://other", "shadow_share": "1.01"}, "shadow_share: "),
         ({"shadow": "http://other", "shadow_share": "0"}, "shadow_share: "),
-        ({"shadow": "http://other", "shadow_key": "two words"}, "shadow_key: "),
+        ({"shadow_key_file": "/there"}, "shadow_key_file: it needs shadow"),
+        ({"shadow": "http://other", "shadow_key": "pass-word"}, "shadow_key: no such setting"),
     ],
 )
 async def test_a_shadow_that_cannot_be_honoured_is_refused(
@@ -285,4 +306,4 @@ async def test_a_shadow_that_cannot_be_honoured_is_refused(
 
     errors = refused.value.errors() if isinstance(refused.value, ValidationError) else None
     said = fault(errors[0]) if errors else str(refused.value)
-    assert said.startswith(wrong) and "pass-word" not in said and "two words" not in said
+    assert said.startswith(wrong) and "pass-word" not in said
