@@ -282,10 +282,26 @@ async def base_client(base: Replica) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, port: int = 0, http: Literal["h11"] | type[asyncio.Protocol] = "h11"
+    app: ASGIApp,
+    port: int = 0,
+    http: Literal["h11"] | type[asyncio.Protocol] = "h11",
+    tls: tuple[Path, Path] | None = None,
 ) -> AsyncIterator[str]:
-    """An application behind real HTTP on this machine; the address."""
-    config = uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None)
+    """An application behind real HTTP on this machine; the address.
+
+    Args:
+        tls: its certificate and key, for HTTPS.
+    """
+    cert, key = tls or (None, None)
+    config = uvicorn.Config(
+        app,
+        http=http,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]  # they are pytest's
     with socket.create_server(("127.0.0.1", port)) as bound:
@@ -293,7 +309,7 @@ async def listening(
         try:
             while not server.started:
                 await asyncio.sleep(0.01)
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+            yield f"http{'s' * bool(tls)}://127.0.0.1:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True
             await serving

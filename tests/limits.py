@@ -192,6 +192,7 @@ ROWS = (
         "for the shadow's whole answer",
         'shadow_failed_total{reason="timeout"}',
     ),
+    Row("encode.shadow.GATHER_SECONDS", "it is sent", "that a text waits for others to go with it"),
     Row("encode.shadow.PAUSE_SECONDS", "it is asked again", "from a failure of the shadow's"),
     Row(
         "encode.likened.MOST_TEXTS",

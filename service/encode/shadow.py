@@ -1,7 +1,7 @@
 """A second Headlight, which is sent a share of the texts once they are answered.
 
     offer    after an answer, on the event loop: takes the share, drops what has no room
-    _run     one task: sends what waits, a request at a time, and compares the vectors
+    _run     one task: sends what waits, a request now and then, and compares the vectors
 
 No client waits for any of it. What fails is not sent again, and a failure is followed by a pause,
 so that a shadow that is gone costs little. A text is in no log and in no error.
@@ -15,6 +15,7 @@ import base64
 import logging
 import math
 import random
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from model.text.tokenizer import Cut
 from service.encode.answer import JSON
 from service.encode.likened import Array, Pair, Window
 from service.encode.request import Encoding, Pooled, Request
+from service.engine.machine import Unservable
 from service.engine.work import Result
 from service.keys import LOOK_SECONDS, Sent
 from service.observe.metrics import Metrics
@@ -42,6 +44,7 @@ MOST_WAITING, MOST_WAITING_CHARACTERS = 64, 1024 * 1024
 MOST_TEXTS, MOST_CHARACTERS = 16, 256 * 1024  # of a request; as JSON at most 1.5 MiB
 MOST_ANSWER_BYTES, MOST_NUMBERS = 1024 * 1024, 8192  # of each vector; so many fit
 CONNECT_SECONDS, ANSWER_SECONDS = 1.0, 5.0
+GATHER_SECONDS = 0.25  # for others to go with a text: a request takes the event loop 0.7 ms
 PAUSE_SECONDS = 5.0  # after a failure
 
 
@@ -77,6 +80,9 @@ class Shadow:
     Args:
         name: of the model without an adapter, as clients call it.
         busy: whether the replica has work waiting: then nothing is sent.
+
+    Raises:
+        Unservable, Unusable: its certificates, or the file of its key, cannot be read.
     """
 
     def __init__(
@@ -94,7 +100,13 @@ class Shadow:
         self._key = Sent(settings.shadow_key_file) if settings.shadow_key_file else None
         self._looked = time.monotonic()
         # no client of the library's above it: no redirects, cookies, proxies or netrc
-        self._transport = httpx.AsyncHTTPTransport()
+        try:
+            self._transport = httpx.AsyncHTTPTransport()
+        except OSError as error:  # of ssl too
+            line = (
+                f"shadow: no certificates can be read from SSL_CERT_FILE or SSL_CERT_DIR: {error}"
+            )
+            raise Unservable(line) from error
         watch, told = metrics.watch, self.window.likened
         watch("shadow_likeness_correlation", None, lambda: _known(told().correlation))
         watch("shadow_neighbour_overlap", None, lambda: _known(told().overlap))
@@ -157,6 +169,7 @@ class Shadow:
     async def _run(self) -> None:
         """Send what waits, for ever."""
         while await self._arrived.wait():
+            await asyncio.sleep(GATHER_SECONDS)
             batch = self._next()
             if self._busy():
                 self._counted.dropped.add("busy", by=len(batch))
@@ -245,8 +258,8 @@ class Shadow:
                     await answer.aclose()
         except (TimeoutError, httpx.TimeoutException):
             raise Failed("timeout") from None
-        except httpx.TransportError:
-            raise Failed("unreachable") from None
+        except httpx.TransportError as error:
+            raise Failed("untrusted" if _untrusted(error) else "unreachable") from None
         return bytes(whole)
 
     def _tell(self, reason: str | None) -> None:
@@ -258,6 +271,12 @@ class Shadow:
             logger.warning("shadow failed", extra={"reason": reason})
         else:
             logger.info("shadow answers again")
+
+
+def _untrusted(error: BaseException) -> bool:
+    """Tell whether a connection failed for the shadow's certificate."""
+    cause = error.__context__  # the libraries wrap what they catch
+    return isinstance(error, ssl.SSLCertVerificationError) or bool(cause and _untrusted(cause))
 
 
 def _known(number: float | None) -> float:

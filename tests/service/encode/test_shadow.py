@@ -22,12 +22,14 @@ from service.encode import shadow as shadowing
 from service.encode.likened import FEWEST
 from service.encode.request import Input, Request
 from service.encode.shadow import HEADER, MOST_ANSWER_BYTES, MOST_WAITING, Shadow
+from service.engine.machine import Unservable
 from service.engine.work import Result
 from service.observe import logs
 from service.observe.metrics import Metrics, samples
 from service.replica import Replica
 from service.settings import Settings, fault, load
 from tests.seams import altered
+from tests.service.cluster.test_tls import write
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -231,6 +233,46 @@ async def test_the_shadows_key_is_read_again_while_it_is_sent(
 
     sent = [asked.headers["authorization"] for asked in stand.asked]
     assert sent == [f"Bearer {key}" for key in (KEY, "another", "another", "another")]
+
+
+async def test_a_shadow_is_trusted_by_its_certificate(
+    shadowed: Front,
+    listen: Listen,
+    outer: Outer,
+    replica: Replica,
+    log: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One by an authority that the machine does not know is refused, until SSL_CERT_FILE has it."""
+    monkeypatch.setattr(shadowing, "PAUSE_SECONDS", 0.0)
+    async with listen(outer(replica), tls=write(tmp_path, 1)) as url:
+        async with shadowed(url) as one:
+            for number in (1, 2):
+                await one.encode(SECRET)
+                await one.until("shadow_failed_total", number, reason="untrusted")
+        logged = log()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+        async with shadowed(url) as one:
+            await one.encode(SECRET)
+            await one.until("shadow_window_texts", 1)
+            assert one.count("shadow_failed_total") == 0
+
+    failed = [line for line in logged.splitlines() if "shadow failed" in line]
+    assert len(failed) == 1 and json.loads(failed[0])["reason"] == "untrusted"
+    assert SECRET not in logged
+
+
+async def test_certificates_that_cannot_be_read_end_the_start(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a line that says where they are looked for."""
+    for name, text in (("none", None), ("wrong", "no certificate")):
+        if text:
+            (tmp_path / name).write_text(text)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
+        with pytest.raises(Unservable, match="^shadow: .* SSL_CERT_FILE"):
+            Shadow(Settings(shadow=closed), "m", lambda: False, Metrics("front"))
 
 
 async def test_clients_of_a_service_with_a_dead_shadow_get_the_same_answers(
