@@ -311,6 +311,28 @@ async def test_clients_do_not_wait_for_a_slow_shadow(
         assert (len(told["data"]), full, asked) == (MOST_WAITING + 5, 5, 1)
 
 
+async def test_all_that_is_taken_is_counted_once_and_nothing_of_it_is_awaited(
+    shadowed: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that takes connections and never answers: each answer comes all the same.
+
+    The drill of tests/ray/test_shadow_drill.py measures this.
+    """
+    monkeypatch.setattr(shadowing, "ANSWER_SECONDS", 600.0)
+    monkeypatch.setattr(shadowing, "GATHER_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with shadowed(url, share=0.5) as one:
+            await one.encode("first", "and second")
+            await one.until("shadow_sent_total", 1)
+            for size in (1, 100, 7, 100, 1):
+                assert len((await one.encode(*["another"] * size))["data"]) == size
+            sent, failed = one.count("shadow_sent_total"), one.count("shadow_failed_total")
+            dropped = one.count("shadow_dropped_total")
+
+    assert (sent, failed, dropped) == (1, 0, 211 // 2 - 1 - MOST_WAITING)
+
+
 async def test_under_load_nothing_is_sent(closed: str) -> None:
     """While the replica has work waiting, what would be sent is dropped."""
     metrics = Metrics("front")
