@@ -333,6 +333,22 @@ async def test_all_that_is_taken_is_counted_once_and_nothing_of_it_is_awaited(
     assert (sent, failed, dropped) == (1, 0, 211 // 2 - 1 - MOST_WAITING)
 
 
+async def test_texts_of_several_requests_go_together(listen: Listen) -> None:
+    """A request to the shadow costs the event loop as much for one text as for many."""
+    stand, result = Stand(), Result(pooled=np.ones(3, np.float32))
+    async with listen(stand) as url:
+        shadow = Shadow(Settings(shadow=url, shadow_share=1), "m", lambda: False, Metrics("front"))
+        for text in ("a", "b"):
+            shadow.offer(Request(inputs=[Input(text)]), [result], {})
+            for _ in range(5):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await stand.came.wait()
+        await shadow.close()
+
+    assert [body["inputs"] for body in stand.bodies] == [["a", "b"]]
+
+
 async def test_under_load_nothing_is_sent(closed: str) -> None:
     """While the replica has work waiting, what would be sent is dropped."""
     metrics = Metrics("front")
