@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,22 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:
     other = hashlib.sha256(OTHER.encode()).hexdigest()
     held = [(key.name, key.digest) for key in ring.keys]
     assert held == [("key-1", DIGEST), ("key-2", other), ("team-c", "0" * 64)]
+
+
+def test_what_travels_is_where_the_files_are_whatever_a_replicas_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing that is in them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ours", "shadows"):
+        (tmp_path / name).write_text(KEY)
+    files = {"api_keys_file": "ours", "shadow_key_file": "shadows", "shadow": "http://other"}
+
+    settled = load(files, {})
+
+    assert settled.api_keys_file == tmp_path / "ours"
+    assert settled.shadow_key_file == tmp_path / "shadows"
+    assert KEY.encode() not in pickle.dumps(settled)
 
 
 def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
