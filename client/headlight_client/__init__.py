@@ -23,6 +23,7 @@ from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, Requ
 from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
 from headlight_client.inputs import (
     ComparisonOptions,
+    EntityOptions,
     HighlightOptions,
     Input,
     LabelOptions,
@@ -30,7 +31,16 @@ from headlight_client.inputs import (
     RankOptions,
     ScoreOptions,
 )
-from headlight_client.judged import Classified, Fit, Judged, Rank, Ranked
+from headlight_client.judged import (
+    Classified,
+    Entity,
+    Fit,
+    Found,
+    Judged,
+    Rank,
+    Ranked,
+    Searched,
+)
 from headlight_client.spaces import Checked, Space
 from headlight_client.waiting import Client
 
@@ -46,8 +56,11 @@ __all__ = [
     "Dominance",
     "Edges",
     "Encoded",
+    "Entity",
+    "EntityOptions",
     "Evidence",
     "Fit",
+    "Found",
     "HeadlightError",
     "Highlight",
     "HighlightOptions",
@@ -67,6 +80,7 @@ __all__ = [
     "Score",
     "ScoreOptions",
     "Scored",
+    "Searched",
     "Similar",
     "Space",
     "Span",

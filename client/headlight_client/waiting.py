@@ -78,6 +78,7 @@ class Client:
     check_vectors = _waiting(AsyncClient.check_vectors)
     rerank = _waiting(AsyncClient.rerank)
     classify = _waiting(AsyncClient.classify)
+    entities = _waiting(AsyncClient.entities)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]

@@ -1,4 +1,4 @@
-"""Ranks and labels, asked by both clients over real HTTP."""
+"""Ranks, labels and entities, asked by both clients over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headlight_client import AsyncClient, Client, Fit, NoAnswer, Rank, RequestRefused
-from headlight_client.judged import classified, ranked
+from headlight_client import AsyncClient, Client, Entity, Fit, NoAnswer, Rank, RequestRefused
+from headlight_client.judged import classified, ranked, searched
+from tests import gliner
 from tests.bge_m3 import bge_m3
 from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
@@ -49,12 +50,14 @@ def call(request: pytest.FixtureRequest) -> Call:
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Served]]:
-    """A reranker, a model of three scores and one of natural language inference."""
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("reranker", "m3", "nli")}
+    """A reranker, a model of three scores, one of natural language inference, and a GLiNER."""
+    kinds = ("reranker", "m3", "nli", "gliner")
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
     checkpoint(folders["reranker"], "ForSequenceClassification", num_labels=1)
     bge_m3(folders["m3"])
     labels = {"id2label": NLI, "label2id": {name: place for place, name in NLI.items()}}
     checkpoint(folders["nli"], "ForSequenceClassification", **labels)
+    gliner.save(folders["gliner"])
     async with AsyncExitStack() as stack:
         yield {
             kind: await stack.enter_async_context(serve(folder, kind, listen, outer))
@@ -107,6 +110,24 @@ async def test_labels_come_typed(call: Call, served: dict[str, Served]) -> None:
     assert told.origin == {name: expected[name] for name in ("model", "weights", "numerics")}
 
 
+async def test_entities_come_typed(call: Call, served: dict[str, Served]) -> None:
+    """Of each text, in the order of their first words, as the JSON has them."""
+    one, texts = served["gliner"], [*gliner.TEXTS, "the dog ate the food " * 5]
+    gates = [{"layer": 0, "head": 1, "scale": 0.5}]
+    options = {"threshold": 0.3, "multi_label": True, "truncate": "right", "gates": gates}
+    told = await call(one.url, "entities", texts, gliner.LABELS, **options, model="gliner")
+    body = {"inputs": texts, "labels": gliner.LABELS, **options}
+    expected = await one.post("/v1/entities", **body)
+
+    for text, row in zip(told.texts, expected["data"], strict=True):
+        found = [{**entity, "span": tuple(entity["span"])} for entity in row["entities"]]
+        assert text.entities == [Entity(**entity) for entity in found]
+        assert (text.truncated, text.length) == (row["truncated"], row["length"])
+    assert told.texts[1].entities and told.texts[-1].truncated
+    assert told.usage.tokens == expected["usage"]["tokens"]
+    assert told.origin == {name: expected[name] for name in ("model", "weights", "numerics")}
+
+
 async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> None:
     """In the shape of either route."""
     with pytest.raises(RequestRefused) as labels:
@@ -126,6 +147,9 @@ async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> No
         ("classify", ("a text", LABELS), {}, "inputs must be a list"),
         ("classify", (["a text"], "a, b"), {}, "labels must be a list"),
         ("classify", (["a text"], LABELS), {"candidate_labels": LABELS}, "option: candidate"),
+        ("entities", ("a text", LABELS), {}, "inputs must be a list"),
+        ("entities", (["a text"], "a, b"), {}, "labels must be a list"),
+        ("entities", (["a text"], LABELS), {"flat_ner": True}, "option: flat_ner"),
     ],
 )
 async def test_what_would_be_misread_is_refused_before_it_is_sent(
@@ -137,12 +161,12 @@ async def test_what_would_be_misread_is_refused_before_it_is_sent(
 
 
 ODD: list[Any] = [None, [], {}, 7, {"model": "m", "results": [7]}, {"results": None}]
-ODD += [{"data": [{}]}, {"data": 7}, {"data": [], "model": "m"}]
+ODD += [{"data": [{"entities": [{"span": [1]}]}]}, {"data": [{}]}, {"data": 7}, {"data": [], "model": "m"}]
 
 
 @pytest.mark.parametrize("told", ODD)
 async def test_another_answer_is_none(told: Any) -> None:
     """Of a service that is not Headlight's."""
-    for read in (ranked, classified):
+    for read in (ranked, classified, searched):
         with pytest.raises(NoAnswer):
             read(told)
