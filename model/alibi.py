@@ -36,6 +36,15 @@ class Slopes:
     def __init__(self, slopes: Tensor) -> None:
         self._slopes = -slopes[:, None, None]
 
+    def backwards(self, tokens: int, dtype: torch.dtype) -> Tensor:
+        """Return what is added to all scores of a sequence whose keys are in reverse order.
+
+        It depends on query + key alone then, so that each row is the one before it, a place on:
+        a view of one line for each head, (heads, queries, keys), whatever the length.
+        """
+        apart = torch.arange(1 - tokens, tokens, device=self._slopes.device).abs_()
+        return (self._slopes[:, 0] * apart).to(dtype).unfold(1, tokens, 1)
+
     def __call__(
         self,
         q: Tensor,
@@ -51,5 +60,5 @@ class Slopes:
             heads: which heads; all by default.
         """
         place = torch.arange(k.shape[1], device=k.device)
-        apart = (place[queries][:, None] - place[keys]).abs_()
+        apart = (place[queries][:, None] - place[keys]).abs_().float()
         return (self._slopes[heads] * apart).to(q.dtype)

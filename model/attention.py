@@ -251,8 +251,12 @@ class MultiHeadAttention:
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
-        if self.distances is None and self.reach.everywhere(q.shape[2]):
-            return self.kernels.attend(q, k, v, self.scale, bias)
+        if self.reach.everywhere(q.shape[2]):
+            if self.distances is None:
+                return self.kernels.attend(q, k, v, self.scale, bias)
+            if isinstance(self.distances, Slopes) and self.kernels.in_place and bias is None:
+                taken = self.distances.backwards(q.shape[2], q.dtype)
+                return self.kernels.attend(q, k.flip(2), v.flip(2), self.scale, taken)
         return self._attend_in_tiles(q, k, v, bias)
 
     def _attend_in_tiles(

@@ -189,6 +189,11 @@ class Kernels:
         """Tell where a map's softmax normaliser comes from: the fused kernel or exact steps."""
         return "exact" if self.attend is attend_plain else "fused"
 
+    @property
+    def in_place(self) -> bool:
+        """Tell whether what is added to scores is read where it lies, whatever its strides."""
+        return self.attend is attend_fused
+
 
 PLAIN = Kernels("plain", PlainLinear, attend_plain)
 

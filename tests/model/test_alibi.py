@@ -49,3 +49,13 @@ def test_each_cell_is_its_heads_slope_times_the_distance(
     apart = (place[queries][:, None] - place[2:20]).abs()
     expected = -torch.tensor(slopes(HEADS), dtype=torch.float64)[heads, None, None] * apart
     torch.testing.assert_close(found.double(), expected, rtol=1e-7, atol=0)
+
+
+def test_keys_in_reverse_have_the_same_cells() -> None:
+    """To the bit, of every head and query."""
+    made, q = Slopes(torch.tensor(slopes(HEADS))), torch.zeros(HEADS, TOKENS, HEAD)
+
+    found = made.backwards(TOKENS, torch.float32)
+
+    assert torch.equal(found.flip(2), made(q, q, slice(None), slice(None)))
+    assert made.backwards(TOKENS, torch.bfloat16).dtype == torch.bfloat16

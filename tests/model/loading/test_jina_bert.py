@@ -19,7 +19,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model import kernels
 from model.alibi import Slopes
-from model.disentangled import CELLS
+from model.disentangled import CELLS, height
 from model.errors import CheckpointError
 from model.lessons import explain
 from model.loading import checkpoint, families
@@ -109,9 +109,11 @@ def written(folder: Path, model: JinaBert, prefix: str = "", **keys: Any) -> Pat
     return folder
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
+def load(
+    folder: Path, dtype: torch.dtype = torch.float32, way: kernels.Kernels | None = None
+) -> Model:
     """A folder as we load it."""
-    return checkpoint.load(folder, CPU, dtype, kernels.choose(CPU, dtype))
+    return checkpoint.load(folder, CPU, dtype, way or kernels.choose(CPU, dtype))
 
 
 HEADS = {"three": {}, "four": {"num_attention_heads": 4}, "twelve": {"num_attention_heads": 12}}
@@ -130,10 +132,13 @@ def test_it_computes_what_its_formulas_say(tmp_path: Path, heads: dict[str, int]
     assert moved(ours, [inputs("bert", "ids", n, reference)[0] for n in BATCH]) == 0
 
 
-def test_a_long_text_comes_a_tile_of_queries_at_a_time(tmp_path: Path) -> None:
-    """Exact, and with the same bits in any batch."""
+@pytest.mark.parametrize("way", [kernels.PLAIN, None], ids=["in tiles", "whole"])
+def test_a_long_text_is_exact_and_has_the_same_bits_in_any_batch(
+    tmp_path: Path, way: kernels.Kernels | None
+) -> None:
+    """A tile of queries at a time, or all in one call."""
     reference = theirs(max_position_embeddings=LONG)
-    ours = load(written(tmp_path, reference))
+    ours = load(written(tmp_path, reference), way=way)
     some = [inputs("bert", "ids", length, reference)[0] for length in (LONG, 9, LONG, 512, 513)]
 
     assert furthest(reference, ours, "bert", "ids", LONG) <= CLOSE
@@ -246,20 +251,22 @@ def test_tensors_of_another_layout_are_named(tmp_path: Path) -> None:
 def test_it_reads_the_longest_text_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """8192 tokens: no more of a head's slopes are there at once than of 512 tokens."""
+    """8192 tokens: a line of slopes for each head, or as many cells as of 512 tokens."""
     reference = theirs(max_position_embeddings=8192, num_hidden_layers=1)
     ours = load(written(tmp_path, reference))
     ids = torch.randint(0, 97, (8192,), generator=torch.Generator().manual_seed(0)).tolist()
-    call, made = Slopes.__call__, list[int]()
+    backwards, made = Slopes.backwards, list[Tensor]()
 
-    def counted(*given: Any) -> Tensor:
-        added = call(*given)
-        made.append(added[0].numel())
-        return added
+    def kept(*given: Any) -> Tensor:
+        made.append(backwards(*given))
+        return made[-1]
 
-    monkeypatch.setattr(Slopes, "__call__", counted)
+    monkeypatch.setattr(Slopes, "backwards", kept)
     with torch.inference_mode():
         last = ours.encoder(ours.encoder.pack([Sequence(ids)])).last
 
-    assert sum(made) == 8192**2 and max(made) <= CELLS == 512**2
+    (line,) = made
+    assert line.shape == (3, 8192, 8192)
+    assert line.untyped_storage().nbytes() == 3 * (2 * 8192 - 1) * 4
+    assert height(8192) * 8192 <= CELLS == 512**2
     assert last.shape == (8192, 48) and bool(last.isfinite().all())
