@@ -38,6 +38,7 @@ NARROW, LSTM = "token_rep_layer.projection", "rnn.lstm"
 SPAN, LABEL = "span_rep_layer.span_rep_layer", "prompt_rep_layer"
 HEAD = (f"{NARROW}.", "rnn.", "span_rep_layer.", f"{LABEL}.")  # how its tensors' names begin
 MOST = 16_384  # of any size that the file states
+LONGEST = 2048  # tokens, where no position ends; gliner, which counts words, knows no limit
 FLERT = "[FLERT]"  # a mark that gliner adds and does not use
 KINDS = (None, "gliner", "gliner_uni_encoder_span")
 # what other architectures of gliner set; by default unset
@@ -86,7 +87,18 @@ def read_raw(folder: Path) -> Mapping[str, Any]:
     with open_tensors({path.name: path for path in files}, numbers=False) as tensors:
         if WORDS in tensors:  # gliner resizes it by its tokenizer, whatever the file says
             raw["vocab_size"] = tensors[WORDS].shape[0]
-    return raw
+    return _lengthened(raw)
+
+
+def _lengthened(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an encoder's config for longer texts, if it knows distances only, which share rows."""
+    positions, furthest = raw.get("max_position_embeddings"), raw.get("max_relative_positions", -1)
+    if raw.get("position_biased_input", True) or type(positions) is not int:
+        return raw
+    if isinstance(furthest, int) and furthest < 1:
+        furthest = positions  # a distance's row depends on it
+    more = {"max_relative_positions": furthest, "max_position_embeddings": max(positions, LONGEST)}
+    return {**raw, **more}
 
 
 def of_encoder(family: Family) -> Family:
