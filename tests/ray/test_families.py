@@ -3,6 +3,7 @@
 Some families answer from a replica in this process; `prove` starts `headlight serve` on every one.
 """
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,6 +29,8 @@ from service.encode.answer import SAFETENSORS
 from service.replica import Replica
 from service.settings import Settings
 from tests.model.few import AS_IT_IS
+from tests.model.loading import test_jina_bert as jina
+from tests.model.loading.test_adapters import adapter
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Start
@@ -42,6 +45,8 @@ CLOSE = 2e-5  # to transformers, whatever the dialect
 # transformers' own float32 is within 3e-6 of its float64
 SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
+ADAPTER = "left"
+OUTPUTS = ("attention.output.dense", "out_lin", "attn.o", "o_proj", "attn.Wo")  # W^O, by any name
 # one without types among them
 QUICK = (
     "electra",
@@ -49,6 +54,7 @@ QUICK = (
     "distilbert",
     "mpnet",
     "deberta-v2",
+    "jina_bert",
     "gte",
     "modernbert",
     "qwen3",
@@ -225,6 +231,12 @@ FAMILIES = {
             position_biased_input=False,
         ),
     ),
+    "jina_bert": Family(
+        jina.JinaBert.__name__,
+        "pieces of words",
+        BERT,
+        sizes(3, 5, 8, 41, 69, feed_forward_type="reglu", layer_norm_eps=7e-7, type_vocab_size=5),
+    ),
     "nomic_bert": Family(
         "NomicBert",
         "pieces of words",
@@ -295,6 +307,9 @@ FAMILIES = {
 
 def drawn(family: Family) -> PreTrainedModel:
     """A model of random weights, every bias and norm included."""
+    if family.name == jina.JinaBert.__name__:  # which transformers lacks
+        own = {"vocab_size": VOCABULARY + SPARE, "pad_token_id": family.pad}
+        return jina.theirs(**family.sizes, **own)
     config = getattr(transformers, f"{family.name}Config")(
         **family.sizes,
         vocab_size=VOCABULARY + SPARE,
@@ -417,6 +432,8 @@ class Served:
     cases: dict[str, Case]
     expected: dict[str, Expected]
     model: str
+    reference: PreTrainedModel
+    adapted: PreTrainedModel
 
     @property
     def layers(self) -> int:
@@ -457,7 +474,15 @@ async def served(
     name, really = request.param
     family, folder = FAMILIES[name], tmp_path_factory.mktemp("checkpoint") / name
     reference, library = drawn(family), trained(family)
-    reference.save_pretrained(folder)
+    stored: Callable[[str], str] = str
+    if isinstance(reference, jina.JinaBert):
+        jina.written(folder, reference, feed_forward_type=family.sizes["feed_forward_type"])
+        (folder / "tokenizer_config.json").unlink()  # so that BERT's class reads pairs
+        stored = jina.renamed
+    else:
+        reference.save_pretrained(folder)
+    own = folder.parent / ADAPTER
+    adapted = adapter(reference, own, name, 1, stored)
     library.save(str(folder / "tokenizer.json"))
     if name in ("mpnet", "albert"):  # whose class has another unknown token, or lower-cases
         (folder / "tokenizer_config.json").write_text(json.dumps(AS_IT_IS))
@@ -465,14 +490,17 @@ async def served(
     expected = {kind: computed(reference, case) for kind, case in every.items()}
     async with AsyncExitStack() as stack:
         if really:
-            url = stack.enter_context(start("--model", str(folder), "--device", "cpu")).url
+            how = ("--device", "cpu", "--adapter", f"{ADAPTER}={own}")
+            url = stack.enter_context(start("--model", str(folder), *how)).url
         else:
-            settings = Settings(model=str(folder), device="cpu", threads=1, canary_seconds=60)
+            choices = {"device": "cpu", "threads": 1, "canary_seconds": 60}
+            settings = Settings(model=str(folder), adapter=(f"{ADAPTER}={own}",), **choices)
             replica = await Replica.start(settings, "family-1")
             stack.push_async_callback(replica.close)
             url = await stack.enter_async_context(listen(outer(replica)))
         client = httpx.AsyncClient(base_url=url, timeout=60)
-        yield Served(await stack.enter_async_context(client), family, every, expected, name)
+        http = await stack.enter_async_context(client)
+        yield Served(http, family, every, expected, name, reference, adapted)
 
 
 def furthest(found: Mapping[str, Array], index: int, expected: Expected) -> float:
@@ -610,3 +638,107 @@ async def test_the_width_of_embeddings_is_told_and_held(served: Served) -> None:
     assert [one["shape"][2] for one in inputs if one["name"] == "inputs_embeds"] == [width]
     assert (answer.status_code, answer.json()["limit"]) == (422, width)
     assert answer.json()["code"] == "shape_mismatch"
+
+
+async def test_statistics_are_those_of_transformers_maps(served: Served) -> None:
+    """By their formulas, in float64."""
+    asked = {"inputs": [served.cases["ids"].item], "attention": {"form": "stats"}}
+    told = (await served.post("/v1/encode", asked)).json()["data"][0]["attention"]["stats"]
+
+    for layer, maps in enumerate(served.expected["ids"].maps):
+        for head, one in enumerate(maps.astype(float)):
+            found = dict(zip(told["fields"], told["values"][str(layer)][str(head)], strict=True))
+            for name, value in statistics(one).items():
+                assert found[name] == pytest.approx(value, abs=1e-4), (layer, head, name)
+
+
+def statistics(one: Array) -> dict[str, float]:
+    """Some of docs/attention.md."""
+    place = np.arange(len(one))
+    apart, seen = np.abs(place[:, None] - place), one[one > 0]
+    return {
+        "self": np.diag(one).mean(),
+        "previous": np.diag(one, -1).mean(),
+        "next": np.diag(one, 1).mean(),
+        "entropy": -(seen * np.log(seen)).sum() / len(one),
+        "distance": (one * apart).sum() / one.sum(),
+        "received_max": one.mean(0).max(),
+    }
+
+
+def without(served: Served, layer: int, head: int) -> Array:
+    """The pooled vector that transformers computes of the text without one head, (width,)."""
+    heads, calls = len(served.expected["text"].maps[0]), 0
+
+    def cut(_: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nonlocal calls
+        mixed = given[0].clone()
+        if calls == layer:  # layers may share one W^O
+            mixed.unflatten(-1, (heads, -1))[..., head, :] = 0
+        calls += 1
+        return (mixed, *given[1:])
+
+    modules = [
+        each for name, each in served.reference.named_modules() if name.endswith(OUTPUTS)
+    ]
+    hooks = [each.register_forward_pre_hook(cut) for each in modules]
+    try:
+        return computed(served.reference, served.cases["text"]).pooled
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+async def test_a_sweep_is_what_transformers_computes_without_each_head(served: Served) -> None:
+    """And so is a gate; other requests at the same time keep every bit."""
+    whole, item = served.expected["text"].pooled, served.cases["text"].item
+    gate = {"layer": served.layers - 1, "head": 1, "scale": 0.0}
+    bodies = [{"inputs": [item]}, {"inputs": [item], "gates": [gate]}] * 3
+    swept = (await served.post("/v1/encode", {"inputs": [item], "sweep": "heads"})).json()
+    told = await asyncio.gather(*(served.post("/v1/encode", body) for body in bodies))
+
+    for layer, maps in enumerate(served.expected["text"].maps):
+        for head in range(len(maps)):
+            cosine = likeness(whole, without(served, layer, head))
+            found = swept["data"][0]["sweep"]["cosine"][str(layer)][str(head)]
+            assert found == pytest.approx(cosine, abs=CLOSE), (layer, head)
+    plain, gated = ([one.json()["data"][0]["pooled"] for one in told[i::2]] for i in (0, 1))
+    assert plain == plain[:1] * 3 and gated == gated[:1] * 3
+    assert apart(plain[0], whole) <= CLOSE
+    assert apart(gated[0], without(served, gate["layer"], 1)) <= CLOSE < apart(gated[0], whole)
+
+
+def likeness(one: Array, other: Array) -> float:
+    """The cosine of two vectors."""
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+async def test_a_likeness_has_shares_that_add_up_to_transformers_cosine(served: Served) -> None:
+    """Of texts and of token ids."""
+    ids = served.cases["ids"].item
+    asked = {"left": TEXT, "right": [served.cases["text"].item, ids]}
+    told = (await served.post("/v1/similarity", asked)).json()
+
+    for one, kind in zip(told["right"], ("text", "ids"), strict=True):
+        left, right = served.expected["text"].pooled, served.expected[kind].pooled
+        assert one["score"] == pytest.approx(likeness(left, right), abs=CLOSE)
+        assert np.sum(one["matrix"]) + one["rest"] == pytest.approx(one["score"], abs=CLOSE)
+
+
+async def test_an_adapter_computes_what_transformers_does_with_merged_weights(
+    served: Served,
+) -> None:
+    """Of every kind of input; at once with the plain model's requests, to the same bits."""
+    bodies = [
+        {"inputs": [served.cases[kind].item], "model": model}
+        for kind in KINDS
+        for model in (served.model, f"{served.model}:{ADAPTER}")
+    ]
+    alone = [(await served.post("/v1/encode", body)).json()["data"] for body in bodies]
+    told = await asyncio.gather(*(served.post("/v1/encode", body) for body in bodies))
+
+    assert [one.json()["data"] for one in told] == alone
+    for place, kind in enumerate(KINDS):
+        plain, own = (one[0]["pooled"] for one in alone[2 * place : 2 * place + 2])
+        expected = computed(served.adapted, served.cases[kind]).pooled
+        assert apart(own, expected) <= CLOSE < apart(own, np.array(plain))

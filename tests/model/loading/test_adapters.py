@@ -41,9 +41,18 @@ def linears(model: PreTrainedModel, family: str) -> Iterator[tuple[str, nn.Linea
 
 
 def adapter(
-    model: PreTrainedModel, folder: Path, family: str, seed: int, **config: Any
+    model: PreTrainedModel,
+    folder: Path,
+    family: str,
+    seed: int,
+    stored: Callable[[str], str] = str,
+    **config: Any,
 ) -> PreTrainedModel:
-    """Write an adapter of every second linear and more, and return the model it makes."""
+    """Write an adapter of every second linear and more, and return the model it makes.
+
+    Args:
+        stored: a linear's name in the file, where the model has another.
+    """
     random, merged = torch.Generator().manual_seed(seed), copy.deepcopy(model)
     tensors: dict[str, torch.Tensor] = {}
     scale = ALPHA / (math.sqrt(RANK) if config.get("use_rslora") else RANK)
@@ -52,7 +61,8 @@ def adapter(
             continue
         outputs, width = module.weight.shape
         a, b = (torch.randn(s, generator=random) * 0.1 for s in ((RANK, width), (outputs, RANK)))
-        tensors |= {f"base_model.model.{name}.lora_{k}.weight": t for k, t in (("A", a), ("B", b))}
+        own = f"base_model.model.{stored(name)}"
+        tensors |= {f"{own}.lora_{k}.weight": t for k, t in (("A", a), ("B", b))}
         with torch.no_grad():
             module.weight += scale * (b @ a)  # peft.tuners.lora.Linear.get_delta_weight
     folder.mkdir()

@@ -86,22 +86,30 @@ def theirs(**choices: Any) -> JinaBert:
     return model
 
 
+NAMES = {  # of transformers' BERT, and in the code
+    "intermediate.gated_layers": "mlp.gated_layers",
+    "attention.output.": "attention.OUTPUT.",  # is none of the next
+    "output.dense": "mlp.wo",
+    "output.LayerNorm": "mlp.layernorm",
+    "attention.OUTPUT.": "attention.output.",
+}
+
+
+def renamed(name: str) -> str:
+    """The code's name of what transformers' BERT names so."""
+    for old, new in NAMES.items():
+        name = name.replace(old, new)
+    return name
+
+
 def written(folder: Path, model: JinaBert, prefix: str = "", **keys: Any) -> Path:
     """A folder as the hub has it: the code's names, and its config."""
     folder.mkdir(exist_ok=True)
-    names = {
-        "intermediate.gated_layers": "mlp.gated_layers",
-        "attention.output.": "attention.OUTPUT.",  # is none of the next
-        "output.dense": "mlp.wo",
-        "output.LayerNorm": "mlp.layernorm",
-        "attention.OUTPUT.": "attention.output.",
+    tensors = {
+        prefix + renamed(name): tensor.contiguous()
+        for name, tensor in model.state_dict().items()
+        if "position_embeddings" not in name
     }
-    tensors = {}
-    for name, tensor in model.state_dict().items():
-        if "position_embeddings" not in name:
-            for old, new in names.items():
-                name = name.replace(old, new)
-            tensors[prefix + name] = tensor.contiguous()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = model.config.to_dict() | KEYS | {"architectures": ["JinaBertForMaskedLM"]} | keys
     (folder / "config.json").write_text(json.dumps(config))
