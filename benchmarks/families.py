@@ -4,7 +4,8 @@
 
 Random weights, float32, one core, token ids in and the last layer's vectors out. Of each engine
 and shape counts the fastest of the calls of some seconds, in turns: the machine should have
-nothing else to do. transformers uses torch's sdpa, but for MPNet and DeBERTa, which lack it.
+nothing else to do. transformers uses torch's sdpa, but for MPNet and DeBERTa, which lack it; ALiBi
+is its BERT with slopes in the mask, as the tests have it.
 Vectors must agree to 1e-3 of the largest. ONNX Runtime has the graph that torch's exporter makes of
 transformers' eager form, "-" where it makes none; its environment is that of `make bench-http`,
 made where it is missing.
@@ -34,11 +35,12 @@ from model import kernels
 from model.encoder import Encoder
 from model.loading.assembly import build, expected
 from model.loading.families import read_config
-from model.loading.files import WEIGHTS
+from model.loading.files import CONFIG, WEIGHTS
 from model.loading.tensors import open_tensors, translate
 from model.native import library
 from model.native.stack import Stack
 from model.packing import Packed, Sequence
+from tests.model.loading import test_jina_bert as jina
 
 CPU = torch.device("cpu")
 VOCABULARY, MOST = 1000, 514
@@ -71,6 +73,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert": ("DistilBert", {}),  # of other names: DISTILBERT
     "mpnet": ("MPNet", {"pad_token_id": 1}),
     "deberta-v2": ("DebertaV2", DEBERTA),
+    "alibi": (jina.JinaBert.__name__, {}),  # which transformers lacks
     "nomic_bert": ("NomicBert", {}),
     "gte": ("Gte", {}),
     "jina_embeddings_v3": ("JinaEmbeddingsV3", {}),
@@ -140,16 +143,27 @@ def drawn(family: str, size: str) -> PreTrainedModel:
     if family == "distilbert":
         own = {DISTILBERT.get(key, key): value for key, value in own.items()}
     torch.manual_seed(0)
+    if family == "alibi":
+        model: PreTrainedModel = jina.theirs(**own)
+        model.set_attn_implementation("sdpa")
+        for each in model.parameters():
+            if each.dim() == 2:
+                nn.init.normal_(each, std=model.config.initializer_range)
+        model.embeddings.position_embeddings.weight.zero_()
+        return model
     config = getattr(transformers, f"{name}Config")(**own | more)
-    model: PreTrainedModel = getattr(transformers, f"{name}Model")(config).eval()
+    model = getattr(transformers, f"{name}Model")(config).eval()
     model.config.use_cache = False
     return model
 
 
 def ours(model: PreTrainedModel, folder: Path) -> Encoder:
     """Return the same model as we run it, by the compiled pass where it takes the family."""
-    config, family = read_config(model.config.to_dict())
-    model.save_pretrained(folder)
+    if isinstance(model, jina.JinaBert):
+        jina.written(folder, model)
+    else:
+        model.save_pretrained(folder)
+    config, family = read_config(json.loads((folder / CONFIG).read_text()))
     with open_tensors({WEIGHTS: folder / WEIGHTS}) as tensors:
         weights = translate(tensors, expected(config), family)
         way = kernels.choose(CPU, torch.float32, config.head_dim)

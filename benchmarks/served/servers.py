@@ -115,6 +115,7 @@ def install(server: Server, index: str) -> None:
     ]
     if server.torch:  # after what it needs, as in the Makefile
         commands.append(["sh", str(ROOT / "deploy" / "torch.sh"), str(python), *index.split()])
+    BUILT.mkdir(parents=True, exist_ok=True)
     print(f"installing what {server.name} needs", file=sys.stderr)
     with log.open("wb") as output:
         for command in commands:

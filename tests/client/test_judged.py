@@ -161,7 +161,12 @@ async def test_what_would_be_misread_is_refused_before_it_is_sent(
 
 
 ODD: list[Any] = [None, [], {}, 7, {"model": "m", "results": [7]}, {"results": None}]
-ODD += [{"data": [{"entities": [{"span": [1]}]}]}, {"data": [{}]}, {"data": 7}, {"data": [], "model": "m"}]
+ODD += [
+    {"data": [{"entities": [{"span": [1]}]}]},
+    {"data": [{}]},
+    {"data": 7},
+    {"data": [], "model": "m"},
+]
 
 
 @pytest.mark.parametrize("told", ODD)

@@ -678,9 +678,7 @@ def without(served: Served, layer: int, head: int) -> Array:
         calls += 1
         return (mixed, *given[1:])
 
-    modules = [
-        each for name, each in served.reference.named_modules() if name.endswith(OUTPUTS)
-    ]
+    modules = [each for name, each in served.reference.named_modules() if name.endswith(OUTPUTS)]
     hooks = [each.register_forward_pre_hook(cut) for each in modules]
     try:
         return computed(served.reference, served.cases["text"]).pooled

@@ -60,14 +60,16 @@ class JinaBert(transformers.BertModel):
     """transformers' BERT without positions, with slopes in its mask."""
 
     def forward(self, input_ids: Tensor | None = None, **given: Any) -> Any:
-        given.pop("attention_mask", None)
+        keep = given.pop("attention_mask", None)
         like = given["inputs_embeds"][..., 0] if input_ids is None else input_ids
         tokens, heads = like.shape[1], self.config.num_attention_heads
         falls = build_alibi_tensor(torch.ones(1, tokens), heads, torch.float32)  # m_h j
         slopes = falls[:, :, 1:2] if tokens > 1 else falls
         place = torch.arange(tokens)
-        mask = -slopes * (place[:, None] - place).abs()
-        return super().forward(input_ids, attention_mask=mask[None], **given)
+        mask = (-slopes * (place[:, None] - place).abs())[None]
+        if keep is not None:  # nothing looks at padding
+            mask = mask + (1 - keep[:, None, None].float()) * torch.finfo(mask.dtype).min
+        return super().forward(input_ids, attention_mask=mask, **given)
 
 
 def theirs(**choices: Any) -> JinaBert:
