@@ -3,10 +3,10 @@
     pip install --no-deps --target build/peft peft==0.21.2 accelerate
     PYTHONPATH=build/peft python benchmarks/adapters.py [--families bert qwen3] [--sizes small base]
 
-Random weights, float32, one core, token ids in and the last layer's vectors out, as in families.py. Each
-adapter changes every linear of the layers. "One" runs all texts with one adapter, "mixed" each
-with the next of eight, unmerged in both engines (PEFT's `adapter_names`, on torch's sdpa). Of each
-engine and shape counts the fastest of the calls of some seconds, in turns: the machine should
+Random weights, float32, one core, token ids in and the last layer's vectors out, as in families.py.
+Each adapter changes every linear of the layers. "One" runs all texts with one adapter, "mixed"
+each with the next of eight, unmerged in both engines (PEFT's `adapter_names`, on torch's sdpa). Of
+each engine and shape counts the fastest of the calls of some seconds, in turns: the machine should
 have nothing else to do. Vectors must agree to 1e-3 of the largest.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import transformers
 from families import AGREEMENT, CPU, FAMILIES, SHAPES, SIZES, Batch, drawn, fastest, ours
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -90,15 +90,15 @@ def engines(
         vectors: Tensor = found.last_hidden_state[:, 0]
         return vectors
 
-    each = {"ours": partial(run, encoder), "PEFT": partial(peft, model)}
-    one = {"ours": partial(run, adapters[0].encoder), "PEFT": partial(peft, wrapped)}
-    if len(sequences) == 1:
-        return {"plain": each, "one": one}
-    mixed = {
-        "ours": together,
-        "PEFT": partial(peft, wrapped, adapter_names=[NAMES[place] for place in places]),
+    names = [NAMES[place] for place in places]
+    ways: dict[str, dict[str, Engine]] = {
+        "plain": {"ours": partial(run, encoder), "PEFT": partial(peft, model)},
+        "one": {"ours": partial(run, adapters[0].encoder), "PEFT": partial(peft, wrapped)},
+        "mixed": {"ours": together, "PEFT": partial(peft, wrapped, adapter_names=names)},
     }
-    return {"plain": each, "one": one, "mixed": mixed}
+    if len(sequences) == 1:
+        del ways["mixed"]
+    return ways
 
 
 def compare(

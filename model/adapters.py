@@ -30,25 +30,8 @@ TableName = Literal["word", "type"]
 TABLES: tuple[TableName, ...] = ("word", "type")
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """What an adapter adds to one linear.
-
-    Args:
-        narrow: A, without bias.
-        widen: B times the adapter's scale, without bias.
-    """
-
-    narrow: Linear
-    widen: Linear
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return y + (x A^T) B^T, (rows, outputs)."""
-        return self.widen.add(self.narrow(x), y)
-
-    def weight(self) -> Tensor:
-        """Return B A, (outputs, inputs)."""
-        return self.widen.weight() @ self.narrow.weight()
+# Rows at a time to which an adapter adds: more do not stay in the cache between product and sum.
+BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +50,69 @@ class Rows:
     def own(self) -> Tensor:
         return self.index[: self.count]
 
+    def of(self, x: Tensor) -> Tensor:
+        """Return these rows of x, filled up."""
+        return x.index_select(0, self.index)
 
-class Adapted:
-    """A linear to which adapters add, each in its own rows.
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What an adapter adds to one linear.
 
     Args:
-        terms: no two have a row in common; None: all rows, and then there is no other.
+        narrow: A, without bias.
+        widen: B times the adapter's scale, without bias.
     """
 
-    def __init__(self, base: Linear, terms: Sequence[tuple[Rows | None, Term]]) -> None:
+    narrow: Linear
+    widen: Linear
+
+    def add(self, x: Tensor, y: Tensor, rows: Rows | None) -> None:
+        """Add (x A^T) B^T to these rows of y, or to all, (rows, outputs), in place."""
+        narrow = self.narrow(x if rows is None else rows.of(x))
+        size = BLOCK if x.device.type == "cpu" else len(narrow)
+        for first in range(0, len(narrow), size):
+            added = self.widen(narrow[first : first + size])
+            if rows is None:
+                y[first : first + size] += added
+            else:
+                own = rows.own[first : first + size]
+                y.index_add_(0, own, added[: len(own)])
+
+    def weight(self) -> Tensor:
+        """Return B A, (outputs, inputs)."""
+        return self.widen.weight() @ self.narrow.weight()
+
+
+# No two have a row in common. Rows of None are all, and then there is no other; a term of None adds
+# nothing to its rows.
+Terms = Sequence[tuple[Rows | None, Term | None]]
+
+
+class Adapted:
+    """A linear to which adapters add, each in its own rows."""
+
+    def __init__(self, base: Linear, terms: Terms) -> None:
         self._base, self._terms, self.bias = base, terms, base.bias
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._added(x, self._base(x))
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return the activation of all; rows without a term keep the fused product's bits."""
+        """Return the activation of all; rows without a term have the fused product's bits."""
         act = ACTIVATIONS[activation]
-        if self._terms[0][0] is None:
-            return act(self(x))
-        y = self._base.activated(x, activation)
+        bare = sum(rows.count for rows, term in self._terms if rows is not None and term is None)
+        fused = 2 * bare > len(x)  # the fewer rows are multiplied twice
+        y = self._base.activated(x, activation) if fused else act(self(x))
         for rows, term in self._terms:
-            if rows is not None:
-                some = x[rows.index]
-                y[rows.own] = act(term.add(some, self._base(some)))[: rows.count]
+            if rows is None or (term is None) is fused:
+                continue
+            some = rows.of(x)
+            if term is None:
+                found = self._base.activated(some, activation)
+            else:
+                found = act(Adapted(self._base, [(None, term)])(some))
+            y.index_copy_(0, rows.own, found[: rows.count])
         return y
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -100,17 +122,16 @@ class Adapted:
     def weight(self) -> Tensor:
         """Return W + B A, (outputs, inputs)."""
         rows, term = self._terms[0]
-        if rows is not None:
+        if rows is not None or term is None:
             raise RuntimeError("the weight of rows of several adapters: this is a bug")
         weight = self._base.weight()
         return weight + term.weight().to(weight)
 
     def _added(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add each term to its rows of y, which may be changed."""
+        """Add each term to its rows of y, in place."""
         for rows, term in self._terms:
-            if rows is None:
-                return term.add(x, y)
-            y[rows.own] = term.add(x[rows.index], y[rows.index])[: rows.count]
+            if term is not None:
+                term.add(x, y, rows)
         return y
 
 
@@ -184,7 +205,7 @@ class Adapter:
             for linear in (term.narrow, term.widen)
         ]
         products = repeats * sum(sizes) + sum(t.widen.weight().numel() for t in tables.values())
-        view = _changed(encoder, lambda place: [(None, terms[place])] if place in terms else [])
+        view = _changed(encoder, lambda place: [(None, terms.get(place))])
         view.embeddings = _looked_up(encoder, {name: [(None, t)] for name, t in tables.items()})
         return cls(digest, terms, tables, view, products)
 
@@ -195,18 +216,17 @@ def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> E
     Args:
         chosen: of each sequence in the order given to `pack`; None: none.
     """
-    numbers = defaultdict[Adapter, list[int]](list)
+    numbers = defaultdict[Adapter | None, list[int]](list)
     for place, adapter in enumerate(chosen):
-        if adapter is not None:
-            rows = packed.rows(place)
-            numbers[adapter] += range(rows.start, rows.stop)
-    parts = [(adapter, _rows(own, encoder.device)) for adapter, own in numbers.items()]
+        rows = packed.rows(place)
+        numbers[adapter] += range(rows.start, rows.stop)
+    parts = [(one, filled_up(own, encoder.device)) for one, own in numbers.items()]
     changed = _changed(
         encoder,
-        lambda place: [(rows, one.terms[place]) for one, rows in parts if place in one.terms],
+        lambda place: [(rows, one.terms.get(place) if one else None) for one, rows in parts],
     )
     tables = {
-        name: [(rows, one.tables[name]) for one, rows in parts if name in one.tables]
+        name: [(rows, one.tables[name]) for one, rows in parts if one and name in one.tables]
         for name in TABLES
     }
     changed.embeddings = _looked_up(encoder, tables)
@@ -225,15 +245,13 @@ def _looked_up(
     return changed
 
 
-def _rows(numbers: list[int], device: torch.device) -> Rows:
+def filled_up(numbers: list[int], device: torch.device) -> Rows:
     """Fill rows up as a batch is filled, so that their products have its bits."""
     fill = [numbers[0]] * (filled(len(numbers), device) - len(numbers))
     return Rows(torch.tensor(numbers + fill, device=device), len(numbers))
 
 
-def _changed(
-    encoder: Encoder, terms: Callable[[Place], Sequence[tuple[Rows | None, Term]]]
-) -> Encoder:
+def _changed(encoder: Encoder, terms: Callable[[Place], Terms]) -> Encoder:
     """Return an encoder that shares all but the linears that terms are added to."""
     changed, own = copy.copy(encoder), encoder.config.own_layers
     changed.native = None  # it runs the encoder's own linears
@@ -242,9 +260,7 @@ def _changed(
     return changed
 
 
-def _layer(
-    layer: Layer, i: int, terms: Callable[[Place], Sequence[tuple[Rows | None, Term]]]
-) -> Layer:
+def _layer(layer: Layer, i: int, terms: Callable[[Place], Terms]) -> Layer:
     changed = copy.copy(layer)
     attention: MultiHeadAttention = copy.copy(layer.attention)
     attention.__dict__.pop("triangles", None)  # they are those of the weights before
@@ -255,12 +271,13 @@ def _layer(
         (changed, "up"),
         (changed, "down"),
     ):
-        if own := terms((i, name)):
+        own = terms((i, name))
+        if any(term for _, term in own):
             setattr(owner, name, _adapted(getattr(owner, name), own))
     return changed
 
 
-def _adapted(linear: Linear, terms: Sequence[tuple[Rows | None, Term]]) -> Linear:
+def _adapted(linear: Linear, terms: Terms) -> Linear:
     if isinstance(linear, NormedLinear):  # what is added is normalised with the rest
         inner = Adapted(linear.linear, terms)
         return NormedLinear(inner, linear.norm, linear.eps, linear.kind)
