@@ -74,7 +74,7 @@ class Term:
         for first in range(0, len(narrow), size):
             added = self.widen(narrow[first : first + size])
             if rows is None:
-                y[first : first + size] += added
+                y[first : first + size].add_(added)
             else:
                 own = rows.own[first : first + size]
                 y.index_add_(0, own, added[: len(own)])
