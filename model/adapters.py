@@ -9,7 +9,7 @@ adapter's products take its own rows alone. Source: Hu et al. 2021, "LoRA", sect
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -70,13 +70,12 @@ class Term:
     def add(self, x: Tensor, y: Tensor, rows: Rows | None) -> None:
         """Add (x A^T) B^T to these rows of y, or to all, (rows, outputs), in place."""
         narrow = self.narrow(x if rows is None else rows.of(x))
-        size = BLOCK if x.device.type == "cpu" else len(narrow)
-        for first in range(0, len(narrow), size):
-            added = self.widen(narrow[first : first + size])
+        for block in _blocks(narrow):
+            added = self.widen(narrow[block])
             if rows is None:
-                y[first : first + size].add_(added)
+                y[block].add_(added)
             else:
-                own = rows.own[first : first + size]
+                own = rows.own[block]
                 y.index_add_(0, own, added[: len(own)])
 
     def weight(self) -> Tensor:
@@ -103,7 +102,7 @@ class Adapted:
         act = ACTIVATIONS[activation]
         bare = sum(rows.count for rows, term in self._terms if rows is not None and term is None)
         fused = 2 * bare > len(x)  # the fewer rows are multiplied twice
-        y = self._base.activated(x, activation) if fused else act(self(x))
+        y = self._base.activated(x, activation) if fused else _applied(act, self(x))
         for rows, term in self._terms:
             if rows is None or (term is None) is fused:
                 continue
@@ -208,6 +207,20 @@ class Adapter:
         view = _changed(encoder, lambda place: [(None, terms.get(place))])
         view.embeddings = _looked_up(encoder, {name: [(None, t)] for name, t in tables.items()})
         return cls(digest, terms, tables, view, products)
+
+
+def _blocks(rows: Tensor) -> Iterator[slice]:
+    """Yield rows in turn; on a GPU all at once."""
+    size = BLOCK if rows.device.type == "cpu" else len(rows)
+    for first in range(0, len(rows), size):
+        yield slice(first, first + size)
+
+
+def _applied(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """Return the activation of y, in its place."""
+    for block in _blocks(y):
+        y[block].copy_(act(y[block]))
+    return y
 
 
 def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> Encoder:
