@@ -157,7 +157,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         {"encoding_format": "int8", "normalized": False},
         *("out_of_range", "normalized: "),
     ),
-    "a task of other models": ({"task": "nl2code.query"}, "out_of_range", "task: expected"),
+    "a task of other models": ({"task": "nl2code.query"}, "prompt_not_found", "task: this"),
     "a task without a prompt": ({"task": "retrieval.query"}, "prompt_not_found", "task: this"),
     "many vectors": ({"return_multivector": True}, "unknown_field", "Unknown field"),
     "a picture": ({"input": [{"image": "a"}]}, "missing_field", "input[0]: unknown field"),
