@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Relative
-from model.kernels import Affine
+from model.kernels import Affine, uncut
 
 EVERY = slice(None)
 CELLS = 512 * 512  # most scores of one head at a time
@@ -88,11 +88,15 @@ class Distances:
         if self.keys is not None:
             table = self.keys[heads, first : last + 1].to(q.dtype)
             line = torch.arange(len(index), device=q.device)[:, None]
-            added = _look_up(q @ table.mT, line * table.shape[1] + index)
+            with uncut(len(q)):
+                products = q @ table.mT
+            added = _look_up(products, line * table.shape[1] + index)
         if self.queries is not None:
             table, k = self.queries[heads, first : last + 1].to(q.dtype), k[:, keys]
             column = torch.arange(k.shape[1], device=q.device)
-            by_key = _look_up(table @ k.mT, index * k.shape[1] + column)
+            with uncut(len(k)):
+                products = table @ k.mT
+            by_key = _look_up(products, index * k.shape[1] + column)
             added = by_key if added is None else added.add_(by_key)
         if added is None:
             raise RuntimeError("distances without a term: this is a bug")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import Task
-from model.kernels import Linear
+from model.kernels import Linear, uncut
 from model.pooling import Dense
 from model.text.splice import Spliced, Splicer
 
@@ -99,7 +99,9 @@ class Entities:
         last = first + torch.arange(self.width).repeat(count)
         for places in torch.split((last < count).nonzero()[:, 0], SPANS):
             both = torch.cat([starts[first[places]], ends[last[places]]], 1)
-            scores[places] = (_through(self.out, both) @ labels).sigmoid()
+            made = _through(self.out, both)
+            with uncut():
+                scores[places] = (made @ labels).sigmoid()
         return scores.view(count, self.width, len(self.spliced.labels))
 
     def words(self, rows: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ Which kernel runs follows from the machine alone, never from a batch: that is wh
 same input at the same bits (docs/decisions/0001-batch-invariance.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -62,6 +63,24 @@ class Linear(Protocol):
 
     def weight(self) -> Tensor:
         """Return the weight as plain rows, (outputs, inputs)."""
+
+
+@contextmanager
+def uncut(matrices: int = 1) -> Iterator[None]:
+    """Multiply so many matrices, or pairs of them, on no more cores than there are.
+
+    Where a matrix is cut for several cores MKL's bits follow from how many there are, strict or
+    not: found on AMD's Zen 4, of few rows or columns (docs/decisions/0026-strict-products.md).
+    """
+    cores = torch.get_num_threads()
+    if matrices >= cores:
+        yield
+        return
+    torch.set_num_threads(matrices)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(cores)
 
 
 class PlainLinear:
@@ -159,12 +178,14 @@ def attend_plain(
 def _attend_one(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
+    with uncut(len(q)):
+        scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
     if bias is not None:
         scores += bias
     normaliser = scores.logsumexp(-1)
     probabilities = (scores - normaliser.unsqueeze(-1)).exp_()
-    return (probabilities @ v.float()).to(v.dtype), normaliser
+    with uncut(len(q)):
+        return (probabilities @ v.float()).to(v.dtype), normaliser
 
 
 def attend_fused(

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.kernels import uncut
 from model.maps.tiles import Look, Tile
 from model.maps.units import Units
 
@@ -164,7 +165,8 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
         for tile in look.tiles():
             mean = tile.values.mean(0)
             if index:
-                torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
+                with uncut():
+                    torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
             else:  # for the first layer a product would only copy columns
                 near = (members >= tile.keys.start) & (members < tile.keys.stop)
                 columns = mean[:, (members[near] - tile.keys.start).to(device)]

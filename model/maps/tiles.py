@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from model.attention import TILE, Trace, near
+from model.kernels import uncut
 from model.maps.choices import Weight
 from model.maps.units import Units, divide
 from model.positions import beyond
@@ -94,7 +95,8 @@ class Look:
         """Return the probabilities' logarithms, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
-        logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
+        with uncut(len(q)):
+            logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
         added = self.added(queries, keys)
         if added is not None:
             logs += added.float() * LOG2E
@@ -210,5 +212,7 @@ def output_lengths(vectors: Tensor, triangles: Tensor) -> Tensor:
     Args:
         triangles: of every head; see attention.MultiHeadAttention.
     """
-    lengths: Tensor = torch.linalg.vector_norm(vectors @ triangles, dim=-1)
+    with uncut(len(vectors)):
+        written = vectors @ triangles
+    lengths: Tensor = torch.linalg.vector_norm(written, dim=-1)
     return lengths

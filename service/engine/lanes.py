@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -24,6 +25,7 @@ from model import packing
 from model.adapters import mix
 from model.attention import Trace
 from model.encoder import Encoded, Encoder
+from model.kernels import PlainLinear, uncut
 from model.lessons import explain, weights
 from model.loading.checkpoint import Model
 from model.maps.forms import show
@@ -260,8 +262,9 @@ class Lanes:
             NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
         """
         parts: dict[str, torch.Tensor] = {}
-        for head in outputs.task_heads:
-            parts |= head(tokens)
+        with uncut() if self.model.encoder.kernels.linear is PlainLinear else nullcontext():
+            for head in outputs.task_heads:
+                parts |= head(tokens)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
             raise NonFiniteOutput(self.model.encoder.config.layers)
         return {name: array(part) for name, part in parts.items()}

@@ -1,0 +1,125 @@
+"""Whatever a lane answers has the same bits on one core and on several: a lone request gets all.
+
+MKL cuts a matrix of few rows in another way for each number of cores, strict or not: found on
+AMD's Zen 4, with 2 to 22 rows on 2 cores.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from model import kernels
+from model.config import EncoderConfig, Relative
+from model.kernels import PLAIN, Linear
+from model.loading import checkpoint
+from model.loading.assembly import build, expected
+from model.loading.checkpoint import Model
+from model.maps.choices import Form
+from model.maps.forms import Selection
+from model.maps.units import divide
+from model.packing import Sequence
+from model.pooling import Pooling
+from model.positions import Rope
+from model.task_heads import Projection, Tagger, TaskHead
+from service.engine.lanes import Lanes
+from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Result, Work
+
+CPU = torch.device("cpu")
+LAYERS, HEADS, HEAD = 2, 3, 16
+LENGTHS = (5, 12, 20, 130)  # of the last one the second tile has two rows
+BERT = EncoderConfig(
+    family="bert",
+    vocabulary=97,
+    width=HEADS * HEAD,
+    layers=LAYERS,
+    heads=HEADS,
+    feed_forward=53,
+    max_tokens=max(LENGTHS),
+    norm_eps=1e-12,
+    embedding_width=HEADS * HEAD,
+    types=2,
+)
+FAMILIES = {
+    "bert": BERT,
+    "rotary": replace(BERT, positions="rotary", ropes=(Rope(theta=1e4),) * LAYERS, key_heads=1),
+    "relative": replace(
+        BERT,
+        positions="relative",
+        relative=Relative(reach=8, furthest=64, by_query=True, by_key=True, norm=True),
+    ),
+}
+WAYS = {"plain": PLAIN, "as served": kernels.ONEDNN or PLAIN}
+
+
+def selections(tokens: int) -> Iterator[Selection]:
+    """Every form, of one head alone and of several, with and without the special tokens."""
+    special: dict[str, Any] = {"special": [True, *[False] * (tokens - 2), True]}
+    marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": (1, 2)}
+    for units in (divide(tokens), divide(tokens, specials="drop", **special)):
+        for heads in ({1: (1,)}, {0: (0, 2), 1: (0, 1, 2)}):
+            for form in get_args(Form):
+                yield Selection(heads, units, form=form, k=2, size=3, **marks)
+        yield Selection({1: (1,)}, units, form="top", k=2, weight="value_norm", **marks)
+
+
+def heads(width: int, linear: Callable[..., Linear]) -> Iterator[TaskHead]:
+    """What reads each token; of 7 and 12 classes MKL's bits move on Zen 4."""
+    random = torch.Generator().manual_seed(0)
+    for classes in (7, 12):
+        weight = torch.randn(classes, width, generator=random)
+        project = Projection(None, linear(weight, torch.zeros(classes)), classes, width)
+        yield Tagger(tuple(map(str, range(classes))), project)
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Model:
+    """A model whose encoder is put in place of."""
+    return checkpoint.load(locate(BUNDLED).folder, CPU, torch.float32, PLAIN)
+
+
+def answers(result: object) -> list[bytes]:
+    """The arrays of a result, as bytes."""
+    assert isinstance(result, Result), result
+    found = [result.pooled, result.tokens, *result.hidden.values(), *result.task.values()]
+    if maps := result.attention:
+        found += [array for parts in maps.heads.values() for array in parts.values()]
+        found += maps.whole.values()
+    return [array.tobytes() for array in found if array is not None]
+
+
+# The plain linears have no promise on many cores: the start proves what serves (see proof.py)
+@pytest.mark.parametrize(("way", "cores"), [("plain", 2), ("as served", 2), ("as served", 8)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_answer_has_the_same_bits_on_one_core_and_on_several(
+    bundled: Model, family: str, way: str, cores: int
+) -> None:
+    """Vectors, states, tokens, every form of attention, and heads that read each token."""
+    config, draw = FAMILIES[family], torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(shape, generator=draw) for name, shape in expected(config).items()}
+    with torch.inference_mode():
+        encoder = build(config, weights.__getitem__, CPU, torch.float32, WAYS[way])
+    lanes, ids = Lanes(replace(bundled, config=config, encoder=encoder), []), random.Random(0)
+    moved, before = [], torch.get_num_threads()
+    try:
+        for tokens in LENGTHS:
+            read = [ids.randrange(5, 97) for _ in range(tokens)]
+            outputs = [Outputs(Pooling(("mean",), normalize=True), tokens=True)]
+            outputs += [Outputs(attention=one) for one in selections(tokens)]
+            outputs += [
+                Outputs(task_heads=(head,)) for head in heads(config.width, WAYS[way].linear)
+            ]
+            for one in outputs:
+                single, both = (
+                    lanes.run([Work(Sequence(read), one)], threads)[0] for threads in (1, cores)
+                )
+                if answers(single) != answers(both):
+                    moved.append((tokens, one))
+    finally:
+        torch.set_num_threads(before)
+
+    assert moved == []
