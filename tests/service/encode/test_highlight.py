@@ -331,7 +331,8 @@ async def test_late_interaction_shares_its_matches(late: Served) -> None:
     short = "All is well. A dog ate."
     told = await one(late.http, short, top=2)
     body = {"query": QUERY, "documents": [short]}
-    matched = (await late.http.post("/v1/maxsim", json=body)).json()["results"][0]
+    answer = (await late.http.post("/v1/maxsim", json=body)).json()
+    matched, matched_ids = answer["results"][0], answer["query"]["token_ids"]
     by = {0: 0.0, 1: 0.0, None: 0.0}
     for _, token, value in matched["matches"]:
         start, end = matched["offsets"][token]
@@ -342,6 +343,10 @@ async def test_late_interaction_shares_its_matches(late: Served) -> None:
     few = await one(late.http, short, top=1)
     left = short[:12] if few["highlights"][0]["units"] == [1, 2] else short[13:]
     assert few["without"] == await maxsim(late.http, left)
+    ids = {"token_ids": matched_ids[:5]}
+    body = {"query": ids, "documents": [short]}
+    scored = (await late.http.post("/v1/maxsim", json=body)).json()["results"][0]["score"]
+    assert (await one(late.http, short, query=ids))["score"] == scored != told["score"]
 
 
 async def test_alone_units_are_scored_as_the_model_scores(late: Served, reranker: Served) -> None:
