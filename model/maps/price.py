@@ -29,7 +29,8 @@ CELL_FLOPS: Mapping[Form, int] = {
 KEPT_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
-SLOPE_FLOPS = 600  # of a cell from which a head's slope takes: measured at 8192 tokens, less below
+SLOPE_FLOPS = 150  # of a map's cell from which a head's slope takes
+IN_PASS_FLOPS = 50  # the same in a pass, where the slopes are read in place
 MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can be scaled up
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
@@ -112,9 +113,9 @@ def work(selection: Selection, config: EncoderConfig) -> int:
     return products(selection, config) + extra
 
 
-def distance_flops(config: EncoderConfig) -> int:
+def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
     """Return what takes a core as long as that which distance adds to one cell, or takes."""
-    return TERM_FLOPS * config.relative.terms + SLOPE_FLOPS * (config.positions == "alibi")
+    return TERM_FLOPS * config.relative.terms + slope * (config.positions == "alibi")
 
 
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:

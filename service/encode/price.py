@@ -221,4 +221,5 @@ def _attended(config: EncoderConfig, length: int, first: int) -> int:
 
 def _looked_up(config: EncoderConfig, length: int, layers: int) -> int:
     """Return what takes a core as long as all that distance adds to scores, or takes."""
-    return maps.distance_flops(config) * config.heads * length**2 * layers
+    each = maps.distance_flops(config, maps.IN_PASS_FLOPS)
+    return each * config.heads * length**2 * layers

@@ -480,12 +480,12 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
 
 
 async def test_what_slopes_take_from_scores_is_priced() -> None:
-    """A pass over a long text takes over twice as long with them; maps have them too."""
+    """A pass over a long text takes an eighth more; a map's cell costs more than a pass's."""
     plain = replace(TRANSFORMER_BASE, positions="learned", width=768, heads=12, feed_forward=3072)
     more = replace(plain, positions="alibi")
 
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 512, 2048, 8192)]
-    assert ratios[0] == 1 and ratios == sorted(ratios) and 2 < ratios[-1] < 3
+    assert ratios[0] == 1 and ratios == sorted(ratios) and 1.1 < ratios[-1] < 1.15
     assert flops(more, [512], []) == flops(plain, [512], [])
     shown = Selection({0: (0, 1)}, divide(300))
     assert maps.work(shown, more) - maps.work(shown, plain) == maps.SLOPE_FLOPS * 2 * 300**2
