@@ -16,10 +16,11 @@ HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 SOURCES = ("forward", "statistics")
-HEADERS = ("gelu", "kinds", "linear", "look", "product", "quantised", "tile")
+HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "norm", "product")
+HEADERS += ("quantised", "rows", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
-EACH = ("model/native/product.cpp", "model/native/walk.cpp")
+EACH = ("model/native/product.cpp", "model/native/rows.cpp", "model/native/walk.cpp")
 AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],

@@ -1,6 +1,6 @@
 // The forward pass as one call: what model/encoder.py's loop does, without the interpreter.
 //
-//     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
+//     embeddings -> layers (attention, feed-forward, residuals, norms) -> last norm
 //
 // Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py,
 // rotation.py and pooling.py, over the same kernels of ATen and oneDNN, called through torch's
@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,226 +25,86 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/native/layer_norm.h>
-#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 
+#include "attention.h"
+#include "gated.h"
 #include "linear.h"
+#include "norm.h"
 
 namespace {
 
 using Ints = std::vector<int64_t>;
-using Tensors = std::vector<Tensor>;
 using Maybes = std::vector<Maybe>;
 
-// Weight and bias of a LayerNorm; without a weight there is none.
-struct Affine {
-  Maybe weight, bias;
-
-  explicit operator bool() const { return weight.has_value(); }
-};
-
-// `count` sequences of `length` tokens each, from row `start` on; as packing.Group.
-struct Group {
-  int64_t start, count, length;
-  Maybe bias;  // what is added to the scores, (1 or heads, query, key)
-};
-
-// What multiplies a head's mixed values in some rows.
-struct Gate {
-  int64_t start, stop, head;
-  double scale;
-};
-
-// What replaces a head's mixed values in some rows.
-struct Patch {
-  int64_t start, stop, head;
-  Tensor value;  // (tokens, head)
-};
-
-// What is done to the mixed values of one layer's heads.
-struct Edits {
-  std::vector<Gate> gates;
-  std::vector<Patch> patches;
-};
-
-// What is common to all layers; as config.EncoderConfig and attention.MultiHeadAttention.
+// What is common to all layers; as config.EncoderConfig.
 struct Shape {
-  int64_t heads, head;
-  double scale, eps;  // of the scores; of every LayerNorm
-  bool pre_norm, gated;
+  Heads heads;
+  double eps;  // of every norm
+  bool rms, pre_norm;  // which kind all norms are; normalise before each block rather than after
   std::string activation, algorithm;  // as oneDNN calls them
-  int64_t tile;  // queries at a time behind a window
+  std::optional<Gated> gated;
+
+  Norm norm(const Maybe& weight, const Maybe& bias) const { return {weight, bias, eps, rms}; }
 };
-
-Tensor normalise(const Tensor& x, const Affine& norm, double eps) {
-  if (!norm) return x;
-  const auto own = x.contiguous();
-  auto y = at::empty_like(own);  // what native_layer_norm calls, without means and deviations
-  at::native::LayerNormKernel(at::kCPU, own, *norm.weight, norm.bias.value_or(Tensor()), x.size(0),
-                              x.size(1), eps, &y, nullptr, nullptr);
-  return y;
-}
-
-Tensor activate(const Tensor& x, const Shape& shape) {
-  if (shape.activation == "relu") return at::relu(x);
-  if (shape.activation == "swish") return at::silu(x);
-  return at::gelu(x, shape.algorithm);
-}
-
-// What to add to a tile's scores, (1, query, key): -inf beyond the window; as positions.hidden.
-Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, int64_t window,
-            const Tensor& q) {
-  const auto apart = at::arange(first, last).unsqueeze(1) - at::arange(from, to).unsqueeze(0);
-  const auto mask = at::zeros({last - first, to - from}, q.options());
-  return mask.masked_fill_(apart.abs().gt(window), -std::numeric_limits<double>::infinity())
-      .unsqueeze(0);
-}
 
 // The word, segment and position tables, and what follows them; as embeddings.Embeddings.
 struct Embeddings {
   Tensor word;
   Maybe position, types;
-  Affine norm;
+  Norm norm;
   Linear project;
   int64_t offset;  // row of `position` for position 0
 
   Tensor operator()(const Tensor& ids, const Tensor& positions, const Tensor& segments,
-                    const Ints& starts, const Tensors& vectors, double eps) const {
+                    const Ints& starts, const Tensors& vectors) const {
     auto x = at::embedding(word, ids);
     for (size_t i = 0; i < starts.size(); ++i) {
       x.narrow(0, starts[i], vectors[i].size(0)).copy_(vectors[i]);
     }
     if (types) x.add_(at::embedding(*types, segments));
     if (position) x.add_(at::embedding(*position, positions + offset));
-    x = normalise(x, norm, eps);
+    x = norm(x);
     return project ? project(x) : x;
   }
 };
 
-// What one layer's attention leaves behind, as attention.Trace.
-struct Trace {
-  Tensor q, k, v, z;  // (rows, heads, head), z (rows, width)
-  Tensors normalisers;  // per group, (sequences, heads, tokens)
-};
-
 struct Layer {
-  Linear project, output, up, down;
-  Affine attention_norm, feed_forward_norm;
-  Maybe cos, sin;  // of the rotation, (positions, head / 2)
-  int64_t window;  // how far a query looks to either side; negative is everywhere
+  Attention attention;
+  Linear up;
+  Normed down;
+  Norm attention_norm, feed_forward_norm;
 
   // The next residual stream, (rows, width); as encoder.Layer.
   Tensor operator()(const Shape& shape, const Tensor& x, const Tensor& positions,
                     const std::vector<Group>& groups, const Edits& edits, Trace& trace) const {
-    const auto entered = shape.pre_norm ? normalise(x, attention_norm, shape.eps) : x;
-    return after(shape, attend(shape, entered, x, positions, groups, edits, trace));
+    const auto entered = shape.pre_norm ? attention_norm(x) : x;
+    return after(shape, attention(shape.heads, entered, x, positions, groups, edits, trace));
   }
 
-  // The same from mixed values that are known, (rows, width); as encoder.Layer.resume.
+  // The same from mixed values that are known, (rows, heads * head); as encoder.Layer.resume.
   Tensor resume(const Shape& shape, const Tensor& x, const Tensor& mixed,
                 const Edits& edits) const {
     auto z = mixed.clone();
-    edit(shape, z, edits);
-    return after(shape, output.add(z, x));
+    Attention::edit(shape.heads, z, edits);
+    return after(shape, attention.output.add(z, x));
   }
 
  private:
   // What follows the attention and its residual.
   Tensor after(const Shape& shape, const Tensor& attended) const {
-    if (shape.pre_norm) {
-      return feed_forward(shape, normalise(attended, feed_forward_norm, shape.eps), attended);
-    }
-    const auto a = normalise(attended, attention_norm, shape.eps);
-    return normalise(feed_forward(shape, a, a), feed_forward_norm, shape.eps);
-  }
-
-  // Replace, then scale some heads' mixed values, (rows, width), in place.
-  static void edit(const Shape& shape, Tensor& z, const Edits& edits) {
-    const auto part = [&](int64_t start, int64_t stop, int64_t head) {
-      return z.slice(0, start, stop).narrow(1, head * shape.head, shape.head);
-    };
-    for (const auto& each : edits.patches) {
-      part(each.start, each.stop, each.head).copy_(each.value);
-    }
-    for (const auto& each : edits.gates) part(each.start, each.stop, each.head).mul_(each.scale);
+    if (shape.pre_norm) return feed_forward(shape, feed_forward_norm(attended), attended);
+    const auto a = attention_norm(attended);
+    return feed_forward_norm(feed_forward(shape, a, a));
   }
 
   Tensor feed_forward(const Shape& shape, const Tensor& x, const Tensor& residual) const {
-    if (!shape.gated) {
-      return down.add(up(x), residual);
-    }
-    const auto halves = up(x).chunk(2, -1);  // the gate, then what it scales
-    return down.add(activate(halves[0], shape) * halves[1], residual);
-  }
-
-  // residual + MultiHead(x); as attention.MultiHeadAttention.
-  Tensor attend(const Shape& shape, const Tensor& x, const Tensor& residual,
-                const Tensor& positions, const std::vector<Group>& groups,
-                const Edits& edits, Trace& trace) const {
-    auto qkv = project(x).view({x.size(0), 3, shape.heads, shape.head}).unbind(1);
-    if (cos) {
-      qkv[0] = rotate(qkv[0], positions);
-      qkv[1] = rotate(qkv[1], positions);
-    }
-    trace = {qkv[0], qkv[1], qkv[2], {}, {}};
-    const auto rows = groups.back().start + groups.back().count * groups.back().length;
-    trace.z = at::empty({x.size(0), shape.heads * shape.head}, x.options());
-    if (rows < x.size(0)) trace.z.narrow(0, rows, x.size(0) - rows).zero_();  // fill mixes nothing
-    for (const auto& group : groups) {
-      const auto each = [&](const Tensor& part) {
-        return part.narrow(0, group.start, group.count * group.length)
-            .view({group.count, group.length, shape.heads, shape.head})
-            .transpose(1, 2);
-      };
-      const auto sums = at::empty({group.count, group.length, shape.heads}, at::kFloat);
-      trace.normalisers.push_back(sums.transpose(1, 2));
-      look(shape, each(qkv[0]), each(qkv[1]), each(qkv[2]), group.bias,
-           each(trace.z.view({x.size(0), shape.heads, shape.head})), trace.normalisers.back());
-    }
-    edit(shape, trace.z, edits);
-    return output.add(trace.z, residual);
-  }
-
-  // Attention of one group, (sequences, heads, tokens, head), into `mixed`, and its normaliser,
-  // (sequences, heads, tokens), into `sums`.
-  void look(const Shape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
-            const Maybe& bias, const Tensor& mixed, const Tensor& sums) const {
-    // what _scaled_dot_product_flash_attention_for_cpu calls, with axes of tokens before heads
-    const auto flash = [&](const Tensor& q, const Tensor& k, const Tensor& v, const Maybe& mask,
-                           const Tensor& mixed, const Tensor& sums) {
-      const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
-      at::native::flash_attention_kernel(at::kCPU, mixed.transpose(1, 2), sums.transpose(1, 2), q,
-                                         k, v, 0.0, false, all, shape.scale);
-    };
-    const auto tokens = q.size(2);
-    if (window < 0 || tokens <= window + 1) return flash(q, k, v, bias, mixed, sums);
-    for (int64_t first = 0; first < tokens; first += shape.tile) {
-      const auto last = std::min(first + shape.tile, tokens);
-      const auto from = std::max<int64_t>(0, first - window), to = std::min(tokens, last + window);
-      auto mask = hide(first, last, from, to, window, q);
-      if (bias) mask = mask + bias->slice(1, first, last).slice(2, from, to);
-      flash(q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask,
-            mixed.slice(2, first, last), sums.slice(2, first, last));
-    }
-  }
-
-  // x, (rows, heads, head), turned by each row's position; as rotation.Rotation.
-  Tensor rotate(const Tensor& x, const Tensor& positions) const {
-    const auto c = cos->index_select(0, positions).unsqueeze(1);
-    const auto s = sin->index_select(0, positions).unsqueeze(1);
-    const auto halves = x.to(at::kFloat).chunk(2, -1);
-    const auto &left = halves[0], &right = halves[1];
-    return at::cat(Tensors{left * c - right * s, right * c + left * s}, -1).to(x.scalar_type());
+    return down.add(shape.gated ? (*shape.gated)(up(x)) : up(x), residual);
   }
 };
 
@@ -267,38 +126,50 @@ Tensor reduce(const Tensor& tokens, const std::string& mode) {
 // An encoder's weights, held for as long as stack.py's Stack holds this. All lanes run the same:
 // nothing in it changes once it has its layers.
 struct Stack : torch::CustomClassHolder {
-  Stack(int64_t heads, int64_t head, double scale, double eps, bool pre_norm, bool gated,
-        std::string activation, std::string algorithm, int64_t tile)
-      : shape_{heads, head, scale, eps, pre_norm, gated, activation, algorithm, tile} {}
-
-  // Tables, norm and projection of the embeddings, then the LayerNorm after the last layer.
-  void embed(const Maybes& t, int64_t offset) {
-    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4]}, Linear(t[5], t[6]), offset};
-    norm_ = {t[7], t[8]};
+  Stack(int64_t heads, int64_t shared, int64_t head, double scale, int64_t tile, double eps,
+        bool rms, bool pre_norm, bool gated, std::string activation, std::string algorithm)
+      : shape_{{heads, shared, head, scale, tile}, eps, rms, pre_norm, activation, algorithm, {}} {
+    if (gated) shape_.gated.emplace(activation, algorithm);
   }
 
-  // One more layer, in the order of Layer's fields; then of each linear, in int8, what makes codes.
-  void add(const Maybes& t, int64_t window) {
+  // Tables, norm and projection of the embeddings, then the norm after the last layer.
+  void embed(const Maybes& t, int64_t offset) {
+    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4], shape_.eps, false}, Linear(t[5], t[6]), offset};
+    norm_ = shape_.norm(t[7], t[8]);
+  }
+
+  // One more layer: weights and biases of its linears, of int8 what makes codes too; of its norms;
+  // the tables of its rotation; and how far a query looks, negative for all.
+  void add(const Maybes& linears, const Maybes& norms, const Maybes& turns, int64_t before,
+           int64_t after) {
     const auto linear = [&](size_t i, const std::string& activation = "none",
                             const std::string& algorithm = "") {
-      const auto* codes = &t[14 + 3 * i];
-      return Linear(t[2 * i], t[2 * i + 1], activation, algorithm, {codes[0], codes[1], codes[2]});
+      const auto* t = &linears[5 * i];
+      return Linear(t[0], t[1], activation, algorithm, {t[2], t[3], t[4]});
     };
+    const auto norm = [&](size_t i) { return shape_.norm(norms[2 * i], norms[2 * i + 1]); };
     const auto up = shape_.gated ? linear(2) : linear(2, shape_.activation, shape_.algorithm);
-    layers_.push_back({linear(0), linear(1), up, linear(3), {t[8], t[9]}, {t[10], t[11]}, t[12],
-                       t[13], window});
+    layers_.push_back({{linear(0), {linear(1), norm(4)}, norm(2), norm(3), turns[0], turns[1],
+                        {before, after}},
+                       up,
+                       {linear(3), norm(5)},
+                       norm(0),
+                       norm(1)});
     auto& layer = layers_.back();
-    layer.project.precede(layer.output);
-    layer.output.precede(layer.up);
-    layer.up.precede(layer.down);
-    if (layers_.size() > 1) layers_[layers_.size() - 2].down.precede(layer.project);
+    layer.attention.project.precede(layer.attention.output.linear);
+    layer.attention.output.linear.precede(layer.up);
+    layer.up.precede(layer.down.linear);
+    if (layers_.size() > 1) {
+      layers_[layers_.size() - 2].down.linear.precede(layer.attention.project);
+    }
   }
 
   // Up to how many rows a batch may have any number of them: no linear minds.
   int64_t any_rows() const {
     const auto minds = [](const Layer& layer) {
-      return !layer.project.any_rows() || !layer.output.any_rows() || !layer.up.any_rows() ||
-             !layer.down.any_rows();
+      const auto& attention = layer.attention;
+      return !attention.project.any_rows() || !attention.output.linear.any_rows() ||
+             !layer.up.any_rows() || !layer.down.linear.any_rows();
     };
     const bool free = !embeddings_.project || embeddings_.project.any_rows();
     return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
@@ -322,8 +193,7 @@ struct Stack : torch::CustomClassHolder {
     const bool inside = !entry.empty();
     const std::set<int64_t> wanted(hidden.begin(), hidden.end());
     const std::set<int64_t> kept(traces.begin(), traces.end());
-    auto x = inside ? entry[0]
-                    : embeddings_(ids, positions, segments, starts, vectors, shape_.eps);
+    auto x = inside ? entry[0] : embeddings_(ids, positions, segments, starts, vectors);
     Tensors states, traced;
     if (wanted.count(0) && !inside) states.push_back(x);
     const auto count = static_cast<int64_t>(layers_.size());
@@ -333,7 +203,7 @@ struct Stack : torch::CustomClassHolder {
       Trace trace;
       x = known ? layers_[i].resume(shape_, x, entry[1], edits[i])
                 : layers_[i](shape_, x, positions, batch, edits[i], trace);
-      if (i + 1 == count) x = normalise(x, norm_, shape_.eps);
+      if (i + 1 == count) x = norm_(x);
       if (wanted.count(i + 1)) states.push_back(x);
       if (known || !kept.count(i)) continue;
       traced.insert(traced.end(), {trace.q, trace.k, trace.v, trace.z});
@@ -404,7 +274,7 @@ struct Stack : torch::CustomClassHolder {
 
   Shape shape_;
   Embeddings embeddings_;
-  Affine norm_;
+  Norm norm_;
   std::vector<Layer> layers_;
 };
 
@@ -412,8 +282,8 @@ struct Stack : torch::CustomClassHolder {
 
 TORCH_LIBRARY(headlight, library) {
   library.class_<Stack>("Stack")
-      .def(torch::init<int64_t, int64_t, double, double, bool, bool, std::string, std::string,
-                       int64_t>())
+      .def(torch::init<int64_t, int64_t, int64_t, double, int64_t, double, bool, bool, bool,
+                       std::string, std::string>())
       .def("embed", &Stack::embed)
       .def("add", &Stack::add)
       .def("any_rows", &Stack::any_rows)

@@ -37,6 +37,17 @@ using at::Tensor;
 using headlight::PANEL;
 using Maybe = std::optional<Tensor>;
 
+// Whether our activation gives the bits of torch's on this processor, of a million numbers from all
+// over.
+template <typename Own, typename Torchs>
+bool same_bits(Own own, Torchs torchs) {
+  constexpr int64_t APART = 4093;  // from the bits of one number to those of the next
+  const auto x = at::arange(0, int64_t{1} << 32, APART, at::kLong).to(at::kInt).view(at::kFloat);
+  const auto found = own(x), expected = torchs(x), undefined = expected.isnan();
+  const auto bits = [&](const Tensor& y) { return y.masked_fill(undefined, 0).view(at::kInt); };
+  return found.isnan().equal(undefined) && bits(found).equal(bits(expected));
+}
+
 // x W^T + b, then an activation where one is named; without a weight there is none.
 struct Linear {
   Maybe weight, bias;
@@ -171,18 +182,14 @@ struct Linear {
 
   static int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
-  // Whether our GELU gives the bits of torch's on this processor, of a million numbers from all over.
   static bool same_gelu() {
-    static const bool same = [] {
-      constexpr int64_t APART = 4093;  // from the bits of one number to those of the next
-      if (!own_gelu) return false;
-      auto x = at::arange(0, int64_t{1} << 32, APART, at::kLong).to(at::kInt).view(at::kFloat);
-      const auto expected = at::gelu(x), undefined = expected.isnan();
-      own_gelu(x.mutable_data_ptr<float>(), x.numel());
-      return x.isnan().equal(undefined) &&
-             x.masked_fill_(undefined, 0).view(at::kInt).equal(
-                 expected.masked_fill(undefined, 0).view(at::kInt));
-    }();
+    static const bool same = own_gelu && same_bits(
+        [](const Tensor& x) {
+          auto y = x.clone();
+          own_gelu(y.mutable_data_ptr<float>(), y.numel());
+          return y;
+        },
+        [](const Tensor& x) { return at::gelu(x); });
     return same;
   }
 

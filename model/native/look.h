@@ -13,7 +13,7 @@ struct Look {
   const float* bias;  // added to the scores, (tokens, tokens), or null
   int64_t tokens, head;
   int64_t q_apart, k_apart;  // numbers from one row to the next
-  int64_t window;  // how far a query looks to either side; negative is everywhere
+  int64_t before, after;  // how far a query looks to either side
   float scale;
 };
 

@@ -1,7 +1,7 @@
 """An encoder's weights in the compiled operator, which then runs what the loop over layers does."""
 
 from collections.abc import Iterator, Sequence, Set
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,7 +10,15 @@ from torch import Tensor
 from model.attention import TILE, Biases, Trace
 from model.encoder import Encoded, Encoder, Layer
 from model.int8 import Int8Linear
-from model.kernels import FUSED_NAMES, Affine, Kernels, Linear, PackedLinear, attend_fused
+from model.kernels import (
+    FUSED_NAMES,
+    Affine,
+    Kernels,
+    Linear,
+    NormedLinear,
+    PackedLinear,
+    attend_fused,
+)
 from model.packing import Packed
 from model.pooling import Pooling
 
@@ -38,24 +46,24 @@ class Stack:
         config, attention = encoder.config, encoder.layers[0].attention
         if attention.distances is not None:
             raise NotImplementedError("it adds nothing to scores by distance")
-        if attention.sharing > 1 or attention.norms or config.norm == "rms" or config.causal:
-            raise NotImplementedError("it computes no layers of decoders")
         self._stack = operator(
             attention.heads,
+            attention.parts[1],
             attention.head_dim,
             attention.scale,
+            TILE,
             config.norm_eps,
+            config.norm == "rms",
             config.pre_norm,
             config.gated,
             *FUSED_NAMES[config.activation],
-            TILE,
         )
         tables = encoder.embeddings
         norms = (*_norm(tables.norm), *_linear(tables.project), *_norm(encoder.norm))
         self._stack.embed([tables.word, tables.position, tables.types, *norms], tables.offset)
         for layer in encoder.layers:
-            window = layer.attention.reach.before
-            self._stack.add(_weights(layer), -1 if window is None else window)
+            reach = (-1 if side is None else side for side in layer.attention.reach)
+            self._stack.add(*_weights(layer), *reach)
         self.any_rows: int = self._stack.any_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
@@ -102,14 +110,18 @@ class Stack:
         return Trace(attention, q, k, v, z, packed.groups, tuple(normalisers), biases)
 
 
-def _weights(layer: Layer) -> list[Tensor | None]:
-    """Return a layer's tensors, in the order in which the operator takes them."""
+def _weights(layer: Layer) -> tuple[list[Tensor | None], list[Tensor | None], list[Tensor | None]]:
+    """Return a layer's linears, norms and angles, in the order in which the operator takes them."""
     attention = layer.attention
     linears = (attention.project, attention.output, layer.up, layer.down)
-    norms = map(_norm, (layer.attention_norm, layer.feed_forward_norm))
-    rotation = attention.rotation
+    inner = [linear.linear if isinstance(linear, NormedLinear) else linear for linear in linears]
+    heads, rotation = attention.norms, attention.rotation
+    norms = [layer.attention_norm, layer.feed_forward_norm]
+    norms += [None, None] if heads is None else [heads.query, heads.key]
+    norms += [each.norm if isinstance(each, NormedLinear) else None for each in linears[1::2]]
     turns = (None, None) if rotation is None else (rotation.cos, rotation.sin)
-    return [*chain(*map(_linear, linears), *norms), *turns, *chain(*map(_codes, linears))]
+    tensors = [part for each in inner for part in (*_linear(each), *_codes(each))]
+    return tensors, [part for norm in norms for part in _norm(norm)], list(turns)
 
 
 def _linear(linear: Any) -> Pair:

@@ -57,28 +57,32 @@ Tensor readable(const Tensor& rows) {
 
 // One layer's trace of a sequence.
 struct Layer {
-  Tensor q, k, normaliser, bias;  // (tokens, heads, head) twice; (heads, tokens); as Trace.bias
-  int64_t window;
+  // (tokens, heads, head) twice, of keys those that several heads share; (heads, tokens); as Trace.bias
+  Tensor q, k, normaliser, bias;
+  int64_t before, after;  // how far a query looks; negative is all
 
-  Layer(const Tensor* parts, int64_t window)
+  Layer(const Tensor* parts, int64_t before, int64_t after)
       : q(readable(parts[0])),
         k(readable(parts[1])),
         normaliser(parts[2].contiguous()),
         bias(parts[3].to(at::kFloat).contiguous()),
-        window(window) {}
+        before(before),
+        after(after) {}
 
   Look look(int64_t head, float scale) const {
-    const auto tokens = q.size(0), size = q.size(2), first = head * size;
+    const auto tokens = q.size(0), size = q.size(2), sharing = q.size(1) / k.size(1);
     const auto place = bias.size(0) > 1 ? head * tokens * tokens : 0;
-    return {q.const_data_ptr<float>() + first,
-            k.const_data_ptr<float>() + first,
+    const auto cut = [&](int64_t side) { return side < 0 ? tokens - 1 : std::min(side, tokens - 1); };
+    return {q.const_data_ptr<float>() + head * size,
+            k.const_data_ptr<float>() + head / sharing * size,
             normaliser.const_data_ptr<float>() + head * tokens,
             bias.numel() ? bias.const_data_ptr<float>() + place : nullptr,
             tokens,
             size,
             q.stride(0),
             k.stride(0),
-            window,
+            cut(before),
+            cut(after),
             scale};
   }
 };
@@ -97,16 +101,16 @@ struct Statistics : torch::CustomClassHolder {
   // FIELDS of the heads asked, (heads, fields).
   //
   // parts: of each layer q, k, normaliser, bias (empty where there is none), z and triangles.
-  // windows: of each layer, negative where there is none. asked: place of the layer among these, and
-  // head, of each. cls: negative where there is none.
-  Tensor table(const std::vector<Tensor>& parts, const std::vector<int64_t>& windows,
+  // reaches: before and after of each layer. asked: place of the layer among these, and head, of
+  // each. cls: negative where there is none.
+  Tensor table(const std::vector<Tensor>& parts, const std::vector<int64_t>& reaches,
                const std::vector<int64_t>& asked, double scale, int64_t cls,
                const std::vector<int64_t>& separators) const {
     std::vector<Layer> layers;
     std::vector<Tensor> shares;
-    for (size_t i = 0; i < windows.size(); ++i) {
+    for (size_t i = 0; i < reaches.size() / 2; ++i) {
       const auto* own = &parts[6 * i];
-      layers.emplace_back(own, windows[i]);
+      layers.emplace_back(own, reaches[2 * i], reaches[2 * i + 1]);
       shares.push_back(contributions(own[4], own[5]));
     }
     const auto tokens = parts[0].size(0), head = parts[0].size(2);

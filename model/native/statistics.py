@@ -41,11 +41,11 @@ class Compiled:
     ) -> Tensor:
         """Return FIELDS of every head of every layer, (heads, fields)."""
         parts = [part for trace in traces for part in _parts(trace, rows)]
-        limits = (trace.attention.reach.before for trace in traces)
-        windows = [-1 if limit is None else limit for limit in limits]
+        sides = (side for trace in traces for side in trace.attention.reach)
+        reaches = [-1 if side is None else side for side in sides]
         asked = [n for layer, some in enumerate(heads) for head in some for n in (layer, head)]
         apart, first = sorted(set(separators)), -1 if cls is None else cls
-        table: Tensor = self._table(parts, windows, asked, traces[0].attention.scale, first, apart)
+        table: Tensor = self._table(parts, reaches, asked, traces[0].attention.scale, first, apart)
         return table
 
 

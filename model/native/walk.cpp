@@ -37,7 +37,7 @@ Vec added(const float* bias, int64_t key, int64_t tokens) {
 float weigh(const Look& look, float* scores, int64_t query, int64_t from, int64_t to,
             const float* counted, Sums& sums) {
   const Vec scale(look.scale * LOG2E), shift(-look.normaliser[query] * LOG2E);
-  const Vec here(query), reach(look.window < 0 ? look.tokens : look.window), end(look.tokens - 1);
+  const Vec here(query), least(-look.before), furthest(look.after), end(look.tokens - 1);
   const auto* bias = look.bias ? look.bias + query * look.tokens : nullptr;
   const auto steps = Vec::arange(0, 1);
   Vec whole(0), surprise(0), far(0), most(0);
@@ -47,12 +47,14 @@ float weigh(const Look& look, float* scores, int64_t query, int64_t from, int64_
 #pragma GCC unroll 4
     for (int64_t i = 0; i < SIDE; ++i) {
       const auto place = steps + Vec(start + i * SIZE);
-      distances[i] = (place - here).abs();
+      const auto ahead = place - here;
+      distances[i] = ahead.abs();
       logs[i] = at::vec::fmadd(Vec::loadu(part + i * SIZE), scale, shift);
       if (bias) {
         logs[i] = at::vec::fmadd(added(bias, start + i * SIZE, look.tokens), Vec(LOG2E), logs[i]);
       }
-      logs[i] = Vec::blendv(logs[i], Vec(NEVER), (distances[i] > reach) | (place > end));
+      const auto beyond = (ahead < least) | (ahead > furthest) | (place > end);
+      logs[i] = Vec::blendv(logs[i], Vec(NEVER), beyond);
     }
 #pragma GCC unroll 4
     for (int64_t i = 0; i < SIDE; ++i) weights[i] = logs[i].exp2();
@@ -70,8 +72,8 @@ float weigh(const Look& look, float* scores, int64_t query, int64_t from, int64_
     return scores[key / PANEL * BLOCK * PANEL + key % PANEL] / sum;
   };
   sums.self += at(query);
-  if (query && look.window) sums.previous += at(query - 1);
-  if (query + 1 < look.tokens && look.window) sums.next += at(query + 1);
+  if (query && look.before) sums.previous += at(query - 1);
+  if (query + 1 < look.tokens && look.after) sums.next += at(query + 1);
   sums.entropy += (std::log2(sum) - surprise.reduce_add() / sum) * LN2;
   sums.confidence += most.reduce_max() / sum;
   sums.distance += far.reduce_add() / sum;
@@ -97,12 +99,11 @@ void receive(const float* map, const float* shares, int64_t rows, int64_t from, 
 
 void walk(const Look& look, const float* counted, float* room, Sums& sums) {
   auto *keys = room, *map = room + filled(look.tokens) * look.head;  // (panels, BLOCK, PANEL)
-  const auto reach = look.window < 0 ? look.tokens : look.window;
   lay(look, keys);
   for (int64_t first = 0; first < look.tokens; first += BLOCK) {
     const auto rows = std::min(BLOCK, look.tokens - first);
-    const auto from = std::max<int64_t>(0, first - reach) / PANEL;
-    const auto to = filled(std::min(look.tokens, first + rows + reach)) / PANEL;
+    const auto from = std::max<int64_t>(0, first - look.before) / PANEL;
+    const auto to = filled(std::min(look.tokens, first + rows + look.after)) / PANEL;
     for (auto panel = from; panel < to; ++panel) {
       const auto* some = keys + panel * PANEL * look.head;
       auto* part = map + panel * BLOCK * PANEL;

@@ -117,14 +117,19 @@ def test_keys_and_values_are_kept_once_for_the_heads_that_share_them(small: Mode
     assert trace.k.untyped_storage().nbytes() == trace.q.untyped_storage().nbytes() / 3
 
 
-def test_the_compiled_pass_says_that_it_computes_no_decoder(small: Model) -> None:
-    """And leaves it to the loop."""
+@pytest.mark.parametrize("family", ["eurobert", FAMILY, GEMMA])
+def test_the_compiled_pass_is_theirs(tmp_path: Path, family: str) -> None:
+    """States and maps across tiles, made of what the operator leaves."""
+    reference = theirs(family, max_position_embeddings=LONG)
+    ours = reread(reference, tmp_path)
     try:
-        operator = library.load()
+        ours.encoder.native = Stack(ours.encoder, library.load())
     except library.Missing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
-    with pytest.raises(NotImplementedError, match="no layers of decoders"):
-        Stack(small.encoder, operator)
+
+    for length in (1, MOST, TILE + 1):
+        assert furthest(reference, ours, family, "ids", length) <= 1e-5
+    assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 
 
 @pytest.mark.parametrize(("width", "layers", "heads", "inner"), PUBLISHED.values(), ids=PUBLISHED)

@@ -48,6 +48,27 @@ BERT = EncoderConfig(
     types=3,
 )
 ROTARY: dict[str, Any] = {"positions": "rotary", "ropes": (Rope(theta=1e4),) * LAYERS}
+# Heads that do not divide the width, of which three share keys
+DECODER = replace(
+    BERT,
+    **ROTARY,
+    heads=6,
+    key_heads=2,
+    head_size=HEAD,
+    types=0,
+    embedding_norm=False,
+    pre_norm=True,
+    first_norm=True,
+    norm="rms",
+    biases=(),
+    norm_bias=False,
+    activation="silu",
+    gated=True,
+)
+QWEN3 = replace(DECODER, head_norm=True, causal=True)
+GEMMA = replace(
+    DECODER, activation="gelu_tanh", head_norm=True, block_norm=True, windows=(WINDOW, None)
+)
 FAMILIES = {
     "post-norm": BERT,
     "narrow tables": replace(BERT, embedding_width=19),
@@ -73,6 +94,15 @@ FAMILIES = {
         windows=(None, WINDOW),
     ),
     "windows and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
+    "shared keys": DECODER,
+    "shared keys, causal, norms of heads": QWEN3,
+    "one head of keys, causal": replace(QWEN3, key_heads=1, biases=("query", "key", "value")),
+    "shared keys, windows, norms on both sides": GEMMA,
+    "shared keys, causal windows": replace(GEMMA, causal=True, score_width=7.0),
+    "shared keys and distances": replace(
+        DECODER, positions="relative", ropes=(), buckets=32, causal=True
+    ),
+    "LayerNorms of heads": replace(QWEN3, norm="layer", norm_bias=True),
 } | {
     f"{activation}, {'gated' if gated else 'plain'}": replace(
         BERT, activation=activation, gated=gated
@@ -86,7 +116,9 @@ FAMILIES |= {
     f"{name}, in panels": replace(
         config,
         width=HEADS * 32,
-        feed_forward=1024 + 48,
+        head_size=config.head_size and 32,
+        # SiLU takes our way for all of a row, or torch's
+        feed_forward=1024 + (96 if config.gated else 48),
         embedding_width=HEADS * 32 if config.embedding_width == config.width else 32,
     )
     for name, config in FAMILIES.items()
@@ -259,6 +291,28 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
 
     pairs = ((together[packed.rows(i)], one) for i, one in enumerate(alone))
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["shared keys", "shared keys, causal, norms of heads"])
+def test_a_decoder_has_the_same_bits_alone_in_any_batch_and_on_any_cores(
+    name: str, stacked: Callable[[Encoder], Stack], threads: Callable[[int], None]
+) -> None:
+    """Of every length up to 70, at another place, with more or fewer of its own length."""
+    native = stacked(made(FAMILIES[f"{name}, in panels"]))
+    chance = random.Random(5)
+    drawn = [Sequence([chance.randrange(97) for _ in range(length)]) for length in range(1, 71)]
+    each = [pack([one], CPU, any_rows=native.any_rows) for one in drawn]
+    alone = [native(one, NOTHING, NOTHING).last[one.rows(0)] for one in each]
+
+    for cores in (1, 2, 3):
+        threads(cores)
+        order = chance.sample(range(70), 70) + chance.sample(range(9), 4)
+        packed = pack([drawn[i] for i in order], CPU, any_rows=native.any_rows)
+        together = native(packed, NOTHING, NOTHING).last
+        for place, i in enumerate(order):
+            assert torch.equal(together[packed.rows(place)], alone[i]), (cores, i + 1)
+        some = native(each[-1], NOTHING, NOTHING).last
+        assert torch.equal(some[each[-1].rows(0)], alone[-1])
 
 
 LINEAR = "_linear_pointwise"

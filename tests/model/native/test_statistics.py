@@ -55,6 +55,10 @@ FAMILIES = {
     "a wide window": replace(BERT, windows=(100, 63)),
     "a window and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
     "wide heads": replace(BERT, width=HEADS * 96, embedding_width=HEADS * 96),
+    "causal": replace(BERT, causal=True),
+    "shared keys, a window back": replace(
+        BERT, heads=2 * HEADS, key_heads=2, head_size=HEAD, causal=True, windows=(None, WINDOW)
+    ),
 }
 
 # what a subprocess tells of a processor with fewer instructions
@@ -115,7 +119,7 @@ def test_they_are_the_walks(name: str, compiled: Compiled) -> None:
     """At every length, of some heads and of all, with separators, with none, with nothing else."""
     encoder = made(FAMILIES[name])
     of = traced(encoder, [drawn(length) for length in LENGTHS])
-    every = [range(HEADS)] * LAYERS
+    every = [range(encoder.config.heads)] * LAYERS
 
     for place, length in enumerate(LENGTHS):
         traces, rows = of(place)

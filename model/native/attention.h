@@ -1,0 +1,242 @@
+// The self-attention of one layer; as attention.MultiHeadAttention.
+
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "linear.h"
+#include "norm.h"
+#include "rows.h"
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+// `count` sequences of `length` tokens each, from row `start` on; as packing.Group.
+struct Group {
+  int64_t start, count, length;
+  Maybe bias;  // what is added to the scores, (1 or heads, query, key)
+};
+
+// What multiplies a head's mixed values in some rows.
+struct Gate {
+  int64_t start, stop, head;
+  double scale;
+};
+
+// What replaces a head's mixed values in some rows.
+struct Patch {
+  int64_t start, stop, head;
+  Tensor value;  // (tokens, head)
+};
+
+// What is done to the mixed values of one layer's heads.
+struct Edits {
+  std::vector<Gate> gates;
+  std::vector<Patch> patches;
+};
+
+// What is common to all layers.
+struct Heads {
+  int64_t count, shared, size;  // of queries; of keys and of values; channels of each
+  double scale;  // of the scores
+  int64_t tile;  // queries at a time, where not all keys are needed
+
+  int64_t sharing() const { return count / shared; }
+};
+
+// How many tokens before and after itself a query looks at; negative is all. As reach.Reach.
+struct Reach {
+  int64_t before, after;
+
+  // Both as numbers, for a sequence of so many tokens.
+  Reach cut(int64_t tokens) const {
+    const auto most = tokens - 1;
+    return {before < 0 ? most : std::min(before, most), after < 0 ? most : std::min(after, most)};
+  }
+};
+
+// What one layer's attention leaves behind, as attention.Trace.
+struct Trace {
+  Tensor q, k, v, z;  // (rows, heads, head), keys and values of fewer; z (rows, heads * head)
+  Tensors normalisers;  // per group, (sequences, heads, tokens)
+};
+
+// What to add to a tile's scores, (1, query, key): -inf beyond reach; as positions.hidden.
+Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, const Reach& reach,
+            const Tensor& q) {
+  auto mask = at::zeros({1, last - first, to - from}, at::kFloat);
+  auto* row = mask.mutable_data_ptr<float>() - from;
+  for (auto query = first; query < last; ++query, row += to - from) {
+    const auto begin = std::clamp(query - reach.before, from, to);
+    const auto end = std::clamp(query + reach.after + 1, from, to);
+    std::fill(row + from, row + begin, -std::numeric_limits<float>::infinity());
+    std::fill(row + end, row + to, -std::numeric_limits<float>::infinity());
+  }
+  return mask.to(q.scalar_type());
+}
+
+struct Attention {
+  Linear project;
+  Normed output;
+  Norm query_norm, key_norm;  // of each head's
+  Maybe cos, sin;  // of the rotation, (positions, head / 2)
+  Reach reach;
+
+  // residual + MultiHead(x), (rows, width).
+  Tensor operator()(const Heads& heads, const Tensor& x, const Tensor& residual,
+                    const Tensor& positions, const std::vector<Group>& groups, const Edits& edits,
+                    Trace& trace) const {
+    auto [q, k, v] = turned(heads, project(x), positions);
+    trace = {q, k, v, {}, {}};
+    const auto rows = groups.back().start + groups.back().count * groups.back().length;
+    trace.z = at::empty({x.size(0), heads.count * heads.size}, x.options());
+    if (rows < x.size(0)) trace.z.narrow(0, rows, x.size(0) - rows).zero_();  // fill mixes nothing
+    const auto z = trace.z.view({x.size(0), heads.count, heads.size});
+    for (const auto& group : groups) {
+      const auto each = [&](const Tensor& part) {
+        return part.narrow(0, group.start, group.count * group.length)
+            .view({group.count, group.length, part.size(1), heads.size})
+            .transpose(1, 2);
+      };
+      const auto sums = at::empty({group.count, group.length, heads.count}, at::kFloat);
+      trace.normalisers.push_back(sums.transpose(1, 2));
+      look(heads, each(q), each(k), each(v), group.bias, each(z), trace.normalisers.back());
+    }
+    edit(heads, trace.z, edits);
+    return output.add(trace.z, residual);
+  }
+
+  // Replace, then scale some heads' mixed values, (rows, heads * head), in place.
+  static void edit(const Heads& heads, Tensor& z, const Edits& edits) {
+    const auto part = [&](int64_t start, int64_t stop, int64_t head) {
+      return z.slice(0, start, stop).narrow(1, head * heads.size, heads.size);
+    };
+    for (const auto& each : edits.patches) {
+      part(each.start, each.stop, each.head).copy_(each.value);
+    }
+    for (const auto& each : edits.gates) part(each.start, each.stop, each.head).mul_(each.scale);
+  }
+
+ private:
+  static inline headlight::Turn* const turn = headlight::choose(
+      at::get_cpu_capability(), headlight::AVX2::turn, headlight::AVX512::turn);
+
+  // Queries, keys and values as they are multiplied, (rows, heads, head) each, of what the input
+  // projections made.
+  std::tuple<Tensor, Tensor, Tensor> turned(const Heads& heads, const Tensor& rows,
+                                            const Tensor& positions) const {
+    const auto all = rows.view({rows.size(0), -1, heads.size});
+    const auto parts = all.split_with_sizes({heads.count, heads.shared, heads.shared}, 1);
+    auto q = parts[0], k = parts[1];
+    const bool brief = turn && rows.scalar_type() == at::kFloat &&
+                       (!query_norm || (query_norm.brief && key_norm.brief));
+    if (brief) {
+      turn_in_place(heads, all, positions);
+      return {q, k, parts[2]};
+    }
+    q = query_norm(q), k = key_norm(k);
+    if (cos) q = rotate(q, positions), k = rotate(k, positions);
+    return {q, k, parts[2]};
+  }
+
+  // Normalise and turn the queries and keys of all rows, (rows, heads of all three, head).
+  void turn_in_place(const Heads& heads, const Tensor& all, const Tensor& positions) const {
+    if (!cos && !query_norm) return;
+    const auto* places = positions.const_data_ptr<int64_t>();
+    const auto rows = all.size(0), apart = all.stride(0), half = heads.size / 2;
+    if (cos) {
+      const auto [least, most] = std::minmax_element(places, places + rows);
+      TORCH_CHECK(0 <= *least && *most < cos->size(0), "a position without angles");
+    }
+    const auto *c = cos ? cos->const_data_ptr<float>() : nullptr,
+               *s = cos ? sin->const_data_ptr<float>() : nullptr;
+    auto* numbers = all.mutable_data_ptr<float>();
+    at::parallel_for(0, rows, std::max<int64_t>(1, GRAIN / apart), [&](int64_t first, int64_t last) {
+      for (auto row = first; row < last; ++row) {
+        auto *q = numbers + row * apart, *k = q + heads.count * heads.size;
+        if (query_norm) query_norm.apply(q, heads.count, q), key_norm.apply(k, heads.shared, k);
+        if (!cos) continue;
+        const auto place = places[row] * half;
+        turn(q, heads.count + heads.shared, heads.size, c + place, s + place);
+      }
+    });
+  }
+
+  // x, (rows, heads, head), turned by each row's position; as rotation.Rotation.
+  Tensor rotate(const Tensor& x, const Tensor& positions) const {
+    const auto c = cos->index_select(0, positions).unsqueeze(1);
+    const auto s = sin->index_select(0, positions).unsqueeze(1);
+    const auto halves = x.to(at::kFloat).chunk(2, -1);
+    const auto &left = halves[0], &right = halves[1];
+    return at::cat(Tensors{left * c - right * s, right * c + left * s}, -1).to(x.scalar_type());
+  }
+
+  // Attention of one group, (sequences, heads, tokens, head), into `mixed`, and its normaliser,
+  // (sequences, heads, tokens), into `sums`.
+  void look(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
+            const Maybe& bias, const Tensor& mixed, const Tensor& sums) const {
+    const auto tokens = q.size(2);
+    const auto near = reach.cut(tokens);
+    if (std::min(near.before, near.after) == tokens - 1) {
+      return share(heads, q, k, v, bias, mixed, sums);
+    }
+    for (int64_t first = 0; first < tokens; first += heads.tile) {
+      const auto last = std::min(first + heads.tile, tokens);
+      const auto from = std::max<int64_t>(0, first - near.before);
+      const auto to = std::min(tokens, last + near.after);
+      auto mask = hide(first, last, from, to, near, q);
+      if (bias) mask = mask + bias->slice(1, first, last).slice(2, from, to);
+      share(heads, q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask,
+            mixed.slice(2, first, last), sums.slice(2, first, last));
+    }
+  }
+
+  // The same of some queries and some keys. torch's kernel reads a head of keys for each of queries:
+  // where several share one they are views of it, of each sequence, or of each head of keys if that
+  // takes fewer calls.
+  static void share(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Maybe& mask, const Tensor& mixed, const Tensor& sums) {
+    const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
+    const auto sharing = heads.sharing();
+    if (sharing == 1) return flash(heads, q, k, v, all, mixed, sums);
+    if (q.size(0) <= heads.shared) {
+      const auto apart = [&](const Tensor& x) { return x.unflatten(0, {heads.shared, sharing}); };
+      const auto own = mask && mask->size(0) > 1 ? Maybe(apart(*mask)) : all;
+      for (int64_t i = 0; i < q.size(0); ++i) {
+        const auto every = [&](const Tensor& x) {
+          return x[i].unsqueeze(1).expand({-1, sharing, -1, -1});
+        };
+        flash(heads, apart(q[i]), every(k), every(v), own, apart(mixed[i]), apart(sums[i]));
+      }
+      return;
+    }
+    for (int64_t i = 0; i < heads.shared; ++i) {
+      const auto some = [&](const Tensor& x) { return x.narrow(1, i * sharing, sharing); };
+      const auto every = [&](const Tensor& x) {
+        return x.narrow(1, i, 1).expand({-1, sharing, -1, -1});
+      };
+      const auto own = mask && mask->size(0) > 1 ? Maybe(some(*all)) : all;
+      flash(heads, some(q), every(k), every(v), own, some(mixed), some(sums));
+    }
+  }
+
+  // What _scaled_dot_product_flash_attention_for_cpu calls, with axes of tokens before heads.
+  static void flash(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Maybe& mask, const Tensor& mixed, const Tensor& sums) {
+    at::native::flash_attention_kernel(at::kCPU, mixed.transpose(1, 2), sums.transpose(1, 2), q, k,
+                                       v, 0.0, false, mask, heads.scale);
+  }
+};
+
+}  // namespace
