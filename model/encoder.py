@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from model import packing
 from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
-from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
+from model.kernels import Affine, Kernels, Linear, gated, normalise
 from model.maps.statistics import Statistics
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
@@ -182,7 +182,7 @@ class Layer:
         if not self.config.gated:
             return self.down.add(self.up.activated(x, activation), residual)
         gate, up = self.up(x).chunk(2, dim=-1)
-        return self.down.add(ACTIVATIONS[activation](gate) * up, residual)
+        return self.down.add(gated(gate, up, activation), residual)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
         return x if norm is None else normalise(x, norm, self.config.norm_eps, self.config.norm)

@@ -9,6 +9,7 @@ Which kernel runs follows from the machine alone, never from a batch: that is wh
 same input at the same bits (docs/decisions/0001-batch-invariance.md).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ FUSED_NAMES: dict[Activation, tuple[str, str]] = {
     "relu": ("relu", "none"),
     "silu": ("swish", "none"),
 }
+GRAIN = 16384  # numbers of which torch gives a second thread none
 HEAD = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -133,6 +135,20 @@ def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tens
     if kind == "rms":
         return F.rms_norm(x, [x.shape[-1]], norm[0], eps)
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
+
+
+def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """Return activation(gate) * up, (rows, inner) each, the same bits on any number of cores.
+
+    torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
+    each call is small enough for one thread. None is of a single row, whose part is contiguous, for
+    which torch has another kernel.
+    """
+    rows, inner = gate.shape
+    if gate.device.type != "cpu" or torch.get_num_threads() == 1:
+        return ACTIVATIONS[activation](gate) * up
+    calls = min(math.ceil(rows / max(1, GRAIN // inner)), max(1, rows // 2))
+    return torch.cat([ACTIVATIONS[activation](some) for some in gate.tensor_split(calls)]) * up
 
 
 class NormedLinear:

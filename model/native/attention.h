@@ -162,7 +162,8 @@ struct Attention {
     const auto *c = cos ? cos->const_data_ptr<float>() : nullptr,
                *s = cos ? sin->const_data_ptr<float>() : nullptr;
     auto* numbers = all.mutable_data_ptr<float>();
-    at::parallel_for(0, rows, std::max<int64_t>(1, GRAIN / apart), [&](int64_t first, int64_t last) {
+    const auto least = std::max<int64_t>(1, GRAIN / apart);
+    at::parallel_for(0, rows, least, [&](int64_t first, int64_t last) {
       for (auto row = first; row < last; ++row) {
         auto *q = numbers + row * apart, *k = q + heads.count * heads.size;
         if (query_norm) query_norm.apply(q, heads.count, q), key_norm.apply(k, heads.shared, k);
@@ -202,9 +203,9 @@ struct Attention {
     }
   }
 
-  // The same of some queries and some keys. torch's kernel reads a head of keys for each of queries:
-  // where several share one they are views of it, of each sequence, or of each head of keys if that
-  // takes fewer calls.
+  // The same of some queries and some keys. torch's kernel reads a head of keys for each of
+  // queries: where several share one they are views of it, of each sequence, or of each head of
+  // keys if that takes fewer calls.
   static void share(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Maybe& mask, const Tensor& mixed, const Tensor& sums) {
     const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
