@@ -1,8 +1,8 @@
 // What a gated feed-forward makes of its first product: activation(gate) * up; as kernels.gated.
 //
-// torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so here
-// threads get whole rows, and never a single one, whose part is contiguous, for which torch has
-// another kernel. SiLU takes one step by rows.cpp, if it gives torch's bits on this processor.
+// torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
+// here threads get whole rows, and never a single one, whose part is contiguous, for which torch
+// has another kernel. SiLU takes one step by rows.cpp, if it gives torch's bits on this processor.
 
 #pragma once
 

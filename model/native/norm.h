@@ -29,8 +29,7 @@ struct Norm {
   bool rms = false, brief = false;  // of RMSNorm: by our own kernel
 
   Norm() = default;
-  Norm(const Maybe& weight, const Maybe& bias, double eps,
-       bool rms)
+  Norm(const Maybe& weight, const Maybe& bias, double eps, bool rms)
       : weight(weight), bias(bias), eps(eps), rms(rms) {
     brief = rms && weight && own && weight->scalar_type() == at::kFloat && proven();
   }

@@ -57,7 +57,8 @@ Tensor readable(const Tensor& rows) {
 
 // One layer's trace of a sequence.
 struct Layer {
-  // (tokens, heads, head) twice, of keys those that several heads share; (heads, tokens); as Trace.bias
+  // (tokens, heads, head) twice, fewer heads of keys if some share them; (heads, tokens); as
+  // Trace.bias
   Tensor q, k, normaliser, bias;
   int64_t before, after;  // how far a query looks; negative is all
 
@@ -72,7 +73,9 @@ struct Layer {
   Look look(int64_t head, float scale) const {
     const auto tokens = q.size(0), size = q.size(2), sharing = q.size(1) / k.size(1);
     const auto place = bias.size(0) > 1 ? head * tokens * tokens : 0;
-    const auto cut = [&](int64_t side) { return side < 0 ? tokens - 1 : std::min(side, tokens - 1); };
+    const auto cut = [most = tokens - 1](int64_t side) {
+      return side < 0 ? most : std::min(side, most);
+    };
     return {q.const_data_ptr<float>() + head * size,
             k.const_data_ptr<float>() + head / sharing * size,
             normaliser.const_data_ptr<float>() + head * tokens,
