@@ -148,7 +148,16 @@ def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     if gate.device.type != "cpu" or torch.get_num_threads() == 1:
         return ACTIVATIONS[activation](gate) * up
     calls = min(math.ceil(rows / max(1, GRAIN // inner)), max(1, rows // 2))
-    return torch.cat([ACTIVATIONS[activation](some) for some in gate.tensor_split(calls)]) * up
+    act = ACTIVATIONS[activation]
+    return torch.cat([_at_once(act, some) for some in gate.tensor_split(calls)]) * up
+
+
+def _at_once(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Return the activation of a few rows; of wide ones in columns, small enough for one thread."""
+    if rows.numel() <= GRAIN:
+        return act(rows)
+    wide = max(64, GRAIN // len(rows) // 64 * 64)  # what torch takes at most, or a multiple
+    return torch.cat([act(part) for part in torch.split(rows, wide, 1)], 1)
 
 
 class NormedLinear:

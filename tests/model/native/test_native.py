@@ -187,7 +187,9 @@ def test_biases_of_distance_are_kept_and_cut_to_each_length() -> None:
     pairs = zip(found, expected, strict=True)
     assert [bias.shape for bias in found if bias is not None] == [(HEADS, 7, 7), (HEADS, 13, 13)]
     assert all(a is not None and b is not None and torch.equal(a, b) for a, b in pairs)
-    assert used._widest is kept and kept is not None and kept.shape == (HEADS, LONG, LONG)
+    assert kept is not None and kept.shape == (HEADS, LONG, LONG)
+    kept.zero_()
+    assert not any(bias.any() for bias in used.biases(used.pack(shorter)) if bias is not None)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
