@@ -12,6 +12,7 @@ ends a sentence before a capital letter; one of those below never does, at a sen
 """
 
 import re
+from collections.abc import Iterator
 
 ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Jr Sr vs cf No Fig Eq Vol pp ed al e.g i.e".split()
 
@@ -27,20 +28,19 @@ LAST = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")
 LONGEST = 16  # characters before a dot in which an abbreviation is looked for
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
-    """Return the characters of each sentence, [start, end), without the white space around it.
+def sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the characters of each sentence, [start, end), without the white space around it.
 
     Example:
-        >>> sentences("Dr. Lee left. Why?")
+        >>> list(sentences("Dr. Lee left. Why?"))
         [(0, 13), (14, 18)]
     """
-    found, start = list[tuple[int, int]](), 0
+    start = 0
     for match in END.finditer(text):
         if match.end() > start and not _goes_on(text, match):
-            _add(found, text, start, match.end())
+            yield from _trimmed(text, start, match.end())
             start = match.end()
-    _add(found, text, start, len(text))
-    return found
+    yield from _trimmed(text, start, len(text))
 
 
 def _goes_on(text: str, match: re.Match[str]) -> bool:
@@ -61,8 +61,8 @@ def _goes_on(text: str, match: re.Match[str]) -> bool:
     return word in ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")
 
 
-def _add(found: list[tuple[int, int]], text: str, start: int, end: int) -> None:
-    """Add a sentence, unless it is white space."""
+def _trimmed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield a sentence, unless it is white space."""
     if part := text[start:end].strip():
         first = text.index(part, start)
-        found.append((first, first + len(part)))
+        yield first, first + len(part)

@@ -31,8 +31,8 @@ MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together
 COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # of such a text, as admission counts
 
 TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
-MANY = "with its controls, and units left out or read one at a time, it takes {count:,} {what}, "
-MANY += "and the limit is {limit:,}"
+MANY = "with its controls, and units left out or read one at a time, it takes at least "
+MANY += "{count:,} {what}, and the limit is {limit:,}"
 
 SUMS = ("sum", "maxsim")  # methods whose shares are parts of the score
 Method = Literal["sum", "maxsim", "occlusion", "alone"]
@@ -263,17 +263,23 @@ async def evidence(
     before = request.first.inputs if request.first else 0
     inputs, documents, method = request.inputs[before:], works[before:], method_of(asked, linear)
     whole = method == "alone" and asked.unit == "sentence"
-    passages = [
-        passage(one.text or "" if before else one.pair or "", work, asked.unit, whole=whole)
-        for one, work in zip(inputs, documents, strict=True)
-    ]
-    more = [
-        _more(asked, one, work, method, 0 if before else len(each.text or ""))
-        for one, work, each in zip(passages, documents, inputs, strict=True)
-    ]
-    texts, tokens, characters = map(sum, zip(*more, strict=True))
-    _check(len(works) + texts, most, "sequences")
-    _check(characters, MOST_CHARACTERS, "characters")
+
+    def divided() -> Steps[tuple[list[Passage], int, int, int]]:
+        """Divide documents, one a step, until they take too many sequences."""
+        passages, texts, tokens, characters = list[Passage](), 0, 0, 0
+        for one, work in zip(inputs, documents, strict=True):
+            text, query = (one.text, "") if before else (one.pair, one.text)
+            made = passage(text or "", work, asked.unit, most=most + 1, whole=whole)
+            more = _more(asked, made, work, method, len(query or ""))
+            passages.append(made)
+            texts, tokens, characters = texts + more[0], tokens + more[1], characters + more[2]
+            _check(len(works) + texts, most, "sequences")
+            yield None
+        _check(characters, MOST_CHARACTERS, "characters")
+        return passages, texts, tokens, characters
+
+    size = sum(len(one.text or "") + len(one.pair or "") for one in inputs)
+    passages, texts, tokens, characters = await worker.run(divided(), deadline, size)
     check_tokens(sum(map(len, works)) + tokens, TAKES)
     made = [(at, text) for at, one in enumerate(passages) for text in _texts(asked, one, method)]
     copies = list[Work]()

@@ -9,6 +9,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from model.text.sentences import sentences
 from service.engine.work import Work
@@ -57,10 +58,11 @@ class Passage:
             yield sorted(units[:count])
 
 
-def passage(text: str, work: Work, unit: str, *, whole: bool = False) -> Passage:
+def passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False) -> Passage:
     """Return a document in units, by what was read of it; of a pair it is the second text.
 
     Args:
+        most: sentences that are looked for.
         whole: whether what was not read of it counts too.
     """
     facts = work.facts
@@ -73,8 +75,10 @@ def passage(text: str, work: Work, unit: str, *, whole: bool = False) -> Passage
     cut = work.truncated and tokens and not whole
     start, stop = (tokens[0][1], tokens[-1][2]) if cut else (0, len(text))
     if unit == "sentence":
-        clipped = ((max(a, start), min(b, stop)) for a, b in sentences(text))
-        spans = [_trimmed(text, a, b) for a, b in clipped if text[a:b].strip()]
+        read = takewhile(lambda span: span[0] < stop, sentences(text))
+        clipped = ((max(a, start), min(b, stop)) for a, b in read)
+        kept = (_trimmed(text, a, b) for a, b in clipped if text[a:b].strip())
+        spans = list(islice(kept, most))
         numbers = [(place, place + 1) for place in range(len(spans))]
     else:
         spans, numbers = _grouped(text, tokens, facts["words"] if unit == "word" else None)

@@ -58,10 +58,20 @@ def test_a_token_is_of_the_unit_of_its_letters() -> None:
     }
     work = Work(packing.Sequence([1] * 7), Outputs(), facts=facts)
     for unit in ("sentence", "word", "token"):
-        one = passage("One. Two\n ", work, unit)
+        one = passage("One. Two\n ", work, unit, most=9)
         assert one.spans == [(0, 4), (5, 8)]
         assert one.owners[:5] == [-1, -1, -1, 0, 1] and one.owners[6] == -1
     assert one.numbers == [(0, 1), (1, 2)]
+
+
+def test_no_more_sentences_are_looked_for_than_may_be_used() -> None:
+    """However many a text has, which is the client's choice."""
+    facts = {"offsets": [(0, 0)], "special": [True], "words": [None]}
+    work = Work(packing.Sequence([1]), Outputs(), facts=facts)
+
+    one = passage("Go. " * 9, work, "sentence", most=4, whole=True)
+
+    assert one.spans == [(0, 3), (4, 7), (8, 11), (12, 15)]
 
 
 def test_tokens_that_share_a_character_are_one_unit() -> None:
@@ -71,7 +81,9 @@ def test_tokens_that_share_a_character_are_one_unit() -> None:
         "special": [True, False, False, False, False, False],
         "words": [None, 0, 1, 1, 1, 2],
     }
-    one = passage("a 😀 b", Work(packing.Sequence([1] * 6), Outputs(), facts=facts), "token")
+    one = passage(
+        "a 😀 b", Work(packing.Sequence([1] * 6), Outputs(), facts=facts), "token", most=9
+    )
     assert one.spans == [(0, 1), (2, 3), (4, 5)]
     assert one.numbers == [(0, 1), (1, 4), (4, 5)]
     assert one.owners == [-1, 0, 1, 1, 1, 2]
