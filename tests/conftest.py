@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import io
 import json
 import logging
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from starlette.types import ASGIApp
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from model import int8
 from service.edge.door import Door
@@ -50,12 +52,15 @@ hypothesis.register_profile("same", hypothesis(), deadline=None, derandomize=Tru
 hypothesis.register_profile("others", hypothesis(), deadline=None, max_examples=2000)
 hypothesis.load_profile("same")
 
+gc.disable()  # until the tests are collected: looking for garbage among them took half of the time
+
 PATIENCE_SECONDS = 30.0
 NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
 ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
 RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]
+RAY = "ray"  # those folders' tests, as one
 
 
 class Connected(httpx.AsyncClient):
@@ -112,16 +117,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class ByFile(LoadFileScheduling):
-    """A file's tests go to one process, and to the same one all files whose tests start Ray."""
+    """A file's tests go to one process; all that start Ray to one that ends, and it, after them."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
-        return "ray" if ROOT / file.parent in RAY_FOLDERS else str(file)
+        return RAY if ROOT / file.parent in RAY_FOLDERS else str(file)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if RAY not in self.assigned_work[node] or len(self.nodes) == 1:
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Spread tests over the processes that xdist was told to start."""
     return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, and never among what was collected, which stays."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
