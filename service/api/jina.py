@@ -10,6 +10,7 @@ from typing import Literal
 
 from service.api.dialect import Served
 from service.refusals import Refused
+from service.wording.words import quoted
 
 Kind = Literal["float", "base64", "binary", "ubinary"]
 PROMPTS = {  # the first that a checkpoint has, after the task's own
@@ -27,20 +28,41 @@ TOGETHER = (
 
 
 def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
-    """Return the adapter and the name of the prompt that a task chooses: one of them, or neither.
+    """Return the adapter and the name of the prompt that a task chooses; see `chosen`.
 
     Raises:
         Refused: the checkpoint has neither.
     """
-    model, *adapted = served.names
-    if task is None or f"{model}:{task}" in adapted:
+    if task is None:
+        return None, None
+    if found := chosen(task, served):
+        return found
+    has = sorted(served.prompts)
+    detail = NO_PROMPT
+    if names := _adapters(served):
+        detail = f"{NO_PROMPT}; this model has the adapters {quoted(names, 'and')}"
+    raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
+
+
+def chosen(task: str, served: Served) -> tuple[str | None, str | None] | None:
+    """Return the adapter and the name of the prompt for a task; None where it would be lost.
+
+    An adapter of its whole name brings its own instruction. One of the part before the dot, such as
+    "retrieval", needs a prompt that tells queries from passages.
+    """
+    names, adapters = (task, *PROMPTS.get(task, ())), _adapters(served)
+    if task in adapters:
         return task, None
-    names = (name for name in (task, *PROMPTS.get(task, ())) if name in served.prompts)
-    found = next(names, None)
-    if found is None:
-        has = sorted(served.prompts)
-        raise Refused.at("prompt_not_found", "task", detail=NO_PROMPT, prompts=has)
-    return None, found
+    prompt = next((name for name in names if name in served.prompts), None)
+    if prompt is None:
+        return None
+    kind = task.partition(".")[0]
+    return kind if kind in adapters else None, prompt
+
+
+def _adapters(served: Served) -> list[str]:
+    model, *adapted = served.names
+    return [name.removeprefix(f"{model}:") for name in adapted]
 
 
 def check_alone(late_chunking: bool | None) -> None:

@@ -148,7 +148,10 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
 def _check(request: EmbeddingsRequest) -> None:
     """Refuse two names of one field, and what does not go together."""
     jina.check_alone(request.late_chunking)
-    if len(KINDS & request.model_fields_set) > 1:
+    named = [
+        name for name in KINDS & request.model_fields_set if getattr(request, name) is not None
+    ]
+    if len(named) > 1:
         raise Refused.at("out_of_range", "embedding_type", detail=ONE_NAME)
     if request.normalized is False and request.precision in ("int8", "uint8"):
         raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)

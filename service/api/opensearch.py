@@ -22,6 +22,7 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
+from service.api import jina
 from service.api.dialect import JSONCall, Sent, Served
 from service.api.highlight import scored
 from service.encode import request as encode
@@ -30,6 +31,7 @@ from service.wire import Wire
 
 MISSING: LiteralString = 'expected "inputs", or "question" and "context"'
 TWICE: LiteralString = '"inputs" have questions and contexts of their own: no others'
+SIDES = "retrieval.query", "retrieval.passage"  # as Jina names the adapters and prompts of both
 SINGLE: encode.Names = (("question",), ("context",))
 BATCH: encode.Names = (("inputs", None, "question"), ("inputs", None, "context"))
 
@@ -101,10 +103,20 @@ def parse(body: bytes, sent: Sent, served: Served) -> Marking:
     contexts = [one.context for one in pairs]
     names = BATCH if asked.inputs else SINGLE
     how = encode.Highlight(top=1, control=False, method="alone", names=names)
-    base = encode.Request(inputs=(), usual="own", documents=encode.Documents())
+    (task, prompt), (other, others) = (_side(one, served) for one in SIDES)
+    base = encode.Request(
+        inputs=(), usual="own", documents=encode.Documents(), task=other, prompt_name=others
+    )
     queries = [encode.Input(one.question) for one in pairs]
-    request = scored(base, how, queries, contexts, served)
+    request = scored(base, how, queries, contexts, served, prompt, task)
     return Marking(request=request, contexts=contexts, single=not asked.inputs)
+
+
+def _side(task: str, served: Served) -> tuple[str | None, str | None]:
+    """Return the adapter and the prompt that a checkpoint has for one side, if any."""
+    if {"rerank", "multi_vector"} & set(served.tasks):  # which read each side in a way of their own
+        return None, None
+    return jina.chosen(task, served) or (None, None)
 
 
 def _units(text: str) -> int:

@@ -127,6 +127,19 @@ async def test_an_adapter_of_the_tasks_name_goes_before_every_prompt() -> None:
     assert jina.purpose("separation", served) == ("separation", None)
 
 
+async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> None:
+    """As jina-embeddings-v5 has them; without such a prompt the side would be lost."""
+    names = ["a-model", "a-model:retrieval"]
+    served = Served(names, ["encode"], 1, 1, 1, ["query", "document"])
+
+    assert jina.purpose("retrieval.query", served) == ("retrieval", "query")
+    assert jina.purpose("retrieval.passage", served) == ("retrieval", "document")
+    assert jina.purpose("retrieval", served) == ("retrieval", None)
+    with pytest.raises(Refused) as refused:
+        jina.purpose("retrieval.query", Served(names, ["encode"], 1, 1, 1, []))
+    assert 'adapters "retrieval"' in str(refused.value.faults)
+
+
 async def test_a_task_that_would_change_nothing_is_refused() -> None:
     """It says which prompts there are."""
     with pytest.raises(Refused) as refused:

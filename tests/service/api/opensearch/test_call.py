@@ -9,6 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from service.api import opensearch
+from service.api.dialect import Served
+from service.edge.asked import Asked
+from service.memory import Hold, Memory
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATH = "/predictions/semantic_highlighter"
@@ -111,3 +116,38 @@ async def test_a_refusal_names_the_place_in_the_request(client: httpx.AsyncClien
         ({"inputs": [asked, {**asked, "question": ""}]}, ["inputs", 1, "question"]),
     ):
         assert (await ask(client, body, 422))["errors"][0]["loc"] == loc
+
+
+@pytest.mark.parametrize(
+    ("names", "prompts", "question", "context"),
+    [
+        (["m"], ["query", "document"], (None, "query"), (None, "document")),
+        (
+            ["m", "m:retrieval"],
+            ["query", "document"],
+            ("retrieval", "query"),
+            ("retrieval", "document"),
+        ),
+        (
+            ["m", "m:retrieval.query", "m:retrieval.passage"],
+            [],
+            ("retrieval.query", None),
+            ("retrieval.passage", None),
+        ),
+        (["m", "m:mine"], [], (None, None), (None, None)),
+    ],
+    ids=["prompts", "both", "adapters", "neither"],
+)
+async def test_questions_and_contexts_are_read_as_the_checkpoint_has_them_for_retrieval(
+    names: list[str], prompts: list[str], question: tuple[Any, Any], context: tuple[Any, Any]
+) -> None:
+    """By the names of Jina's tasks, since OpenSearch names none."""
+    served = Served(names, ["encode"], 1, 1 << 20, 64, prompts)
+
+    asked = Asked("POST", "", "/", CURL[0], {}, Hold(Memory(), 1))
+
+    request = opensearch.parse(CURL[0], asked, served).request
+
+    assert request.first is not None
+    assert (request.first.task, request.first.prompt_name) == question
+    assert (request.task, request.prompt_name) == context
