@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, LiteralString
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from model.config import Side
@@ -13,7 +13,7 @@ from service.api.dialect import JSONCall, Sent, Served
 from service.api.inputs import SPARSE, only_sparse
 from service.api.native.call import Input, Item, as_input
 from service.api.native.heads import Gates
-from service.api.questions import SidePrompts
+from service.api.questions import BothOr, SidePrompts
 from service.api.rerank import Document, Documents
 from service.encode import request as encode
 from service.encode.answer import Each, Encoded
@@ -68,27 +68,11 @@ class HighlightRequest(Wire):
     control: bool = True
     """Whether each document is scored too without its highlights, and without as many random
     units, 8 times; with `top` units or fewer, nothing would be left, and it is not."""
-    prompt_name: (
-        Annotated[
-            Annotated[str, Tag("<both>")] | Annotated[SidePrompts, Tag("<each>")],
-            Discriminator(
-                lambda value: "<each>" if isinstance(value, dict | SidePrompts) else "<both>"
-            ),
-        ]
-        | None
-    ) = None
+    prompt_name: BothOr[SidePrompts] | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
     left out: the task's instruction or, without one, `default_prompt_name` of GET /info. A
     reranker takes none."""
-    task: (
-        Annotated[
-            Annotated[str, Tag("<both>")] | Annotated[ReadTasks, Tag("<each>")],
-            Discriminator(
-                lambda value: "<each>" if isinstance(value, dict | ReadTasks) else "<both>"
-            ),
-        ]
-        | None
-    ) = None
+    task: BothOr[ReadTasks] | None = None
     """The adapter that texts are read with, as in POST /v1/encode: one for both sides, or one for
     each, as "retrieval.query" and "retrieval.passage"; a reranker reads both with one."""
     truncate: Truncate | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, LiteralString
+from typing import Annotated, Any, Literal, LiteralString, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic.types import FailFast
@@ -52,6 +52,13 @@ Single = Annotated[Input, AfterValidator(_single)]
 Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
 
 
+Sides = TypeVar("Sides", bound=Wire)
+BothOr = Annotated[  # one name for both sides, or an object with a name for each
+    Annotated[str, Tag("<both>")] | Annotated[Sides, Tag("<each>")],
+    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
+]
+
+
 class SideTasks(Wire):
     """An adapter for each side."""
 
@@ -61,12 +68,6 @@ class SideTasks(Wire):
     """The adapter that each of `right` is read with; left out: the same."""
 
 
-TaskName = Annotated[
-    Annotated[str, Tag("<both>")] | Annotated[SideTasks, Tag("<each>")],
-    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
-]
-
-
 class PromptNames(Wire):
     """A prompt for each side."""
 
@@ -74,12 +75,6 @@ class PromptNames(Wire):
     """The prompt that goes before `left`; left out: `default_prompt_name` of GET /info."""
     right: str | None = None
     """The prompt that goes before each of `right`; left out: the same default."""
-
-
-PromptName = Annotated[
-    Annotated[str, Tag("<both>")] | Annotated[PromptNames, Tag("<each>")],
-    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
-]
 
 
 class ComparisonRequest(Wire):
@@ -101,11 +96,11 @@ class ComparisonRequest(Wire):
     specials: Literal["keep", "drop"] = "keep"
     """What happens to special tokens, which carry a share too: "drop" leaves out their rows and
     columns, and counts them in `rest`."""
-    prompt_name: PromptName | None = None
+    prompt_name: BothOr[PromptNames] | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each, as
     models for retrieval need it; left out: the task's instruction or, without one,
     `default_prompt_name` of GET /info."""
-    task: TaskName | None = None
+    task: BothOr[SideTasks] | None = None
     """The adapter that texts are read with, as in POST /v1/encode: one for both sides, or one for
     each, as "retrieval.query" and "retrieval.passage"."""
     truncate: Truncate | None = None
@@ -201,15 +196,7 @@ class MaxsimRequest(Wire):
     POST /v1/encode."""
     documents: Singles
     """What is scored: one or more of the same, with the query at most `max_sequences`."""
-    prompt_name: (
-        Annotated[
-            Annotated[str, Tag("<both>")] | Annotated[SidePrompts, Tag("<each>")],
-            Discriminator(
-                lambda value: "<each>" if isinstance(value, dict | SidePrompts) else "<both>"
-            ),
-        ]
-        | None
-    ) = None
+    prompt_name: BothOr[SidePrompts] | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
     left out: `default_prompt_name` of GET /info."""
     truncate: Truncate | None = None

@@ -262,24 +262,9 @@ async def evidence(
     """
     before = request.first.inputs if request.first else 0
     inputs, documents, method = request.inputs[before:], works[before:], method_of(asked, linear)
-    whole = method == "alone" and asked.unit == "sentence"
-
-    def divided() -> Steps[tuple[list[Passage], int, int, int]]:
-        """Divide documents, one a step, until they take too many sequences."""
-        passages, texts, tokens, characters = list[Passage](), 0, 0, 0
-        for one, work in zip(inputs, documents, strict=True):
-            text, query = (one.text, "") if before else (one.pair, one.text)
-            made = passage(text or "", work, asked.unit, most=most + 1, whole=whole)
-            more = _more(asked, made, work, method, len(query or ""))
-            passages.append(made)
-            texts, tokens, characters = texts + more[0], tokens + more[1], characters + more[2]
-            _check(len(works) + texts, most, "sequences")
-            yield None
-        _check(characters, MOST_CHARACTERS, "characters")
-        return passages, texts, tokens, characters
-
     size = sum(len(one.text or "") + len(one.pair or "") for one in inputs)
-    passages, texts, tokens, characters = await worker.run(divided(), deadline, size)
+    steps = _divided(asked, inputs, documents, method, len(works), most)
+    passages, texts, tokens, characters = await worker.run(steps, deadline, size)
     check_tokens(sum(map(len, works)) + tokens, TAKES)
     made = [(at, text) for at, one in enumerate(passages) for text in _texts(asked, one, method)]
     copies = list[Work]()
@@ -296,6 +281,37 @@ async def evidence(
     return Evidence(
         works, passages, every, held, asked, method, inputs, linear, read, worker, deadline
     )
+
+
+def _divided(
+    asked: Highlight,
+    inputs: Sequence[Input],
+    documents: Sequence[Work],
+    method: Method,
+    own: int,
+    most: int,
+) -> Steps[tuple[list[Passage], int, int, int]]:
+    """Divide documents, one a step, and count what `_more` counts of each.
+
+    Args:
+        own: sequences that the request has already; more than documents: queries apart.
+        most: sequences of a request.
+
+    Raises:
+        Refused: they take more.
+    """
+    passages, texts, tokens, characters = list[Passage](), 0, 0, 0
+    whole = method == "alone" and asked.unit == "sentence"
+    for one, work in zip(inputs, documents, strict=True):
+        text, query = (one.text, "") if own > len(documents) else (one.pair, one.text)
+        made = passage(text or "", work, asked.unit, most=most + 1, whole=whole)
+        more = _more(asked, made, work, method, len(query or ""))
+        passages.append(made)
+        texts, tokens, characters = texts + more[0], tokens + more[1], characters + more[2]
+        _check(own + texts, most, "sequences")
+        yield None
+    _check(characters, MOST_CHARACTERS, "characters")
+    return passages, texts, tokens, characters
 
 
 def _check(size: int, limit: int, what: str) -> None:

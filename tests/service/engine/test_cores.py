@@ -1,4 +1,4 @@
-"""Whatever a lane answers has the same bits on one core and on several: a lone request gets all.
+"""All that a lane answers has the same bits on one core and on several: a lone request gets all.
 
 MKL cuts a matrix of few rows in another way for each number of cores, strict or not: found on
 AMD's Zen 4, with 2 to 22 rows on 2 cores.
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model import kernels
-from model.config import EncoderConfig, Relative
+from model.config import Relative
 from model.kernels import PLAIN, Linear
 from model.loading import checkpoint
 from model.loading.assembly import build, expected
@@ -23,30 +23,18 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from model.pooling import Pooling
-from model.positions import Rope
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
+from tests.service.engine import test_gpu
 
 CPU = torch.device("cpu")
-LAYERS, HEADS, HEAD = 2, 3, 16
 LENGTHS = (5, 12, 20, 130)  # of the last one the second tile has two rows
-BERT = EncoderConfig(
-    family="bert",
-    vocabulary=97,
-    width=HEADS * HEAD,
-    layers=LAYERS,
-    heads=HEADS,
-    feed_forward=53,
-    max_tokens=max(LENGTHS),
-    norm_eps=1e-12,
-    embedding_width=HEADS * HEAD,
-    types=2,
-)
+BERT = replace(test_gpu.BERT, max_tokens=max(LENGTHS))
 FAMILIES = {
     "bert": BERT,
-    "rotary": replace(BERT, positions="rotary", ropes=(Rope(theta=1e4),) * LAYERS, key_heads=1),
+    "rotary": replace(BERT, **test_gpu.ROTARY, key_heads=1),
     "relative": replace(
         BERT,
         positions="relative",
