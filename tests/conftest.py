@@ -7,11 +7,13 @@ import io
 import json
 import logging
 import os
+import re
 import runpy
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -60,7 +62,7 @@ ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
 RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]
-RAY = "ray"  # those folders' tests, as one
+RAY = "ray"  # the tests that start it, as one
 
 
 class Connected(httpx.AsyncClient):
@@ -116,12 +118,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
 
 
+@cache
+def starts_ray(file: str) -> bool:
+    """Tell whether a file's tests start Ray: where they are spread, only its text has the mark."""
+    return (
+        re.search(r"(?m)^pytestmark = .*pytest\.mark\.ray", (ROOT / file).read_text()) is not None
+    )
+
+
 class ByFile(LoadFileScheduling):
     """A file's tests go to one process; all that start Ray to one that ends, and it, after them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = Path(super()._split_scope(nodeid))
-        return RAY if ROOT / file.parent in RAY_FOLDERS else str(file)
+        file = str(super()._split_scope(nodeid))
+        return RAY if starts_ray(file) else file
 
     def _reschedule(self, node: WorkerController) -> None:
         if RAY not in self.assigned_work[node] or len(self.nodes) == 1:
