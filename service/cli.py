@@ -169,8 +169,8 @@ def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: b
 def convert(model: str, out: Path) -> None:
     """Convert a model with pickled weights into OUT, a folder of safetensors.
 
-    Each pickle is read in a confined process of its own, and the result is compared with it bit
-    by bit. OUT must not exist, or must be empty.
+    Each pickle is read in a process of its own, and the result is compared with it bit by bit. OUT
+    must not exist, or must be empty. Convert what you do not trust in a container without network.
     """
     from service.commands import convert as conversion
 

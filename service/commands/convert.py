@@ -5,8 +5,8 @@ pytorch_model.bin, or its shards            model.safetensors, or as many shards
 colbert_linear.pt, sparse_linear.pt         safetensors of that name
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
-Each pickle is read in a process of its own (`pickles`), and a second process compares what was
-written with it, number by number. Everything is written next to OUT and renamed at the end.
+Each pickle is read in a process of its own (`pickles`), which compares what it wrote with it bit by
+bit. Everything is written next to OUT and renamed at the end.
 """
 
 import json
@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from service.commands import pickles
 from service.commands.terminal import Failed
@@ -31,7 +30,7 @@ WRITTEN, WRITTEN_INDEX = "model.safetensors", "model.safetensors.index.json"
 LINEARS = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
 COPIED = (".json", ".txt", ".model", ".safetensors", ".metadata")
 FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
-STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # for each of the two processes of a file
+STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000
 Say = Callable[[str], None]
 
 
@@ -131,44 +130,32 @@ def _renamed(shard: str) -> str:
 
 
 def _convert(source: Path, made: Path, job: Job, say: Say) -> dict[str, int]:
-    """Convert one pickle, and compare.
+    """Convert one pickle.
 
     Returns:
         The bytes of each tensor by its name.
     """
-    # a folder for each, so that a process that reads a pickle cannot put another file in OUT
     with tempfile.TemporaryDirectory(dir=made) as folder:
         file = Path(folder) / WRITTEN
-        first = _run("write", source, file, job)
-        second = _run("compare", source, file, job)
+        sizes = _run(source, file, job)
         file.chmod(0o644)
         (made / job.target).parent.mkdir(exist_ok=True)
         file.rename(made / job.target)
-    sizes: dict[str, int] = first["bytes"]
     say(f"{job.source}: {len(sizes)} tensors, {sum(sizes.values()):,} bytes -> {job.target}")
-    say(f"  compared with a second reading, bit by bit; {_held(first['held'], second['held'])}")
     return sizes
 
 
-def _held(*held: dict[str, str | None]) -> str:
-    """Say what confined the processes that read a pickle."""
-    network = {one["network"] for one in held}
-    files = {one["files"] for one in held}
-    said = "read without network" if None not in network else "NOT kept from the network"
-    said += f" ({', '.join(sorted(filter(None, network)))})" if None not in network else ""
-    writing = "no program started, nothing written elsewhere (Landlock)"
-    other = "NOT kept from starting programs and writing elsewhere: this kernel has no Landlock"
-    return f"{said}; {other if None in files else writing}; memory and time bounded"
+def _run(source: Path, target: Path, job: Job) -> dict[str, int]:
+    """Run the process that reads one pickle.
 
-
-def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
-    """Run one process over one pickle.
+    Returns:
+        The bytes of each tensor by its name.
 
     Raises:
         Failed: how it ended, in one line.
     """
     seconds = STEP_SECONDS + source.stat().st_size // BYTES_A_SECOND
-    command = [sys.executable, "-I", pickles.__file__, action]
+    command = [sys.executable, "-I", pickles.__file__]
     command += [str(source.resolve()), str(target), str(seconds)]
     environment = {"OMP_NUM_THREADS": "1", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
     try:

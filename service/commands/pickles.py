@@ -1,38 +1,26 @@
-"""One pickle -> one safetensors file, or the two compared, in a process that can do little else.
+"""One pickle -> one safetensors file, in a process of its own with limits on memory and time.
 
-    python -I pickles.py write|compare PICKLE SAFETENSORS SECONDS
+    python -I pickles.py PICKLE SAFETENSORS SECONDS
 
-torch.load(weights_only=True) builds tensors and plain containers, and runs no code of the file. In
-case it has a flaw, the process that calls it has no network, starts no program, writes into one
-folder only, and has limits on memory and time; it prints a JSON object that says, among other
-things, which of these the kernel grants. A refusal is one line on stderr, and status REFUSED. The
-file imports nothing of ours, so that it runs by its path.
+torch.load(weights_only=True) builds tensors and plain containers, and runs no code of the file
+unless it has a flaw: it had two (SECURITY.md). What was written is compared with what was read,
+bit by bit. The process prints a JSON object; a refusal is one line on stderr, and status REFUSED.
+The file imports nothing of ours, so that it runs by its path.
 """
 
-import ctypes
 import json
-import os
 import pickle
 import re
 import resource
-import struct
 import sys
 from pathlib import Path
 from typing import Any
 
 REFUSED = 3
 MIB = 2**20
-# over what Python and torch have mapped: the file itself, its tensors as bytes, and one more
-FILES_IN_MEMORY, SPARE_MEMORY = 3, 512 * MIB
+# over what Python and torch have mapped: the file, its tensors as bytes, what was written, one more
+FILES_IN_MEMORY, SPARE_MEMORY = 4, 512 * MIB
 OPEN_FILES = 64
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SIGKILL = 1, 38, 9
-# Landlock: system calls, and rights by the version of its interface that has them
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-EXECUTE, WRITE_FILE, REMOVE_FILE, MAKE_REGULAR = 1, 1 << 1, 1 << 5, 1 << 8
-REFER, TRUNCATE = 1 << 13, 1 << 14
-CHANGES = sum(1 << bit for bit in range(4, 13))  # make or remove anything
-TCP = 3
 GLOBAL = re.compile(r"GLOBAL (\S+)")
 
 
@@ -40,8 +28,8 @@ class Refused(Exception):
     """The file is not what it should be; the message is one line."""
 
 
-def main(action: str, source: Path, target: Path, seconds: int) -> None:
-    """Write the safetensors of a pickle, or compare the two.
+def main(source: Path, target: Path, seconds: int) -> None:
+    """Write the safetensors of a pickle, and compare the two.
 
     Args:
         seconds: of processor time.
@@ -49,65 +37,18 @@ def main(action: str, source: Path, target: Path, seconds: int) -> None:
     Raises:
         Refused: the file is not what it should be, or asks for too much.
     """
-    held = confine(target.parent)
-    import torch  # the namespaces above want a process of one thread
+    import torch  # slow, and the bound on memory counts from here
 
     bound(source.stat().st_size, seconds)
     try:
         tensors = load(torch, source)
-        report = {"write": write, "compare": compare}[action](torch, tensors, target)
+        sizes = write(torch, tensors, target)
+        compare(torch, tensors, target)
     except (MemoryError, RuntimeError) as error:  # the second is torch's allocator
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
         raise Refused("it asks for more memory than its size explains") from None
-    print(json.dumps({"held": held, **report}))
-
-
-def confine(folder: Path) -> dict[str, str | None]:
-    """Drop every right that reading a pickle does not need.
-
-    Args:
-        folder: that may be written to.
-
-    Returns:
-        The confinement of the network and of files; None for what the kernel does not grant.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    network = None
-    if any(libc.unshare(flags) == 0 for flags in (CLONE_NEWUSER | CLONE_NEWNET, CLONE_NEWNET)):
-        network = "a network namespace of its own"
-    files, tcp = landlock(libc, folder)
-    return {"network": network or tcp, "files": files}
-
-
-def landlock(libc: ctypes.CDLL, folder: Path) -> tuple[str | None, str | None]:
-    """Keep files from being written and programs from being started, but for files of a folder."""
-
-    def call(number: int, *arguments: Any) -> int:
-        return int(libc.syscall(ctypes.c_long(number), *arguments))
-
-    version = call(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    if version < 1:
-        return None, None
-    writing = (
-        WRITE_FILE | CHANGES | (REFER if version > 1 else 0) | (TRUNCATE if version > 2 else 0)
-    )
-    rules = struct.pack("<QQ", EXECUTE | writing, TCP)[: 16 if version > 3 else 8]
-    ruleset = call(CREATE_RULESET, rules, ctypes.c_size_t(len(rules)), ctypes.c_uint32(0))
-    inside = os.open(folder, os.O_PATH)
-    allowed = WRITE_FILE | MAKE_REGULAR | REMOVE_FILE | (writing & TRUNCATE)
-    rule = struct.pack("<Qi", allowed, inside)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    done = (
-        ruleset >= 0
-        and call(ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0)) == 0
-        and call(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)) == 0
-    )
-    if not done:
-        return None, None
-    return "Landlock", "Landlock, TCP alone" if version > 3 else None
+    print(json.dumps(sizes))
 
 
 def bound(size: int, seconds: int) -> None:
@@ -118,6 +59,7 @@ def bound(size: int, seconds: int) -> None:
     limit(resource.RLIMIT_FSIZE, 2 * size + SPARE_MEMORY)
     limit(resource.RLIMIT_CPU, seconds)
     limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    limit(resource.RLIMIT_CORE, 0)
 
 
 def limit(kind: int, most: int) -> None:
@@ -160,8 +102,12 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
     return tensors
 
 
-def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
-    """Write the tensors; those that share memory are written once for each name."""
+def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, int]:
+    """Write the tensors; those that share memory are written once for each name.
+
+    Returns:
+        The bytes of each by its name.
+    """
     from safetensors.torch import save_file
 
     seen: set[int] = set()
@@ -177,10 +123,10 @@ def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
             else tensor.detach().clone(memory_format=torch.contiguous_format)
         )
     save_file(plain, target, metadata={"format": "pt"})
-    return {"bytes": {name: tensor.nbytes for name, tensor in plain.items()}}
+    return {name: tensor.nbytes for name, tensor in plain.items()}
 
 
-def compare(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
+def compare(torch: Any, tensors: dict[str, Any], target: Path) -> None:
     """Compare what was written with the pickle: names, dtypes, shapes, bits.
 
     Raises:
@@ -196,7 +142,6 @@ def compare(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]
             same = written.dtype == tensor.dtype and written.shape == tensor.shape
             if not same or not torch.equal(bits(torch, written), bits(torch, tensor)):
                 raise Refused(f"what was written of {name[:80]!r} differs")
-    return {"bytes": {}}
 
 
 def bits(torch: Any, tensor: Any) -> Any:
@@ -211,7 +156,7 @@ def line(error: Exception) -> str:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+        main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     except Refused as refusal:
         sys.stderr.write(f"{refusal}\n")
         raise SystemExit(REFUSED) from None
