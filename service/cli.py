@@ -304,7 +304,7 @@ def load(flags: dict[str, Any], config: Path | None) -> Settings:
     try:
         flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)
-        keys.check(settings.api_keys, settings.api_keys_file, settings.shadow_key_file)
+        keys.check(settings.api_keys, settings.api_keys_file)
         return settings
     except ValidationError as error:
         refuse("; ".join(map(fault, error.errors())), USAGE)

@@ -11,8 +11,6 @@ A file of keys is followed:
                     all of it, when it has held it for SETTLED_SECONDS
     once wrong      the last good keys let in, a line of the log says why, and `stale` is true
 
-The key that we send to another service is in a file too, and is read again while it is in use.
-
 The file's bytes say whether it has changed: a Secret of Kubernetes changes by a symbolic link, and
 no time of a file is to be relied on.
 
@@ -257,43 +255,13 @@ class Ring:
         raise Unusable(f"api_keys_file {self._file}: {fault}")
 
 
-class Sent:
-    """The key that the shadow is sent: the first one of its file.
+def check(held: tuple[Key, ...], file: Path | None) -> None:
+    """Ensure that the keys can be used.
 
     Raises:
-        Unusable: the file cannot be used.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.key, self._fault = self._read(), ""
-
-    def look(self) -> None:
-        """Take up the key that the file holds now; while it cannot be used, the last one stays."""
-        try:
-            self.key, self._fault = self._read(), ""
-        except Unusable as error:
-            if self._fault != str(error):
-                self._fault = str(error)
-                logger.error("shadow key stays as it is", extra={"reason": self._fault})
-
-    def _read(self) -> str:
-        try:
-            return first(_text(_look(self._file)))
-        except ValueError as error:
-            fault = str(error).removeprefix("api_keys: ")
-        raise Unusable(f"shadow_key_file {self._file}: {fault}")
-
-
-def check(held: tuple[Key, ...], file: Path | None, sent: Path | None) -> None:
-    """Ensure that the files of keys can be used: of those that let in, and of the shadow's.
-
-    Raises:
-        Unusable: one cannot.
+        Unusable: those of the file cannot.
     """
     Ring(held, file)
-    if sent:
-        Sent(sent)
 
 
 @cache

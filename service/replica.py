@@ -52,8 +52,7 @@ from service.observe.observer import Observer, loop_clock, watch_lag
 from service.refusals import Refused
 from service.settings import Settings
 
-if TYPE_CHECKING:  # tracing and a shadow that are off import nothing
-    from service.encode.shadow import Shadow
+if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -182,14 +181,6 @@ class Replica:
         self.lagging = asyncio.create_task(watch_lag(metrics.lagged))
         self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
         self.writing = Lock()  # of the one large answer that is being written
-        self.shadow = self._shadow() if settings.shadow else None
-
-    def _shadow(self) -> "Shadow":
-        """Open the way to another service that is sent a share of the texts."""
-        from service.encode.shadow import Shadow
-
-        batcher = self.batcher
-        return Shadow(self.settings, self.name, lambda: batcher.waiting_requests > 0, self.metrics)
 
     def _gateway(self) -> Gateway:
         settings, model = self.settings, self.lanes.model
@@ -222,8 +213,6 @@ class Replica:
         self.health.close()
         self.lagging.cancel()
         self.heads.close()
-        if self.shadow:
-            await self.shadow.close()
         await self.batcher.drain()
         self.lanes.close()
         self.observer.tell()

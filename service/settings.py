@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,7 +32,6 @@ SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
-URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._~/-]*)?")  # no user, query, fragment
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
 
@@ -83,18 +81,6 @@ def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     if len(named) > MOST_ADAPTERS:
         raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
     return named
-
-
-def _service(url: str) -> str:
-    """Refuse what is not the address of a service."""
-    parts = urlsplit(url)  # raises ValueError too
-    plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    if not plain or not URL.fullmatch(url):
-        raise ValueError(
-            "the URL of a Headlight begins with https:// or http://, and has a host, and perhaps a "
-            "port and a path, but no user, query or fragment"
-        )
-    return url
 
 
 class Settings(BaseModel):
@@ -298,20 +284,6 @@ class Settings(BaseModel):
         "queues hold",
     )
 
-    shadow: Annotated[str, AfterValidator(_service)] | None = Field(
-        None,
-        description="URL of another Headlight that is sent a share of the texts after they are "
-        "answered, to compare its vectors; default: none",
-    )
-    shadow_share: float = Field(
-        0.01, gt=0, le=1, description="fraction of texts to send to the shadow, never more"
-    )
-    shadow_key_file: Path | None = Field(
-        None,
-        description="file with the shadow's API key, as `key` or `name:key`; read again while it "
-        "is used; default: no key is sent",
-    )
-
     @property
     def keyed(self) -> bool:
         """Tell whether a request needs a key."""
@@ -353,7 +325,7 @@ def load(
     values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
     settings = Settings.model_validate(values)
     # replicas have other working directories
-    names = "api_keys_file", "tls_cert", "tls_key", "shadow_key_file"
+    names = "api_keys_file", "tls_cert", "tls_key"
     files = {name: getattr(settings, name) for name in names}
     found: dict[str, Any] = {n: file.absolute() for n, file in files.items() if file}
     adapters = (one.partition("=") for one in settings.adapter)
@@ -374,9 +346,6 @@ def _within(settings: Settings) -> Settings:
         raise ValueError("adapter: not served with dtype int8")
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
-    for name in ("shadow_share", "shadow_key_file"):
-        if name in settings.model_fields_set and settings.shadow is None:
-            raise ValueError(f"{name}: it needs shadow")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
         raise ValueError(f"{missing}: tls_cert and tls_key go together")
@@ -390,8 +359,6 @@ def fault(error: ErrorDetails) -> str:
         return f"{name}: no such setting"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    if error["loc"][:1] == ("shadow",):  # a URL may hold a password
-        return f"{name}: {error['msg']}"
     return f"{name}: {error['msg']}, not {error['input']!r}"
 
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.cluster import haproxy, ingress
-from service.observe.families import LATE, OVERLOADED, SHADOW_DROPPED, SHADOW_FAILED, SHED
+from service.observe.families import LATE, OVERLOADED, SHED
 from service.refusals import CALLERS, REFUSALS
 from service.settings import KIB, MIB, Settings
 from tests.limits import NO_LIMITS, ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "limits.md"
-REASONS = (*SHED, *SHADOW_DROPPED, *SHADOW_FAILED)  # labels of what shows a limit
+REASONS = SHED  # labels of what shows a limit
 FILES = [  # not of the commands: those bound nothing that the service does
     path
     for path in sorted((ROOT / "service").rglob("*.py"))

@@ -37,7 +37,7 @@ DRAIN_SECONDS = 25  # while a stopping replica stays reachable
 ELSEWHERE = {
     *("model", "device", "threads", "replicas", "min_replicas", "max_replicas"),
     *("host", "port", "ingress", "address", "insecure_cluster", "log_to_stderr"),
-    *("api_keys", "api_keys_file", "shadow_key_file", "tls_cert", "tls_key"),
+    *("api_keys", "api_keys_file", "tls_cert", "tls_key"),
 }
 # What one HAProxy does alike for all models that it carries
 SHARED = {"deadline_seconds", "drain_seconds", "max_source_connections"}

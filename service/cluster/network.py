@@ -166,7 +166,7 @@ def exposed(settings: Settings) -> Iterator[str]:
             f"API keys come to {host} in clear text, and can be read on the way: set tls_cert and "
             "tls_key, or see docs/tls.md"
         )
-    for file in (settings.api_keys_file, settings.shadow_key_file):
-        with suppress(OSError):  # the start says what is wrong with it
-            if file and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                yield f"other users of this machine can read {file}: chmod 600 {file}"
+    file = settings.api_keys_file
+    with suppress(OSError):  # the start says what is wrong with it
+        if file and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            yield f"other users of this machine can read {file}: chmod 600 {file}"

@@ -79,7 +79,6 @@ SECTIONS = {
     "max_body_bytes": "Limits of a request",
     "log_format": "Logs and traces",
     "batch_tokens": "Queues and connections",
-    "shadow": "Another model",
 }
 WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
 WHOLE = 200  # letters of a sentence that --help wraps, and does not cut

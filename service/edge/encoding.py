@@ -82,8 +82,6 @@ class Encoding:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
-            if replica.shadow is not None:
-                replica.shadow.offer(call.request, encoded.results, asked.headers)
             return reply
 
         return encode

@@ -19,7 +19,6 @@ those before it:
     encoding  likeness           how requests end
     maxsim  hybrid  zero_shot  highlight
     space                        which vectors may stand in one index
-    likened  shadow              another service that is sent a share of the texts
     gateway
 """
 

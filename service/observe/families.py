@@ -45,17 +45,6 @@ SENTENCES = {
     "accelerator_errors": "Batches lost to a device error.",
     "attention_maps": "Attention heads returned, counted for each sequence.",
     "attention_bytes": "Bytes of attention returned.",
-    "shadow_sent": "Texts sent to the shadow, answered or not.",
-    "shadow_dropped": "Texts of the shadow's share that were not sent.",
-    "shadow_failed": "Texts sent to the shadow for which no vector came back.",
-    "shadow_duration_seconds": "Seconds of a request to the shadow, however it ended.",
-    "shadow_likeness_correlation": (
-        "Correlation of how alike pairs of the last texts are to the model and to the shadow."
-    ),
-    "shadow_neighbour_overlap": (
-        "Share of the ten texts most like each of the last ones that model and shadow agree on."
-    ),
-    "shadow_window_texts": "Last texts by which the model and the shadow are compared.",
     "log_lines_lost": "Log lines that could not be written, for example because the disk is full.",
     "last_success_timestamp_seconds": (
         "Unix time of the model's last answer, in seconds; 0 before the first."
@@ -74,8 +63,6 @@ OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
 BY_KEY = ("tokens", "compute_seconds")  # usage, counted by key where keys are set
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
-SHADOW_DROPPED = ("busy", "full", "too_long", "unlike")
-SHADOW_FAILED = ("unreachable", "untrusted", "timeout", "refused", "unusable")
 SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
 UNDER_WAY, SHARE = "key_under_way", "share"
 SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, SHARE)  # where keys are set

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
@@ -131,15 +131,6 @@ class Families(Collector):
         """Yield what a scrape is told."""
         for made in self._made:
             yield made.family(self._replica)
-
-
-class Shadowing(NamedTuple):
-    """What is counted of a shadow, in texts, and the seconds of its requests."""
-
-    sent: Counts
-    dropped: Counts
-    failed: Counts
-    seconds: Spread
 
 
 class Metrics:
@@ -283,16 +274,6 @@ class Metrics:
         self._lane_seconds[()] += lane_seconds
         self._batch_sequences.observe(sequences)
         self._batch_tokens.observe(tokens)
-
-    def shadow(self) -> Shadowing:
-        """Publish what is counted of a shadow; where there is none, nothing is."""
-        own = self._of_replica
-        return Shadowing(
-            own.counts("shadow_sent"),
-            own.counts("shadow_dropped", "reason", values=families.SHADOW_DROPPED),
-            own.counts("shadow_failed", "reason", values=families.SHADOW_FAILED),
-            own.spreads("shadow_duration_seconds", families.BUCKETS)[()],
-        )
 
     def cancelled(self, stage: Literal["queue", "forward"]) -> None:
         """Count a client that left, by where its request was."""

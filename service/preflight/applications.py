@@ -110,10 +110,9 @@ def _settled(
     wrong = [Finding((*loc, name), f"not here but in {ELSEWHERE[name]}") for name in misplaced]
     try:
         given = Settings.model_validate(args)
-        for name in ("api_keys_file", "shadow_key_file"):
-            if (file := getattr(given, name)) and not file.is_absolute():
-                text = "each replica's node has its own"
-                wrong.append(Finding((*loc, name), text, "write an absolute path"))
+        if (file := given.api_keys_file) and not file.is_absolute():
+            text = "each replica's node has its own"
+            wrong.append(Finding((*loc, "api_keys_file"), text, "write an absolute path"))
         named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
         loaded = settings.load(args, named)
     except ValidationError as error:

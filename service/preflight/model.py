@@ -97,7 +97,7 @@ def examine(settings: Settings) -> Node:
     """
     try:
         variables.hold(settings, os.environ)
-        keys.check(settings.api_keys, settings.api_keys_file, settings.shadow_key_file)
+        keys.check(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):
             return Node()

@@ -279,26 +279,6 @@ def test_keys_are_a_file(service: dict[str, Any]) -> None:
         assert mount in pod["containers"][0]["volumeMounts"]
 
 
-@pytest.mark.parametrize("case", ["shadow"])
-def test_a_shadow_is_its_models_alone_and_its_key_is_a_file(service: dict[str, Any]) -> None:
-    """Of a Secret; one model's texts and key go to no other model's shadow."""
-    told = [settings(service, index) for index in range(3)]
-
-    folder = Path("/etc/headlight-shadow")
-    assert [(str(each.shadow), each.shadow_key_file) for each in told] == [
-        ("https://other.example", folder / "key"),
-        ("None", None),
-        ("http://third:8000", folder / "third"),
-    ]
-    assert [each.shadow_share for each in told] == [0.1, 0.01, 0.01]
-    for pod in pods(service):
-        assert not [name for name in environment(pod) if "SHADOW" in name]
-        (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == "shadow")
-        assert volume == {"secretName": "others", "defaultMode": 0o440}
-        mount = {"name": "shadow", "mountPath": str(folder), "readOnly": True}
-        assert mount in pod["containers"][0]["volumeMounts"]
-
-
 @pytest.mark.parametrize("case", ["pods"])
 def test_every_pod_has_what_the_values_add(service: dict[str, Any]) -> None:
     """Head and workers; Ray's container stays the first one."""

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from service.observe import families, scrape
+from service.observe import scrape
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA, PROMETHEUS = ROOT / "deploy" / "grafana", ROOT / "deploy" / "prometheus"
@@ -35,12 +35,6 @@ every_dashboard = pytest.mark.parametrize("written", DASHBOARDS, ids=NAMES)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UNITS = {value for value in vars(units).values() if isinstance(value, str)}
 WITH_CUDA, WITH_KEYS = {"headlight_gpu_memory_bytes"}, {"headlight_keys_stale"}
-COUNTED = ("shadow_sent", "shadow_dropped", "shadow_failed")  # the other families are no counters
-WITH_A_SHADOW = {
-    f"headlight_{name}{'_total' * (name in COUNTED)}"
-    for name in families.SENTENCES
-    if name.startswith("shadow_")
-}
 
 
 def asked(expression: str) -> str:
@@ -127,7 +121,6 @@ def test_the_rows_are_the_promised_ones() -> None:
         "Attention",
         "Resources",
         "Security",
-        "Shadow",
     ]
 
 
@@ -254,7 +247,7 @@ def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_every_metric_that_is_asked_for_is_published(client: httpx.AsyncClient) -> None:
-    """By a real replica, but for what one with a GPU, with keys or with a shadow has."""
+    """By a real replica, but for what one with a GPU or with keys has."""
     files = [*(PROMETHEUS / "rules").glob("*.yml"), *(ROOT / "docs" / "runbooks").glob("*.md")]
     texts = [path.read_text() for path in files] + [target["expr"] for target in TARGETS]
     replica = await client.get("/metrics")
@@ -264,7 +257,7 @@ async def test_every_metric_that_is_asked_for_is_published(client: httpx.AsyncCl
     used = set().union(*map(named, texts))
 
     assert len(used) > 30
-    assert used - published == WITH_CUDA | WITH_KEYS | WITH_A_SHADOW
+    assert used - published == WITH_CUDA | WITH_KEYS
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:

@@ -29,20 +29,6 @@ CASES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"dnsNamespace": "openshift-dns"},
     },
     "keys": {"apiKeys": {"secretName": "keys"}, "monitoring": {"secretName": "prometheus-key"}},
-    "shadow": {
-        "settings": {"shadow": "https://other.example", "shadow_share": 0.1},
-        "shadow": {"secretName": "others"},
-        "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 443}]}]},
-        "models": [
-            {"path": "base", "name": "preset:transformer-base"},
-            {
-                "path": "again",
-                "name": "all-MiniLM-L6-v2",
-                "settings": {"shadow": "http://third:8000"},
-                "shadowSecretKey": "third",
-            },
-        ],
-    },
     "public metrics": {"apiKeys": {"secretName": "keys"}, "settings": {"public_metrics": True}},
     "redis": {
         "replicas": 3,
@@ -161,10 +147,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
             "max_body_bytes": 4194304,
             "public_docs": True,
             "deadline_seconds": 12.5,
-            "shadow": "https://other.example",
         },
-        "shadow": {"secretName": "others", "secretKey": "token"},
-        "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 443}]}]},
         "model": {"source": "hub", "name": "org/model@v1", "hub": {"secretName": "hub-token"}},
         "ingress": {"enabled": True},
         "pods": CASES["pods"]["pods"],
@@ -235,25 +218,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "networkPolicy.extraEgress: allow the way to settings.tracing": {
         "settings": {"tracing": "http://collector:4318/v1/traces"}
-    },
-    "networkPolicy.extraEgress: allow the way to settings.shadow": {
-        "settings": {"shadow": "http://other:8000"}
-    },
-    "shadow.secretName others: set settings.shadow": {"shadow": {"secretName": "others"}},
-    "models base: shadowSecretKey needs settings.shadow of its own": {
-        "settings": {"shadow": "http://other:8000"},
-        "shadow": {"secretName": "others"},
-        "models": [{"path": "base", "name": "a", "shadowSecretKey": "key"}],
-    },
-    "models base: shadowSecretKey needs shadow.secretName": {
-        "models": [
-            {
-                "path": "base",
-                "name": "a",
-                "settings": {"shadow": "http://other:8000"},
-                "shadowSecretKey": "key",
-            }
-        ]
     },
     "at '/monitoring/runbooks': 'docs/runbooks' does not match pattern": {
         "monitoring": {"runbooks": "docs/runbooks"}

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.ray
 
 RUNBOOKS = Path(__file__).parent.parent.parent / "docs" / "runbooks"
 COMMAND = re.compile(r"^    ([a-z].*)$", re.MULTILINE)
-# What they need that is not here: a GPU, such a line of the kernel's log, a cluster, keys, a shadow
+# What they need that is not here: a GPU, such a line of the kernel's log, a cluster, keys
 ELSEWHERE = re.compile(
-    "nvidia-smi|dmesg |kubectl |serve status|.*(keys_stale|shadow_failed)|grep -h '[^']+' /tmp/ray/"
+    "nvidia-smi|dmesg |kubectl |serve status|.*keys_stale|grep -h '[^']+' /tmp/ray/"
 )
 
 

@@ -33,19 +33,16 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:
     assert held == [("key-1", DIGEST), ("key-2", other), ("team-c", "0" * 64)]
 
 
-def test_what_travels_is_where_the_files_are_whatever_a_replicas_directory(
+def test_what_travels_is_where_the_file_is_whatever_a_replicas_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing that is in them."""
+    """And nothing that is in it."""
     monkeypatch.chdir(tmp_path)
-    for name in ("ours", "shadows"):
-        (tmp_path / name).write_text(KEY)
-    files = {"api_keys_file": "ours", "shadow_key_file": "shadows", "shadow": "http://other"}
+    (tmp_path / "ours").write_text(KEY)
 
-    settled = load(files, {})
+    settled = load({"api_keys_file": "ours"}, {})
 
     assert settled.api_keys_file == tmp_path / "ours"
-    assert settled.shadow_key_file == tmp_path / "shadows"
     assert KEY.encode() not in pickle.dumps(settled)
 
 
@@ -242,41 +239,6 @@ def test_a_file_that_is_missing_or_none_is_a_wrong_one(
     ):
         with pytest.raises(Unusable, match=f"{wrong}: {fault}$"):
             Ring((), wrong)
-
-
-def test_the_key_that_is_sent_follows_its_file(
-    file: Path, told: Callable[[], list[dict[str, str]]]
-) -> None:
-    """The first that can be sent; once wrong, the last good one stays, and a line says why."""
-    sent, seen = keys.Sent(file), list[str]()
-    for text in (f"ours:{B}", "", "", f"a:sha256:{'0' * 64}\nword!", "two words", "ключ"):
-        file.write_text(text)
-        sent.look()
-        seen.append(sent.key)
-
-    assert seen == [B, B, B, "word!", "word!", "word!"]
-    assert [line["reason"].removeprefix(f"shadow_key_file {file}: ") for line in told()] == [
-        "there is no key",
-        "line 1 holds more than `key` or `name:key`",
-        "line 1 has no key of letters, digits and signs of ASCII",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [("", "there is no key"), ("a b", "line 1 holds more"), (b"\xff", "it is no text in UTF-8")],
-)
-def test_a_wrong_file_of_the_key_that_is_sent_is_refused_at_the_start(
-    file: Path, content: str | bytes, fault: str
-) -> None:
-    """In one line, without a key."""
-    write(file, content)
-
-    with pytest.raises(Unusable, match=rf"^shadow_key_file {file}: {fault}[^\n]*$"):
-        keys.check((), None, file)
-    file.unlink()
-    with pytest.raises(Unusable, match=rf"^shadow_key_file {file}: No such file or directory$"):
-        keys.check((), None, file)
 
 
 def test_a_change_is_seen_whatever_its_time_and_size_say(file: Path) -> None:

@@ -304,17 +304,14 @@ async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_about_them_names_every_family(client: httpx.AsyncClient) -> None:
-    """docs/observability.md has what a scrape has; more on CUDA, with keys and a shadow."""
+    """docs/observability.md has what a scrape has; more on CUDA and with keys."""
     docs = Path(__file__).parents[3] / "docs" / "observability.md"
     text = (await client.get("/metrics")).text
 
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     named = re.findall(r"`(headlight_\w+)`", docs.read_text("utf-8"))
     keyed = ["headlight_compute_seconds_total", "headlight_keys_stale"]
-    counted = [f"headlight_shadow_{name}_total" for name in ("sent", "dropped", "failed")]
-    told = ("duration_seconds", "likeness_correlation", "neighbour_overlap", "window_texts")
-    shadow = [*counted, *[f"headlight_shadow_{name}" for name in told]]
-    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes", *keyed, *shadow])
+    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes", *keyed])
 
 
 @pytest.mark.asyncio(loop_scope="session")

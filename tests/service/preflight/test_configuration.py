@@ -518,12 +518,11 @@ def test_a_key_among_limits_is_refused_and_not_shown(tmp_path: Path) -> None:
     assert "user_config: leave it out" in result.stdout
 
 
-@pytest.mark.parametrize("setting", ["api_keys_file", "shadow_key_file"])
-def test_a_file_of_keys_is_each_nodes_own(setting: str, tmp_path: Path) -> None:
+def test_a_file_of_keys_is_each_nodes_own(tmp_path: Path) -> None:
     """It need not be here; where it is there must be said for every working directory."""
     for path, status in (("/etc/headlight/keys", 0), ("etc/keys", 2)):
         file, text = tmp_path / "laptop.yaml", (ROOT / "deploy" / LAPTOP).read_text()
-        args = f"    args:\n      shadow: http://other\n      {setting}: {path}\n"
+        args = f"    args:\n      api_keys_file: {path}\n"
         file.write_text(text.replace("    args:\n", args))
         result = run(str(file))
         assert result.exit_code == status, result.output

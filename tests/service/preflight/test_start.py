@@ -165,11 +165,6 @@ ROWS = {
         {},
         "api_keys_file {folder}/keys: No such file or directory",
     ),
-    "no file with the shadow's key": (
-        "--shadow http://other --shadow-key-file {folder}/key",
-        {},
-        "shadow_key_file {folder}/key: No such file or directory",
-    ),
 }
 
 
@@ -200,12 +195,10 @@ def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path:
     file = tmp_path / "keys"
     file.write_text("a:the-key-of-a-12345678\nb:short\n")
     settings = Settings(api_keys_file=file)
-    sending = Settings(shadow="http://other", shadow_key_file=tmp_path / "key")
     os.environ.update(ingress.clustered(settings))
-    told, sent = model.examine(settings).fault, model.examine(sending).fault
+    told = model.examine(settings).fault
     result = CliRunner().invoke(main, ["serve", "--api-keys-file", str(file)])
 
     line = f"api_keys_file {file}: line 2 has no key of 16 to 256 letters, digits and ._~+/-"
     assert (result.exit_code, result.output) == (2, f"headlight: {line}\n")
     assert told == line
-    assert sent == f"shadow_key_file {tmp_path}/key: No such file or directory"

@@ -132,23 +132,6 @@
 {{- if and (hasPrefix "http" (.Values.settings.tracing | default "")) .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
 {{- fail (printf "networkPolicy.extraEgress: allow the way to settings.tracing, which is %s" .Values.settings.tracing) }}
 {{- end }}
-{{- $shadows := 0 -}}
-{{- range (include "headlight.models" . | fromJson).of }}
-{{- if .settings.shadow }}
-{{- $shadows = add $shadows 1 }}
-{{- else if and .path .shadowKey }}
-{{- fail (printf "models %s: shadowSecretKey needs settings.shadow of its own" .app) }}
-{{- end }}
-{{- if and .path .shadowKey (not $.Values.shadow.secretName) }}
-{{- fail (printf "models %s: shadowSecretKey needs shadow.secretName" .app) }}
-{{- end }}
-{{- end }}
-{{- if and $shadows .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
-{{- fail "networkPolicy.extraEgress: allow the way to settings.shadow" }}
-{{- end }}
-{{- if and .Values.shadow.secretName (not $shadows) }}
-{{- fail (printf "shadow.secretName %s: set settings.shadow" .Values.shadow.secretName) }}
-{{- end }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
 {{- fail "httpRoute.parentRefs: name the gateway it belongs to" }}
 {{- end }}

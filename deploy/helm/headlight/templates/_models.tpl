@@ -2,19 +2,19 @@
 
 {{/*
 The models as JSON, `of` a list: for each the name and path of its application in Serve, its
-settings, the key of its shadow, how many replicas there always are (`fewest`) and may be (`most`).
-The first is `model`; its shadow is no other's.
+settings, how many replicas there always are (`fewest`) and may be (`most`).
+The first is `model`.
 */}}
 {{- define "headlight.models" -}}
 {{- $root := . -}}
 {{- $scaled := .Values.autoscaling.enabled -}}
 {{- $fewest := $scaled | ternary .Values.autoscaling.minReplicas .Values.replicas -}}
-{{- $all := list (dict "app" "headlight" "path" "" "name" .Values.model.name "settings" .Values.settings "shadowKey" .Values.shadow.secretKey "fewest" $fewest "most" .Values.maxReplicas) -}}
+{{- $all := list (dict "app" "headlight" "path" "" "name" .Values.model.name "settings" .Values.settings "fewest" $fewest "most" .Values.maxReplicas) -}}
 {{- range .Values.models }}
 {{- $own := $scaled | ternary .minReplicas .replicas | default $fewest -}}
-{{- $settings := omit $root.Values.settings "served_model_name" "shadow" "shadow_share" -}}
+{{- $settings := omit $root.Values.settings "served_model_name" -}}
 {{- range $setting, $value := .settings }}{{ $_ := set $settings $setting $value }}{{ end -}}
-{{- $all = append $all (dict "app" .path "path" (printf "/%s" .path) "name" .name "settings" $settings "shadowKey" .shadowSecretKey "fewest" $own "most" (.maxReplicas | default $root.Values.maxReplicas)) }}
+{{- $all = append $all (dict "app" .path "path" (printf "/%s" .path) "name" .name "settings" $settings "fewest" $own "most" (.maxReplicas | default $root.Values.maxReplicas)) }}
 {{- end }}
 {{- dict "of" $all | toJson }}
 {{- end }}
@@ -65,9 +65,6 @@ takes 0 and false for nothing.
 {{- if $root.Values.autoscaling.enabled }}
 {{- $_ := set $own "min_replicas" $model.fewest }}
 {{- $_ := set $own "max_replicas" $model.most }}
-{{- end }}
-{{- if and $root.Values.shadow.secretName $model.settings.shadow $model.shadowKey }}
-{{- $_ := set $own "shadow_key_file" (printf "/etc/headlight-shadow/%s" $model.shadowKey) }}
 {{- end }}
 {{- range $setting, $value := $model.settings }}{{ $_ := set $own $setting $value }}{{ end }}
 {{- range $name, $value := $own }}

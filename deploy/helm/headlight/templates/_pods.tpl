@@ -67,11 +67,8 @@ volumes:
   - {name: keys, secret: {secretName: {{ .secretName }}, items: [{key: {{ .secretKey }}, path: keys}], defaultMode: 0440}}
 {{- end }}
 {{- end }}
-{{- with $root.Values.shadow.secretName }}
-  - {name: shadow, secret: {secretName: {{ . }}, defaultMode: 0440}}
-{{- end }}
 {{- range $root.Values.pods.extraVolumes }}
-{{- if has .name (list "tmp" "home" "shm" "models" "keys" "shadow") }}
+{{- if has .name (list "tmp" "home" "shm" "models" "keys") }}
 {{- fail (printf "pods.extraVolumes %s: the chart has a volume of this name" .name) }}
 {{- end }}
 {{- toYaml (list .) | nindent 2 }}
@@ -131,9 +128,6 @@ volumeMounts:
 {{- end }}
 {{- if $root.Values.apiKeys.secretName }}
   - {name: keys, mountPath: /etc/headlight, readOnly: true}
-{{- end }}
-{{- if $root.Values.shadow.secretName }}
-  - {name: shadow, mountPath: /etc/headlight-shadow, readOnly: true}
 {{- end }}
 {{- with $root.Values.pods.extraVolumeMounts }}
 {{- toYaml . | nindent 2 }}
