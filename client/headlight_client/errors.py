@@ -75,7 +75,6 @@ class RequestRefused(HeadlightError):
         errors: what is wrong where.
         request_id: what the service's log calls the request; None where a proxy answered.
         facts: numbers that help, such as `length` and `limit`.
-        body: the refusal in the words of its API; None where a proxy answered.
     """
 
     def __init__(
@@ -86,19 +85,10 @@ class RequestRefused(HeadlightError):
         errors: Sequence[Fault] = (),
         request_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
-        body: Any = None,
     ) -> None:
-        super().__init__(status, code, detail, errors, request_id, facts, body)
+        super().__init__(status, code, detail, errors, request_id, facts)
         self.status, self.code, self.detail = status, code, detail
         self.errors, self.request_id, self.facts = tuple(errors), request_id, dict(facts or {})
-        self.body = body
-
-    @property
-    def passing(self) -> bool:
-        """Tell whether the same request may yet be answered: the service was busy, away or ill."""
-        return self.status in {*RETRIED, codes.REQUEST_TIMEOUT} or codes.is_server_error(
-            self.status
-        )
 
     def __str__(self) -> str:
         return f"{self.status} {self.code or 'from a proxy'}: {self.detail}"
@@ -110,20 +100,19 @@ class RequestRefused(HeadlightError):
             problem = loads(answer.content)
             if isinstance(problem.get("error"), dict):  # OpenAI's
                 told = problem["error"]
-                return cls(answer.status_code, told["code"], told["message"], body=problem)
+                return cls(answer.status_code, told["code"], told["message"])
             code, detail = problem["code"], problem["detail"]
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
         except (ValueError, KeyError, TypeError, AttributeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
         facts = {name: value for name, value in problem.items() if name not in FIELDS}
-        known = errors, problem.get("request_id"), facts, problem
-        return cls(answer.status_code, code, detail, *known)
+        return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def counted_from(self, first: int) -> Self:
         """Return the same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
         detail = INPUT.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
-        known = errors, self.request_id, self.facts, self.body
+        known = errors, self.request_id, self.facts
         return type(self)(self.status, self.code, detail, *known)
 
 

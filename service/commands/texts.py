@@ -22,7 +22,7 @@ from service.commands.options import (
     of_ranking,
     read_key,
 )
-from service.commands.terminal import FAILED, Failed, Unusable, one_line_ends, tell
+from service.commands.terminal import FAILED, Unusable, one_line_ends, tell
 from service.settings import Settings
 
 RESUMED = "stopped; run the same command again to resume"
@@ -34,7 +34,6 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
 @click.option("--plot", type=FILE, help="with --attention: also draw that map, .png or .svg")
 @click.option("--file", type=FILE, help="encode a file of texts instead of TEXT; - reads stdin")
-@click.option("--batch", type=PRESENT, help="send a file of requests, as OpenAI's batch files are")
 @FORMAT
 @COLUMN
 @click.option(
@@ -45,8 +44,7 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option(
     "--out",
     type=FILE,
-    help="output: .safetensors or .npy with --file, .jsonl with --batch, .html or .npz with "
-    "--export",
+    help="output: .safetensors or .npy with --file, .html or .npz with --export",
 )
 @click.option(
     "--precision",
@@ -60,13 +58,10 @@ BUNDLED = Settings.model_fields["model"].default
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table, or encode a whole file of texts.
 
-    With --file or --batch, and --out, an interrupted command resumes when it is run again. With
-    --batch the exit status is 1 where an answer is a refusal.
+    With --file and --out, an interrupted command resumes when it is run again.
     """
-    key, batch = read_key(key_file), flags.pop("batch")
-    if batch:
-        send_batch(url, key, batch, flags.pop("out"), used=text is not None or any(flags.values()))
-    elif text is not None and flags["export"]:
+    key = read_key(key_file)
+    if text is not None and flags["export"]:
         export_text(url, key, text, **flags)
     elif text is not None:
         encode_text(url, key, text, **flags)
@@ -118,29 +113,6 @@ def encode_file(
         how = {"precision": flags["precision"] or "float"}
         count = jobs.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse", **how)
     tell(sys.stdout, f"{count} vectors in {out}")
-
-
-def send_batch(url: str, key: str | None, batch: Path, out: Path | None, *, used: bool) -> None:
-    """Write the answers to a file of requests, showing how far it is."""
-    import asyncio
-
-    from headlight_client import HeadlightError
-    from service.commands.bulk import batch as job
-    from service.commands.bulk import jobs, source
-
-    if out is None or used:
-        raise Unusable("--batch needs --out, and excludes TEXT and the other options")
-    with jobs.connected(url, key, jobs.PATIENCE_SECONDS) as (_, info):
-        pass
-    file = source.File.of(batch, "jsonl", None)
-    with one_line_ends(RESUMED), jobs.bar("requests") as show:
-        try:
-            done = asyncio.run(job.run(url, key, file, out, info, show))
-        except HeadlightError as error:
-            raise Failed(f"{error}; the work so far is kept") from error
-    tell(sys.stdout, f"{done.answers} answers in {out}, {done.errors} of them refusals")
-    if done.errors:
-        raise SystemExit(FAILED)
 
 
 @click.command()

@@ -62,6 +62,8 @@ def test_what_a_proxy_answers_for_a_service_that_is_away_is_waited_out(status: i
 
     assert pause(httpx.Response(status, text="Path '/info' not found."), 1, most) == FIRST_SECONDS
     assert pause(httpx.Response(status, json=ours), 1) is None
+    told = {"error": {"message": "There is nothing at this path.", "code": "not_found"}}
+    assert pause(httpx.Response(status, json=told), 1) is None  # as OpenAI's clients read it
 
 
 def test_a_connection_that_broke_is_tried_again_and_one_that_cannot_be_is_not() -> None:
