@@ -36,16 +36,7 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option("--file", type=FILE, help="encode a file of texts instead of TEXT; - reads stdin")
 @FORMAT
 @COLUMN
-@click.option(
-    "--export",
-    type=click.Choice(["bertviz", "arrays"]),
-    help="write all maps of TEXT: a page of BertViz's views, or arrays for BertViz and CircuitsVis",
-)
-@click.option(
-    "--out",
-    type=FILE,
-    help="output: .safetensors or .npy with --file, .html or .npz with --export",
-)
+@click.option("--out", type=FILE, help="with --file: the output, .safetensors or .npy")
 @click.option(
     "--precision",
     type=click.Choice(["float", "int8", "uint8", "binary", "ubinary"]),
@@ -61,9 +52,7 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
     With --file and --out, an interrupted command resumes when it is run again.
     """
     key = read_key(key_file)
-    if text is not None and flags["export"]:
-        export_text(url, key, text, **flags)
-    elif text is not None:
+    if text is not None:
         encode_text(url, key, text, **flags)
     else:
         encode_file(url, key, **flags)
@@ -77,25 +66,11 @@ def encode_text(
 
     from service.commands import encode
 
-    if flags.pop("out") and not any(flags.values()):
-        raise Unusable("with TEXT, --out needs --export")
     if any(flags.values()):
         raise Unusable("TEXT and --file, with the options of a file, exclude each other")
     if plot and not attention:
         raise Unusable("--plot draws one head's map: name it by --attention, such as L0H5")
     Console().print(encode.table(url, key, text, attention, plot))
-
-
-def export_text(
-    url: str, key: str | None, text: str, export: str, out: Path | None, **flags: Any
-) -> None:
-    """Write all maps of a text for other tools."""
-    from service.commands import encode
-
-    if out is None or any(flags.values()):
-        raise Unusable("--export needs TEXT and --out, and excludes the other options")
-    encode.export(url, key, text, export, out)
-    tell(sys.stdout, f"all maps in {out}")
 
 
 def encode_file(
@@ -106,8 +81,8 @@ def encode_file(
 
     if file is None or out is None:
         raise Unusable("give TEXT, or --file and --out")
-    if flags["attention"] or flags["plot"] or flags["export"]:
-        raise Unusable("--file excludes --attention, --plot and --export")
+    if flags["attention"] or flags["plot"]:
+        raise Unusable("--file excludes --attention and --plot")
     texts = source.File.of(file, flags["format"], flags["column"])
     with one_line_ends(RESUMED):
         how = {"precision": flags["precision"] or "float"}
