@@ -145,11 +145,10 @@ OURS = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
 UNAUTHORIZED = 401
 
 # Statuses that clients of other APIs expect instead: OpenAI's openapi.yaml; TEI 1.9's
-# router/src/http/server.rs, From<&ErrorType> for StatusCode; Infinity's infinity_server.py
+# router/src/http/server.rs, From<&ErrorType> for StatusCode
 OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {
     "too_many_tokens": 400
 }
-INFINITY = {"model_not_found": 400, "task_not_found": 400}
 TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
 # refused at the edge: by the headers alone, and by the body

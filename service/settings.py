@@ -115,8 +115,8 @@ class Settings(BaseModel):
     truncate: Literal["refuse", "right", "left"] | None = Field(
         None,
         description="what happens to a sequence that is too long where the request does not say: "
-        "refuse it, or cut it on this side; default: refuse, but cut on the routes of TEI, "
-        "Infinity and rerankers, as their APIs do",
+        "refuse it, or cut it on this side; default: refuse, but cut on the routes of TEI "
+        "and rerankers, as their APIs do",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")

@@ -833,13 +833,6 @@ def highlighted(status: int, code: str, *rows: tuple[str, dict[str, Any]]) -> It
         yield Row(f"evidence: {name}", body.encode, status, code, path="/v1/highlight")
 
 
-def marked(status: int, code: str, *rows: tuple[str, dict[str, Any]]) -> Iterable[Row]:
-    """Rows of OpenSearch's route."""
-    for name, body in rows:
-        text = json.dumps(body)
-        yield Row(f"marks: {name}", text.encode, status, code, path=MARKS)
-
-
 def labels(**body: Any) -> str:
     """A request for labels."""
     return json.dumps({"inputs": ["a"], "labels": ["b"], **body})
@@ -856,8 +849,6 @@ def spans(given: str) -> str:
     return item(f'{{"text":"All is well","spans":{given}}}')
 
 
-ASKED = {"question": "a", "context": "b"}
-MARKS = "/predictions/semantic_highlighter"
 HEAD = {"layer": 0, "head": 0, "from": 1}
 MANY = [str(number) for number in range(1000)]
 LABELS = [
@@ -904,30 +895,6 @@ LABELS = [
         422, "sequence_empty", ("an empty query", {"query": ""}), ("no text", {"documents": [""]})
     ),
     *highlighted(422, "prompt_not_found", ("no such prompt", {"prompt_name": "query"})),
-    *marked(
-        422,
-        "missing_field",
-        ("nothing", {}),
-        ("no input", {"question": "", "context": "", "inputs": []}),
-        ("no context", {"question": "a", "inputs": []}),
-        ("no question", {"context": "b"}),
-        ("an input without a context", {"inputs": [{"question": "a"}]}),
-    ),
-    *marked(
-        422,
-        "unknown_field",
-        ("a question for all", {"question": "a", "inputs": [ASKED]}),
-        ("a context for all", {"context": "b", "inputs": [ASKED]}),
-        ("contexts of one question", {"question": "a", "contexts": ["b"]}),
-    ),
-    *marked(422, "invalid_type", ("inputs as a string", {"inputs": "[]"})),
-    *marked(422, "sequence_empty", ("an empty question", {"inputs": [{**ASKED, "question": ""}]})),
-    *marked(
-        422,
-        "batch_too_large",
-        ("more than a request may hold", {"inputs": [ASKED] * 1100}),
-        ("more sentences than that", {"inputs": [{**ASKED, "context": "Go! " * 2100}]}),
-    ),
     *labelled(404, "task_not_found", ("a task of others", labels())),
     *labelled(422, "batch_empty", ("no text", labels(inputs=[]))),
     *labelled(
@@ -1209,20 +1176,8 @@ DIALECTS = [
         ("no text", 400, '{"query":"a","texts":[]}'),
         ("a text of numbers", 422, '{"query":"a","texts":[1]}'),
         ("no rank", 422, '{"query":"a","texts":["b"],"top_n":0}'),
-        ("documents of others", 400, '{"query":"a","documents":["b"]}'),
+        ("documents of others", 404, '{"query":"a","documents":["b"]}'),
         ("documents and texts", 422, '{"query":"a","documents":["b"],"texts":["b"]}'),
-    ),
-    *elsewhere(
-        "/embeddings",
-        ("no JSON", 400, "{"),
-        ("another model", 400, '{"model":"gpt","input":"a"}'),
-        ("a picture", 422, '{"input":"a","modality":"image"}'),
-        ("fewer dimensions than none", 422, '{"input":"a","dimensions":-1}'),
-    ),
-    *elsewhere(
-        "/classify",
-        ("a task of others", 400, '{"input":["a"]}'),
-        ("a text alone", 422, '{"input":"a"}'),
     ),
     *elsewhere(
         "/predict",

@@ -123,29 +123,27 @@ def parse(body: bytes, sent: Sent, served: Served) -> Highlighting:
         task=documents_task,
         gates=[gate.plain() for gate in asked.gates],
     )
-    return Highlighting(
-        request=scored(base, how, [as_input(asked.query)], texts, served, own, query_task)
-    )
+    query = as_input(asked.query)
+    return Highlighting(request=_scored(base, how, query, texts, served, own, query_task))
 
 
-def scored(
+def _scored(
     base: encode.Request,
     how: encode.Highlight,
-    queries: Sequence[encode.Input],
+    query: encode.Input,
     texts: Sequence[str],
     served: Served,
-    prompt_name: str | None = None,
-    task: str | None = None,
+    prompt_name: str | None,
+    task: str | None,
 ) -> encode.Request:
     """Return a request for evidence in the way that the model scores.
 
     Args:
         base: what it has besides.
-        queries: of all texts, or one for each.
-        prompt_name, task: of queries.
+        prompt_name, task: of the query.
 
     Raises:
-        Refused: the model takes no such queries, prompts or tasks, or scores no texts.
+        Refused: the model takes no such query, prompt or task, or scores no texts.
     """
     if "rerank" in served.tasks:
         if (prompt_name, base.prompt_name) != (None, None):
@@ -154,7 +152,7 @@ def scored(
             raise Refused.at("out_of_range", "task", detail=ONE_ADAPTER)
         return replace(
             base,
-            inputs=_pairs(queries, texts, served.most_json),
+            inputs=_pairs(query, texts, served.most_json),
             pooled=False,
             tasks=(encode.Rerank(),),
             ending=how._replace(way="rerank"),
@@ -165,31 +163,28 @@ def scored(
     role: Side | None = "query" if many else None
     return replace(
         base,
-        inputs=[*queries, *map(encode.Input, texts)],
+        inputs=[query, *map(encode.Input, texts)],
         role="document" if many else None,
-        first=encode.First(("query", "documents"), prompt_name, role, task, len(queries)),
+        first=encode.First(("query", "documents"), prompt_name, role, task),
         pooled=not many,
         tasks=(encode.MultiVector(filled=True),) if many else (),
         ending=how._replace(way="maxsim" if many else "pooled"),
     )
 
 
-def _pairs(queries: Sequence[encode.Input], texts: Sequence[str], most: int) -> list[encode.Input]:
-    """Return each text with its query.
+def _pairs(query: encode.Input, texts: Sequence[str], most: int) -> list[encode.Input]:
+    """Return each text with the query.
 
     Args:
-        most: characters of queries, which are tokenized with each text.
+        most: characters of all pairs' queries, which are tokenized with each text.
 
     Raises:
-        Refused: a query is no text, has gates of its own, or is too long for so many texts.
+        Refused: the query is no text, has gates of its own, or is too long for so many texts.
     """
-    if (first := queries[0]).text is None:
+    if query.text is None:
         raise Refused.at("invalid_type", "query", detail=TOGETHER)
-    if first.gates:
+    if query.gates:
         raise Refused.at("unknown_field", "query", "gates", detail=UNGATED)
-    own = [one.text or "" for one in queries]
-    own = own * len(texts) if len(own) == 1 else own
-    if sum(map(len, own)) > most:
-        limit = most // len(texts)
-        raise Refused.at("text_too_long", "query", length=len(first.text), limit=limit)
-    return list(map(encode.Input, own, texts))
+    if (length := len(query.text)) * len(texts) > most:
+        raise Refused.at("text_too_long", "query", length=length, limit=most // len(texts))
+    return [encode.Input(query.text, text) for text in texts]

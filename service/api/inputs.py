@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -86,7 +86,6 @@ def ranking_request(
     served: Served,
     *,
     truncate: Cut | None = None,
-    usual: Cut = "own",
     model: str | None = None,
     most_tokens: int | None = None,
     weights: Hybrid | None = None,
@@ -108,7 +107,7 @@ def ranking_request(
             model=model,
             inputs=[Input(query), *map(Input, texts)],
             truncate=truncate,
-            usual=usual,
+            usual="own",
             counted=False,
             role="document",
             first=First(("query", name), role="query"),
@@ -125,7 +124,7 @@ def ranking_request(
         inputs=[Input(query, text) for text in texts],
         model=model,
         truncate=truncate,
-        usual=usual,
+        usual="own",
         counted=False,
         documents=Documents(most_tokens),
         pooled=False,
@@ -192,13 +191,6 @@ class Ranking(JSONCall):
 
     def _text(self, place: int) -> str | None:
         return self.texts[place] if self.texts else None
-
-
-def best_classes(classes: Classes, scores: Array, most: int | None = None) -> list[dict[str, Any]]:
-    """Return classes with their scores, best first; ties keep their order."""
-    rows = zip(numbers(scores), classes.labels, strict=True)
-    best = sorted(rows, key=lambda row: -row[0])[:most]
-    return [{"score": score, "label": label} for score, label in best]
 
 
 def sigmoid(logits: Array) -> Array:

@@ -28,34 +28,25 @@ TOGETHER = (
 
 
 def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
-    """Return the adapter and the name of the prompt that a task chooses; see `chosen`.
+    """Return the adapter and the name of the prompt that a task chooses.
+
+    An adapter of its whole name brings its own instruction. One of the part before the dot, such as
+    "retrieval", needs a prompt that tells queries from passages.
 
     Raises:
         Refused: the checkpoint has neither.
     """
-    if task is None:
-        return None, None
-    if found := chosen(task, served):
-        return found
-    has = sorted(served.prompts)
-    detail = NO_PROMPT
-    if names := _adapters(served):
-        detail = f"{NO_PROMPT}; this model has the adapters {quoted(names, 'and')}"
-    raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
-
-
-def chosen(task: str, served: Served) -> tuple[str | None, str | None] | None:
-    """Return the adapter and the name of the prompt for a task; None where it would be lost.
-
-    An adapter of its whole name brings its own instruction. One of the part before the dot, such as
-    "retrieval", needs a prompt that tells queries from passages.
-    """
-    names, adapters = (task, *PROMPTS.get(task, ())), _adapters(served)
-    if task in adapters:
+    adapters = _adapters(served)
+    if task is None or task in adapters:
         return task, None
+    names = (task, *PROMPTS.get(task, ()))
     prompt = next((name for name in names if name in served.prompts), None)
     if prompt is None:
-        return None
+        has = sorted(served.prompts)
+        detail = NO_PROMPT
+        if adapters:
+            detail = f"{NO_PROMPT}; this model has the adapters {quoted(adapters, 'and')}"
+        raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
     kind = task.partition(".")[0]
     return kind if kind in adapters else None, prompt
 

@@ -1,4 +1,4 @@
-"""OpenAI's API: POST /v1/embeddings and GET /v1/models, as its clients know them.
+"""OpenAI's API: POST /v1/embeddings and GET /v1/models, with and without /v1.
 
 Jina's clients ask the same route, with some fields of their own: jina.py.
 Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
@@ -114,11 +114,7 @@ class Embeddings(JSONCall):
             for index, vector in enumerate(vectors(encoded))
         )
         model, usage = encoded.preamble["model"], count_usage(encoded)
-        return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
-
-    def added(self) -> dict[str, Any]:
-        """Return the fields that an API like OpenAI's adds."""
-        return {}
+        return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
 def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:

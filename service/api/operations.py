@@ -12,9 +12,7 @@ from service.api import (
     cohere,
     entities,
     highlight,
-    infinity,
     openai,
-    opensearch,
     questions,
     rerank,
     tei,
@@ -130,18 +128,16 @@ OPENAI = Api("OpenAI", "OpenAIError", refusals.OPENAI, ALWAYS, EMBEDDING_CODES, 
 TEI = Api("Text Embeddings Inference", "TEIError", refusals.TEI, READING, ENCODING, tei.problem)
 TEI_TASKS = Api(TEI.name, "TEIError", refusals.TEI, READING, TASKS, tei.problem)
 RANKING = (*TASKS, "model_not_found")
-INFINITY = Api("Infinity", "InfinityError", refusals.INFINITY, READING, RANKING, infinity.problem)
 TEI_RERANK = Api(
     TEI.name,
-    "TEIError | InfinityError",
+    "TEIError | RerankError",
     refusals.TEI,
     READING,
     RANKING,
     tei_tasks.rerank_problem,
-    shared_statuses=refusals.INFINITY,
+    shared_statuses={},
 )
 RERANK = Api("Rerank (Jina, Cohere)", "RerankError", {}, READING, RANKING, rerank.problem)
-OPENSEARCH = Api("OpenSearch", "Problem", {}, READING, TASKS, native.problem, MEDIA_TYPE)
 COHERE = Api("Cohere", "RerankError", {}, READING, EMBEDDING_CODES, cohere.problem)
 INFER = Api(
     "Open Inference Protocol",
@@ -170,8 +166,8 @@ def _model(path: str) -> tuple[Operation, ...]:
 
 COMPARED, MATCHED = questions.ComparisonRequest, questions.MaxsimRequest
 EMBED, EMBED_ALL = tei.EmbedRequest, tei.EmbedAllRequest
-EITHER_RANK = tei_tasks.RankRequest | infinity.InfinityRerankRequest
-EMBEDDINGS = infinity.InfinityEmbeddingsRequest
+EITHER_RANK = tei_tasks.RankRequest | rerank.RerankRequest
+EMBEDDINGS = ("EmbeddingsAnswer", openai.EmbeddingsRequest, openai.parse, OF_TOKENS)
 PROMETHEUS = dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS))
 LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 OPERATIONS = (
@@ -226,15 +222,10 @@ OPERATIONS = (
         handler="targets",
         metric="/metrics",
     ),
-    _post(
-        OPENAI,
-        "/v1/embeddings",
-        "EmbeddingsAnswer",
-        openai.EmbeddingsRequest,
-        openai.parse,
-        OF_TOKENS,
-    ),
+    _post(OPENAI, "/v1/embeddings", *EMBEDDINGS),
+    _post(OPENAI, "/embeddings", *EMBEDDINGS, metric="/v1/embeddings"),
     _get(OPENAI, "/v1/models", "Models", handler="models"),
+    _get(OPENAI, "/models", "Models", handler="models", metric="/v1/models"),
     _get(OPENAI, "/v1/models/{id}", "Model", codes=(*ALWAYS, "model_not_found"), handler="model"),
     _post(TEI, "/", "Vectors", EMBED, tei_tasks.main, OF_TOKENS, metric="/embed"),
     _post(TEI, "/embed", "Vectors", EMBED, tei.embed, OF_TOKENS, codes=TASKS),
@@ -250,25 +241,7 @@ OPERATIONS = (
     ),
     _post(TEI, "/tokenize", "Pieces", tei.TokenizeRequest, codes=TAKING, handler="tokenize"),
     _post(TEI, "/decode", "Texts", tei.DecodeRequest, codes=TAKING, handler="decode"),
-    _post(TEI_RERANK, "/rerank", "Ranks | InfinityRanks", EITHER_RANK, tei_tasks.rerank, OF_TEXT),
-    _post(
-        INFINITY,
-        "/embeddings",
-        "InfinityEmbeddings",
-        EMBEDDINGS,
-        infinity.embeddings,
-        OF_TOKENS,
-        metric="/v1/embeddings",
-    ),
-    _post(
-        INFINITY,
-        "/classify",
-        "InfinityClasses",
-        infinity.ClassifyRequest,
-        infinity.classify,
-        OF_TEXT,
-    ),
-    _get(INFINITY, "/models", "InfinityModels", handler="infinity_models"),
+    _post(TEI_RERANK, "/rerank", "Ranks | RerankAnswer", EITHER_RANK, tei_tasks.rerank, OF_TEXT),
     _post(
         TEI_TASKS, "/predict", "Predictions", tei_tasks.PredictRequest, tei_tasks.predict, OF_TEXT
     ),
@@ -285,15 +258,6 @@ OPERATIONS = (
         cohere.parse,
         OF_TOKENS,  # as the route whose metrics it shares
         metric="/v1/embeddings",
-    ),
-    _post(
-        OPENSEARCH,
-        "/predictions/semantic_highlighter",
-        "Marked",
-        opensearch.SemanticRequest,
-        opensearch.parse,
-        (*OF_TEXT, "mixed"),  # as the route whose metrics it shares
-        metric="/v1/highlight",
     ),
     _get(TEI, "/health", public="always", handler="health", metric=PROBE),
     _get(INFER, "/v2", "InferServer", handler="server"),

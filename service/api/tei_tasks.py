@@ -1,9 +1,12 @@
 """TEI's routes for models with a task: POST /predict, /rerank and /embed_sparse.
 
+A request of POST /rerank with `documents` is one of POST /v1/rerank, as vLLM and llama.cpp have it.
+
 Scores are computed as in TEI, whatever the checkpoint's own activation: softmax over several
 classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in tei.py.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,14 +15,14 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api import infinity, tei
+from service.api import rerank as documents
+from service.api import tei
 from service.api.dialect import Call, JSONCall, Reply, Sent, Served
 from service.api.inputs import (
     Ranking,
     Strings,
     Text,
     Texts,
-    best_classes,
     only_sparse,
     ranking_request,
     relocate,
@@ -33,6 +36,7 @@ from service.refusals import Refused
 from service.wire import Wire
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
+DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
 
 
 def _tag(value: object) -> str:
@@ -109,7 +113,10 @@ class Prediction(JSONCall):
 
     def _predicted(self, item: Item) -> list[dict[str, Any]]:
         classes = of_kind(item.tasks, Classes)
-        return best_classes(classes, _scores(classes.logits, self.function), self.most)
+        scores = numbers(_scores(classes.logits, self.function))
+        rows = zip(scores, classes.labels, strict=True)
+        best = sorted(rows, key=lambda row: -row[0])[: self.most]  # ties keep their order
+        return [{"score": score, "label": label} for score, label in best]
 
 
 class Ranks(Ranking):
@@ -178,10 +185,11 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
 
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Call:
-    """Read a request of POST /rerank, TEI's or Infinity's; raises as `predict` does."""
-    if infinity.asks_rerank(body):
-        return infinity.rerank(body, sent, served)
-    return _rerank(body, served)
+    """Read a request of POST /rerank; raises as `predict` does."""
+    if DOCUMENTS.search(body) is None:
+        return _rerank(body, served)
+    sent.wording = documents.problem
+    return documents.jina(body, sent, served)
 
 
 def _rerank(body: bytes, served: Served) -> Ranks:

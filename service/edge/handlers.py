@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from service.api import dialect, infinity, openai, tei
+from service.api import dialect, openai, tei
 from service.api.dialect import Reply
 from service.api.document import document
 from service.api.open_inference import call as open_inference
@@ -126,25 +126,13 @@ class Handlers:
         return _json(await asyncio.to_thread(document) | {"servers": servers})
 
     async def models(self, asked: Asked) -> Reply:
-        """Answer GET /v1/models."""
+        """Answer GET /v1/models and GET /models."""
         return Reply(openai.models(self._replica.gateway.names), media_type=JSON)
 
     async def model(self, asked: Asked) -> Reply:
         """Answer GET /v1/models/{id}."""
         model = openai.model(self._replica.gateway.names, asked.path_params["id"])
         return Reply(model, media_type=JSON)
-
-    async def infinity_models(self, asked: Asked) -> Reply:
-        """Answer GET /models."""
-        replica, waiting = self._replica, self._replica.batcher.waiting_requests
-        stats = {
-            "queue_fraction": waiting / replica.settings.max_waiting_requests,
-            "queue_absolute": waiting,
-            "results_pending": int(replica.batcher.busy),
-            "batch_size": replica.settings.max_sequences,
-        }
-        models = infinity.models(replica.gateway.names, replica.lanes.model.tasks, stats)
-        return Reply(models, media_type=JSON)
 
     async def tokenize(self, asked: Asked) -> Reply:
         """Answer POST /tokenize: texts as tokens."""

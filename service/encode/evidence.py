@@ -143,11 +143,7 @@ class Evidence:
         ]
         scored = await submit(await self.read(inputs, [at + before for at in places]))
         for at, result in zip(places, scored, strict=True):
-            self.without[at] = self._score(results[self._query(at)], result).value
-
-    def _query(self, place: int) -> int:
-        """Return which work is a document's query: of one for each its own."""
-        return place if len(self.works) - len(self.passages) > 1 else 0
+            self.without[at] = self._score(results[0], result).value
 
     def _find(self, results: Sequence[Result]) -> Steps[list[Found]]:
         """Find what carries each document, one a step."""
@@ -155,7 +151,7 @@ class Evidence:
         before, found = len(self.works) - len(self.passages), list[Found]()
         rest = iter(results[len(self.works) :])
         for at, one in enumerate(self.passages):
-            found.append(self._found(one, results[self._query(at)], results[before + at], rest))
+            found.append(self._found(one, results[0], results[before + at], rest))
             yield
         return found
 
@@ -260,7 +256,7 @@ async def evidence(
     Raises:
         Refused: it takes more than a request may.
     """
-    before = request.first.inputs if request.first else 0
+    before = 1 if request.first else 0
     inputs, documents, method = request.inputs[before:], works[before:], method_of(asked, linear)
     size = sum(len(one.text or "") + len(one.pair or "") for one in inputs)
     steps = _divided(asked, inputs, documents, method, len(works), most)
@@ -294,7 +290,7 @@ def _divided(
     """Divide documents, one a step, and count what `_more` counts of each.
 
     Args:
-        own: sequences that the request has already; more than documents: queries apart.
+        own: sequences that the request has already; more than documents: the query apart.
         most: sequences of a request.
 
     Raises:

@@ -432,8 +432,7 @@ def _sides(
     inputs, rest = request.inputs, (request.prompt_name, request.role, request.task)
     if (first := request.first) is None:
         return ((0, inputs, *rest),)
-    own, others = inputs[: first.inputs], inputs[first.inputs :]
-    return (0, own, first.prompt_name, first.role, first.task), (first.inputs, others, *rest)
+    return (0, inputs[:1], first.prompt_name, first.role, first.task), (1, inputs[1:], *rest)
 
 
 def _behind(loc: Loc, start: int) -> Loc:

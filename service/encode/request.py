@@ -188,14 +188,12 @@ class First(NamedTuple):
         names: of the first input and of the others, in the request as it was sent.
         role: its side of a late interaction.
         task: as of Request.
-        inputs: how many are this side; more than one: each is held against one of the others.
     """
 
     names: tuple[str, str]
     prompt_name: str | None = None
     role: Side | None = None
     task: str | None = None
-    inputs: int = 1
 
 
 class Documents(NamedTuple):
@@ -285,11 +283,8 @@ class ZeroShot(NamedTuple):
         return ("labels", label) if loc[2:] == ("pair",) else ("inputs", text)
 
 
-Names = tuple[tuple[str | None, ...], tuple[str | None, ...]]
-
-
 class Highlight(NamedTuple):
-    """What carries each document's score; queries come first, or each document is a pair.
+    """What carries each document's score; the query comes first, or each document is a pair.
 
     Args:
         unit: what documents are divided into.
@@ -298,7 +293,6 @@ class Highlight(NamedTuple):
         control: whether documents are scored without these units, and without random ones.
         way: how a document is scored: the cosine of pooled vectors, late interaction, or pairs.
         method: what a unit is worth: its share of the score, or the score of it alone.
-        names: where a query and a document stand in the request as it was sent; None is a number.
     """
 
     unit: Literal["sentence", "word", "token"] = "sentence"
@@ -307,20 +301,13 @@ class Highlight(NamedTuple):
     control: bool = True
     way: Literal["pooled", "maxsim", "rerank"] = "pooled"
     method: Literal["shares", "alone"] = "shares"
-    names: Names = (("query",), ("documents", None))
 
-    def place(self, loc: Loc, queries: int) -> Loc:
-        """Return where in the request as it was sent stands what has this place here.
-
-        Args:
-            queries: how many come before the documents; 0: inputs are pairs.
-        """
-        number, field = int(loc[1]), loc[2:]
-        document = number >= queries if queries else field != ("text",)
-        if document:
-            number -= queries
-        place = [number if part is None else part for part in self.names[document]]
-        return (*place, *(() if field in (("text",), ("pair",)) else field))
+    def place(self, loc: Loc) -> Loc:
+        """Return where in the request as it was sent stands what has this place here."""
+        number, field, pairs = int(loc[1]), loc[2:], self.way == "rerank"
+        document = field != ("text",) if pairs else number > 0
+        place = ("documents", number if pairs else number - 1) if document else ("query",)
+        return place if field in (("text",), ("pair",)) else (*place, *field)
 
 
 class Axes(NamedTuple):
@@ -384,10 +371,8 @@ class Request:
         """Return where in the request as it was sent stands what has this place here."""
         if len(loc) < 2 or loc[0] != "inputs":
             return loc
-        if isinstance(self.ending, ZeroShot):
+        if isinstance(self.ending, ZeroShot | Highlight):
             return self.ending.place(loc)
-        if isinstance(self.ending, Highlight):
-            return self.ending.place(loc, self.first.inputs if self.first else 0)
         if self.first is None:
             return loc
         (first, others), index = self.first.names, int(loc[1])

@@ -32,8 +32,6 @@ RAISED = {
     "batch_empty": "batch_empty",
     "batch_too_large": "batch_too_large",
     "pair_in_comparison": "unknown_field",
-    "question_twice": "unknown_field",
-    "question_missing": "missing_field",
     "spans_by_name": "invalid_type",
     "span_count": "out_of_range",
     "span_ends": "out_of_range",

@@ -252,7 +252,7 @@ async def test_an_adapters_numerics_are_of_its_own_products(served: Adapted) -> 
 
 
 async def test_every_list_of_models_has_the_adapters(served: Adapted) -> None:
-    """OpenAI's, Infinity's and GET /info; the Open Inference Protocol takes each in its path."""
+    """OpenAI's and GET /info; the Open Inference Protocol takes each in its path."""
     names = list(NAMES.values())
     for path in ("/v1/models", "/models"):
         assert [one["id"] for one in (await served.http.get(path)).json()["data"]] == names

@@ -30,7 +30,7 @@ NOTHING: tuple[Any, ...] = (None, [], {})
 CHANGING = {"request_id", "queue_ms", "compute_ms", "numerics", "versions", "version", "limits"}
 CHANGING |= {"tokenization_workers", "max_batch_tokens", "created", "stats"}
 BASE64 = ("/data", "/embedding", "/base64/0")
-UNIQUE = re.compile(r"(infinity-)?[0-9a-f]{8}-[0-9a-f-]{27}")  # an answer's id
+UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")  # an answer's id
 
 
 def requests() -> Iterator[tuple[Operation, str, dict[str, Any]]]:

@@ -9,11 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from service.api.document import document
-from service.api.operations import INFINITY, OPENAI, OPERATIONS, PAGES, TEI
+from service.api.operations import OPENAI, OPERATIONS, PAGES, TEI
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROUTES = {route.path: route for route in OPERATIONS if route.api in (INFINITY, OPENAI, TEI)}
+ROUTES = {route.path: route for route in OPERATIONS if route.api in (OPENAI, TEI)}
 ASKED = [path for path, route in ROUTES.items() if route.request]
 
 
@@ -76,7 +76,7 @@ async def test_what_takes_no_body_is_answered_as_described(
     client: httpx.AsyncClient, path: str
 ) -> None:
     """Models by name or all, and what the service says of itself."""
-    schemas = {"/v1/models": "Models", "/models": "InfinityModels", "/info": "Info"}
+    schemas = {"/v1/models": "Models", "/models": "Models", "/info": "Info"}
     schema = schemas.get(path, "Model")
 
     told = (await client.get(path)).json()

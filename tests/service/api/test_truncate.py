@@ -29,13 +29,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/encode": {"inputs": ["a", LONG]},
     "/v1/similarity": {"left": "a", "right": [LONG], "form": "score"},
     "/v1/embeddings": {"model": NAME, "input": ["a", LONG]},
-    "/embeddings": {"input": ["a", LONG]},
     "/embed": {"inputs": ["a", LONG]},
     "/embed_all": {"inputs": ["a", LONG]},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": [LONG]}},
     f"/v2/models/{NAME}/infer": {"inputs": [TENSOR]},
 }
-CUT_BY_CUSTOM = {"/embeddings", "/embed", "/embed_all", "/similarity"}  # as their APIs do
+CUT_BY_CUSTOM = {"/embed", "/embed_all", "/similarity"}  # as their APIs do
 
 Served = Callable[..., httpx.AsyncClient]
 

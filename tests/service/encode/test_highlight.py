@@ -355,11 +355,6 @@ async def test_alone_units_are_scored_as_the_model_scores(late: Served, reranker
         told = await one(served.http, SHORT, method="alone", top=9)
         for unit in told["highlights"]:
             assert unit["share"] == await score(served.http, unit["text"])
-        best = told["highlights"][0]["characters"]
-        pair = {"question": QUERY, "context": SHORT}
-        inputs = [{"question": "It rains", "context": TEXT}, pair]
-        marked = await served.post("/predictions/semantic_highlighter", inputs=inputs)
-        assert marked["highlights"][1] == [dict(zip(("start", "end"), best, strict=True))]
 
 
 async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) -> None:

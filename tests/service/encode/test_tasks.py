@@ -295,7 +295,6 @@ async def test_the_root_does_what_the_model_is_for(served: Kinds) -> None:
         ("/embed", {"inputs": "a"}),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
         ("/v1/embeddings", {"model": "sparse", "input": "a"}),
-        ("/embeddings", {"input": "a"}),
     ],
 )
 async def test_a_model_of_sparse_vectors_is_not_asked_for_dense_ones(

@@ -414,41 +414,35 @@ async def test_the_client_takes_all_three(served: M3) -> None:
 
 
 @pytest.mark.parametrize("raw", [False, True])
-async def test_tei_and_infinity_rank_by_the_default_mean(served: M3, raw: bool) -> None:
-    """In their own shapes, the query as long as any text; a mean has no logit to ask for."""
+async def test_tei_ranks_by_the_default_mean(served: M3, raw: bool) -> None:
+    """In its own shape, the query as long as any text; a mean has no logit to ask for."""
     ranks = await served.ranks()
     more = {"raw_scores": raw, "query": QUERY}
     tei = await served.post("/rerank", texts=DOCUMENTS, return_text=True, **more)
-    two = await served.post("/rerank", documents=DOCUMENTS, top_n=2, return_documents=True, **more)
 
     best = [(row["index"], row["relevance_score"]) for row in ranks]
     assert [(row["index"], row["score"]) for row in tei] == best
     assert [row["text"] for row in tei] == [DOCUMENTS[place] for place, _ in best]
-    assert [(row["index"], row["relevance_score"]) for row in two["results"]] == best[:2]
-    assert [row["document"] for row in two["results"]] == [row["text"] for row in tei[:2]]
 
 
-async def test_tei_and_infinity_refuse_a_text_at_its_place(served: M3) -> None:
+async def test_tei_refuses_a_text_at_its_place(served: M3) -> None:
     """As of a cross-encoder, in their own words."""
     long = "a" * 1_000_001
     tei = await served.post("/rerank", 422, query="a", texts=["b", long])
-    infinity = await served.post("/rerank", 422, query="", documents=["b"])
     none = await served.post("/rerank", 400, query="a", texts=[])
 
     assert tei["error"].startswith("texts[1]: ")
-    assert infinity["error"]["message"].startswith("query: ")
     assert none["error"].startswith("texts: ")
 
 
 async def test_what_a_model_can_do_is_told(served: M3) -> None:
-    """By GET /info, Infinity's list and TEI's fields; what it has no head for is refused."""
+    """By GET /info and TEI's fields; what it has no head for is refused."""
     told = (await served.http.get("/info")).json()
-    models = (await served.http.get("/models")).json()["data"][0]
 
     assert told["tasks"] == ["encode", "sparse", "multi_vector"]
     assert (told["pooling"], told["normalize"], told["pooling_from"]) == ("cls", True, "checkpoint")
     assert told["model_type"] == {"embedding": {"pooling": "cls"}}
-    assert told["max_tokens"] == POSITIONS and models["capabilities"] == ["embed", "rerank"]
+    assert told["max_tokens"] == POSITIONS
     assert (await served.http.get("/ready")).status_code == 200
     for body in ({"classify": True}, {"label_tokens": True}, {**WHOLE, "classify": True}):
         refused = await served.post("/v1/encode", 404, inputs=["a"], **body)

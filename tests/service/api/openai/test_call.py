@@ -98,7 +98,7 @@ async def test_numbers_are_those_of_base64(theirs: AsyncOpenAI, http: httpx.Asyn
 async def test_smaller_vectors_are_made_of_the_floats(
     http: httpx.AsyncClient, path: str, precision: Precision
 ) -> None:
-    """Those of the same request, at any number of dimensions; Infinity's route too."""
+    """Those of the same request, at any number of dimensions."""
     for size in (384, 13):
         body = {"model": NAME, "input": TEXTS, "dimensions": size}
         told = (await http.post(path, json={**body, "encoding_format": precision})).json()
@@ -106,6 +106,19 @@ async def test_smaller_vectors_are_made_of_the_floats(
         for one, other in zip(told["data"], plain["data"], strict=True):
             vector = np.array(other["embedding"], dtype=np.float32)
             assert one["embedding"] == np.array(written(vector, precision)).tolist()
+
+
+@pytest.mark.client("openai", "paths without /v1")
+async def test_the_client_works_without_a_prefix(address: str) -> None:
+    """The same vectors and models at /embeddings and /models."""
+    async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as client:
+        short = await client.embeddings.create(model=NAME, input=TEXTS)
+        names = [model.id async for model in await client.models.list()]
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        long = await client.embeddings.create(model=NAME, input=TEXTS)
+        assert names == [model.id async for model in await client.models.list()]
+
+    assert short.model_dump() == long.model_dump()
 
 
 @pytest.mark.client("openai", "smaller vectors")

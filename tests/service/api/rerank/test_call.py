@@ -24,7 +24,7 @@ TEXTS = ["All is well", "A dog ate the food", "It was hungry", "All is well"]
 UNBELIEVABLE = "Unbelievable headlights were unbelievably hungry for long documents of many words"
 CLOSE = 1e-5
 COHERES = 4096  # tokens of a document: what cohere-haystack always asks for
-ROUTES = ["/v1/rerank", "/v2/rerank"]
+ROUTES = ["/v1/rerank", "/v2/rerank", "/rerank"]
 
 
 class Ranker:
@@ -191,3 +191,51 @@ async def test_documents_come_back_on_jinas_route_unless_they_are_not_wanted(
         assert [row.get("document") for row in results] == rows
     plain = await rankers["short"].post(path, **given, return_documents=False)
     assert all("document" not in row for row in plain["results"])
+
+
+async def test_documents_of_the_route_without_a_version_are_those_of_the_first(
+    rankers: dict[str, Ranker],
+) -> None:
+    """The whole answer, and the refusal's words; `texts` are TEI's."""
+    given = {"query": QUERY, "documents": [*TEXTS, {"text": "It rains"}], "top_n": 2}
+    ranker = rankers["short"]
+    told, expected = await ranker.post("/rerank", **given), await ranker.post("/v1/rerank", **given)
+    tei = await ranker.post("/rerank", query=QUERY, texts=TEXTS)
+    refused = await ranker.http.post("/rerank", json={"query": "", "documents": ["b"]})
+    both = await ranker.http.post("/rerank", json={**given, "texts": TEXTS})
+
+    assert told == expected and tei[0].keys() == {"index", "score"}
+    assert refused.status_code == both.status_code == 422
+    assert refused.json().keys() == both.json().keys() == {"message", "detail", "code"}
+    assert refused.json()["detail"].startswith("query: ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "body"),
+    [
+        ({"content-type": "text/plain"}, "", '{"query": "a", "documents": ["b"]}'),
+        ({}, "?top=1", '{"query": "a", "documents": ["b"]}'),
+        ({"x-headlight-deadline-ms": "soon"}, "", '{"query": "a", "documents": ["b"]}'),
+        ({}, "", '{"query": "a", "documents": ["b"], "documents": ["c"]}'),
+    ],
+    ids=["media type", "query parameter", "deadline", "duplicate key"],
+)
+async def test_before_the_body_is_parsed_a_refusal_has_teis_shape(
+    rankers: dict[str, Ranker], headers: dict[str, str], query: str, body: str
+) -> None:
+    """Whose request it is stands in the body alone; docs/api.md says so."""
+    headers = {"content-type": "application/json", **headers}
+    answer = await rankers["short"].http.post(f"/rerank{query}", content=body, headers=headers)
+
+    assert answer.status_code >= 400
+    assert answer.json().keys() == {"error", "error_type"}
+
+
+async def test_a_text_that_says_documents_is_teis(rankers: dict[str, Ranker]) -> None:
+    """Quoted or not: only the key makes it another's."""
+    texts = ["documents", '"documents": []', "documents:"]
+    told = await rankers["short"].post("/rerank", query="documents", texts=texts)
+    refused = await rankers["short"].http.post("/rerank", json={"query": "documents"})
+
+    assert len(told) == 3 and told[0].keys() == {"index", "score"}
+    assert refused.json().keys() == {"error", "error_type"}
