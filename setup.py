@@ -17,7 +17,7 @@ NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 SOURCES = ("forward", "statistics")
 HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "norm", "product")
-HEADERS += ("quantised", "rows", "tile")
+HEADERS += ("rows", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
 EACH = ("model/native/product.cpp", "model/native/rows.cpp", "model/native/walk.cpp")

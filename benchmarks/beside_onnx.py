@@ -112,11 +112,11 @@ def report(engines: dict[str, Engine]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def work(dtype: str = "float32") -> None:
+def work() -> None:
     """Be our engine."""
     from in_process import ours
 
-    piped.answer(ours(CORES, dtype))
+    piped.answer(ours(CORES))
 
 
 def main() -> None:

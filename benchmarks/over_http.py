@@ -31,7 +31,6 @@ from served.processes import busy_seconds
 from served.servers import (
     BARE,
     BUILT,
-    INT8,
     OURS,
     PEERS,
     ROOT,
@@ -231,9 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.2, help="of each turn")
-    parser.add_argument(
-        "--servers", nargs="+", choices=SERVERS, default=[s for s in SERVERS if s != INT8]
-    )
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--torch-index", default="", help="another wheel index for torch")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "over_http.json")

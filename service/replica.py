@@ -41,7 +41,7 @@ from service.engine.numerics import CLOSE
 from service.engine.proof import prove
 from service.engine.weights import locate
 from service.engine.work import Result, Work
-from service.heads.samples import halves
+from service.heads.samples import samples
 from service.heads.sentences import some
 from service.heads.store import Heads
 from service.keys import STALE_SECONDS, follow_keys, tenants
@@ -111,12 +111,12 @@ class Replica:
         device, kind = machine.precision(settings)
         machine.same_bits(settings)
         count = machine.lanes(settings, device)
-        scales, held = halves() if kind == torch.int8 else ([], [])
-        loading = partial(load, self.source, device, kind, texts=scales)
-        self.lanes = await Lanes.start(loading, count)
+        self.lanes = await Lanes.start(partial(load, self.source, device, kind), count)
         proving = partial(prove, self.lanes, self.source, device, kind, settings.batch_tokens)
         texts = [] if settings.untrained else some()
-        proving = partial(proving, settings.require_same_bits, texts, held)
+        # where it was chosen rather than found: a start on a GPU would wait for a processor
+        compared = samples() if settings.dtype == "bfloat16" else []
+        proving = partial(proving, settings.require_same_bits, texts, compared)
         self.proof = await self.lanes.call(0, proving)
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
         self._make_parts(time.perf_counter() - began)
@@ -167,7 +167,6 @@ class Replica:
             self.reader,
             admission,
             settings.max_answer_json_bytes,
-            plain=self.dtype != "int8",
             truncate=settings.truncate or "refuse",
             adapted={
                 name: one.preamble("float32") for name, one in self.identities.items() if name

@@ -141,10 +141,9 @@ class Settings(BaseModel):
         "number of replicas; always 1 on cuda",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to run the model on")
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="number format of the model; auto: float32 on cpu, bfloat16 on cuda; int8: on "
-        "processors with AVX512-VNNI, where its vectors stay near those of float32",
+        description="number format of the model; auto: float32 on cpu, bfloat16 on cuda",
     )
     require_same_bits: bool = Field(
         False,
@@ -342,8 +341,6 @@ def _within(settings: Settings) -> Settings:
             bound = bound if times == 1 else f"half of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     _bounded(settings)
-    if settings.adapter and settings.dtype == "int8":
-        raise ValueError("adapter: not served with dtype int8")
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):

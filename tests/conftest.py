@@ -36,7 +36,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from model import int8
 from service.edge.door import Door
 from service.observe import logs
 from service.observe.scrape import join
@@ -101,17 +100,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, values, ids=ids)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what needs Ray last, so that no idle service takes a core from all other tests.
-
-    Leave out what this processor cannot do: no package mends that, as it would a skip.
 
     Raises:
         UsageError: a test that starts Ray lies where `make test` does not look for such tests.
     """
-    if unable := [] if int8.exact() else [i for i in items if i.get_closest_marker("vnni")]:
-        config.hook.pytest_deselected(items=unable)
-        items[:] = [item for item in items if item not in unable]
     with_ray = [item for item in items if item.get_closest_marker("ray")]
     if stray := [item.nodeid for item in with_ray if item.path.parent not in RAY_FOLDERS]:
         raise pytest.UsageError(f"tests that start Ray, outside of their folders: {stray}")

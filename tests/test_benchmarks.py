@@ -246,7 +246,7 @@ def test_each_server_takes_the_workloads_in_which_it_differs() -> None:
     every = set(texts.WORKLOADS)
     assert left.pop("onnx-sorted") == sorted(every - {"batches"}, key=list(texts.WORKLOADS).index)
     assert left.pop("fastapi") == left.pop("litserve") == ["poisson"]
-    assert set(left) == {"headlight", "int8", "onnx", "infinity"} and not any(left.values())
+    assert set(left) == {"headlight", "onnx", "infinity"} and not any(left.values())
 
 
 def test_an_environment_is_kept_until_its_list_or_torch_changes(

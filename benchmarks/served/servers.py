@@ -30,7 +30,7 @@ MODEL = BUILT / "model"  # the bundled model's files, and the ONNX graph made of
 MARK = "BENCHMARKED_SERVER"
 START_SECONDS, STOP_SECONDS, QUIET_SECONDS = 180.0, 60.0, 15.0
 QUIET = 0.1  # of one core, over a quarter of a second: a server with nothing left to do
-OURS, BARE, INT8 = "Headlight", "Starlette + ONNX Runtime", "int8"
+OURS, BARE = "Headlight", "Starlette + ONNX Runtime"
 
 
 class Absent(Exception):
@@ -75,7 +75,6 @@ class Server:
 # answers 503 for up to 4 s
 SERVERS = {
     "headlight": Server(OURS, warm_seconds=5.0),
-    INT8: Server(f"{OURS}, int8", options=("--dtype", "int8"), warm_seconds=5.0),  # if asked for
     "onnx": Server(BARE, "starlette_onnx", "starlette_onnx", torch=False),
     "onnx-sorted": Server(
         f"{BARE}, sorted",

@@ -245,5 +245,5 @@ def _check_plain(config: Mapping[str, Any]) -> None:
         # bitsandbytes did not say its name at first
         unnamed = "bitsandbytes" if said.keys() & {"load_in_8bit", "load_in_4bit"} else "unnamed"
         method = said.get("quant_method", unnamed)
-        advice = "serve the weights before it, and ask for --dtype int8"
+        advice = "serve the weights before it"
         raise CheckpointError(f"{key}: not supported: the method {method}; {advice}")

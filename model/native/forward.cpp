@@ -138,14 +138,13 @@ struct Stack : torch::CustomClassHolder {
     norm_ = shape_.norm(t[7], t[8]);
   }
 
-  // One more layer: weights and biases of its linears, of int8 what makes codes too; of its norms;
-  // the tables of its rotation; and how far a query looks, negative for all.
+  // One more layer: weights and biases of its linears and norms; the tables of its rotation; and how
+  // far a query looks, negative for all.
   void add(const Maybes& linears, const Maybes& norms, const Maybes& turns, int64_t before,
            int64_t after) {
     const auto linear = [&](size_t i, const std::string& activation = "none",
                             const std::string& algorithm = "") {
-      const auto* t = &linears[5 * i];
-      return Linear(t[0], t[1], activation, algorithm, {t[2], t[3], t[4]});
+      return Linear(linears[2 * i], linears[2 * i + 1], activation, algorithm);
     };
     const auto norm = [&](size_t i) { return shape_.norm(norms[2 * i], norms[2 * i + 1]); };
     const auto up = shape_.gated ? linear(2) : linear(2, shape_.activation, shape_.algorithm);

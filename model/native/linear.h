@@ -23,7 +23,6 @@
 #include <ATen/ops/zeros.h>
 
 #include "product.h"
-#include "quantised.h"
 
 // what torch/csrc/inductor calls too; its own header is not among torch's
 namespace at::native {
@@ -52,7 +51,6 @@ bool same_bits(Own own, Torchs torchs) {
 struct Linear {
   Maybe weight, bias;
   std::string activation = "none", algorithm;  // as oneDNN calls them
-  Quantised quantised;  // of int8, by which the weight then is
   const float* panels = nullptr;  // the weight's, (panels, inputs, PANEL); null is the long way
   int64_t depth = 0;  // inputs that oneDNN sums up before it adds them to those before
   bool gelu = false;  // at the end of a panel; else torch's follows
@@ -63,10 +61,9 @@ struct Linear {
 
   Linear() = default;
   Linear(const Maybe& weight, const Maybe& bias, std::string activation = "none",
-         std::string algorithm = "", const Quantised& quantised = {})
-      : weight(weight), bias(bias), activation(activation), algorithm(algorithm),
-        quantised(quantised) {
-    if (!weight || quantised || !(panels = panelled())) return;
+         std::string algorithm = "")
+      : weight(weight), bias(bias), activation(activation), algorithm(algorithm) {
+    if (!weight || !(panels = panelled())) return;
     gelu = activation == "gelu" && algorithm == "none" && same_gelu();
     for (const int64_t inputs : {weight->size(1), int64_t{1024}, int64_t{512}}) {
       depth = inputs;
@@ -126,7 +123,6 @@ struct Linear {
   }
 
   Tensor whole(const Tensor& x) const {
-    if (quantised) return quantised(x, *weight, bias, activation, algorithm);
     using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
                        c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
     static const auto run = c10::Dispatcher::singleton()
@@ -137,7 +133,6 @@ struct Linear {
   }
 
   Tensor whole(const Tensor& x, const Tensor& residual) const {
-    if (quantised) return quantised.add(x, *weight, bias, residual);
     using Run = Tensor(const Tensor&, const Tensor&, const Tensor&, const Maybe&, std::string_view);
     static const auto run = c10::Dispatcher::singleton()
                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")

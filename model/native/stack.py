@@ -9,12 +9,10 @@ from torch import Tensor
 
 from model.attention import TILE, Biases, Trace
 from model.encoder import Encoded, Encoder, Layer
-from model.int8 import Int8Linear
 from model.kernels import (
     FUSED_NAMES,
     Affine,
     Kernels,
-    Linear,
     NormedLinear,
     PackedLinear,
     attend_fused,
@@ -120,21 +118,12 @@ def _weights(layer: Layer) -> tuple[list[Tensor | None], list[Tensor | None], li
     norms += [None, None] if heads is None else [heads.query, heads.key]
     norms += [each.norm if isinstance(each, NormedLinear) else None for each in linears[1::2]]
     turns = (None, None) if rotation is None else (rotation.cos, rotation.sin)
-    tensors = [part for each in inner for part in (*_linear(each), *_codes(each))]
+    tensors = [part for each in inner for part in _linear(each)]
     return tensors, [part for norm in norms for part in _norm(norm)], list(turns)
 
 
 def _linear(linear: Any) -> Pair:
-    if isinstance(linear, Int8Linear):
-        return linear.packed, linear.folded
     return (None, None) if linear is None else (linear.packed, linear.bias)
-
-
-def _codes(linear: Linear) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return what makes int8's codes of an input and numbers of their sums."""
-    if isinstance(linear, Int8Linear):
-        return linear.inverse, linear.shift, linear.scales
-    return None, None, None
 
 
 def _norm(norm: Affine | None) -> Pair:

@@ -21,7 +21,7 @@ from service.refusals import Refused
 
 HEADER, EXPECT = "x-headlight-space", "x-headlight-expect"
 NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the digest's own version
-DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPES = ("float32", "bfloat16", "float16")
 KEPT = 1024  # names of requests that come again
 UNKNOWN = (
     "which part differs is not known: the weights, the tokenizer, a dense layer, or several parts"

@@ -1,7 +1,6 @@
 """What `weights.locate` finds -> a model."""
 
 import logging
-from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +12,6 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps.statistics import Statistics
 from model.native import agreement, library, stack, statistics
-from service.engine.certificate import quantise
 from service.engine.weights import Source
 
 logger = logging.getLogger(__name__)
@@ -39,21 +37,15 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     backend: Kernels | None = None,
-    texts: Sequence[str] = (),
 ) -> Model:
     """Load a folder's model, or a preset with the folder's tokenizer.
 
     Args:
-        dtype: int8 is made of float32.
         backend: what computes it; None: the fastest that are right on this machine.
-        texts: that give int8 its scales.
 
     Raises:
         CheckpointError: why it cannot be loaded.
-        TooFar: it cannot be had in int8.
     """
-    if dtype == torch.int8:
-        return quantise(load(source, device, torch.float32, backend), texts)
     config = sizes(source)
     backend = backend or kernels.choose(device, dtype, config.head_dim)
     if source.preset is None:

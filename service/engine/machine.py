@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from model import int8
 from model.config import EncoderConfig
 from model.task_heads import TaskHead, Vectors
 from service.engine import numerics
@@ -19,8 +18,6 @@ logger = logging.getLogger(__name__)
 QUICK = {torch.float32}
 QUICK |= {torch.bfloat16} if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else set()
 SLOW = "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
-INEXACT = "its sums are not exact on a processor without AVX512-VNNI"
-EXACT = ("auto", "float32", "int8")  # number formats whose bits are promised on a processor
 BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
 
@@ -76,18 +73,10 @@ def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     """Tell where the model runs, and in which number format.
 
     Raises:
-        Unservable: see `device`; or int8 where its products are not exact.
+        Unservable: see `device`.
     """
     where = device(settings)
     cuda = where.type == "cuda"
-    if settings.dtype == "int8":
-        if cuda:
-            raise Unservable("dtype int8: it runs on a processor alone; use --device cpu")
-        if not int8.exact():
-            raise Unservable(
-                "dtype int8: its sums are not exact on a processor without AVX512-VNNI"
-            )
-        return where, torch.int8
     if settings.dtype == "auto":
         return where, torch.bfloat16 if cuda else torch.float32
     dtype: torch.dtype = getattr(torch, settings.dtype)
@@ -103,9 +92,9 @@ def same_bits(settings: Settings) -> None:
         Unservable: they are required, and not promised of these; or with that variable MKL's
             products follow from where in memory a matrix lies.
     """
-    promised = device(settings).type == "cpu" and settings.dtype in EXACT
+    promised = device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
     if settings.require_same_bits and not promised:
-        raise Unservable("require_same_bits: it needs --device cpu and --dtype float32 or int8")
+        raise Unservable("require_same_bits: it needs --device cpu and --dtype float32")
     if promised and numerics.strict() is False:
         raise Unservable(
             f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}, by which equal texts may get other bits;"

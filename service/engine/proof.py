@@ -16,13 +16,13 @@ from itertools import cycle, islice
 
 import torch
 
-from model import int8, kernels, packing
+from model import kernels, packing
 from model.entities import Entities
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from model.task_heads import Classifier, Lexical, Splade, Tagger, Vectors
 from service.engine import machine, numerics
-from service.engine.certificate import Certificate, TooFar, certify
+from service.engine.certificate import Certificate, certify
 from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
@@ -62,7 +62,7 @@ class Proof:
         speed: tokens per second on all cores.
         small: tokens of a batch that takes as long whatever it holds.
         budget: tokens per batch.
-        certificate: of int8, how near it stays to float32.
+        certificate: how near its vectors stay to those of float32, where that was asked.
     """
 
     dtype: torch.dtype
@@ -95,7 +95,7 @@ def prove(
     batch_tokens: int | None,
     required: bool = False,
     texts: Sequence[str] = (),
-    held: Sequence[str] = (),
+    compared: Sequence[str] = (),
 ) -> Proof:
     """Check the answers of loaded lanes and measure their speed; called in lane 0.
 
@@ -108,14 +108,14 @@ def prove(
         batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
         required: to promise bits or nothing.
         texts: that the model must tell apart.
-        held: by which int8 is certified.
+        compared: by which its number format is certified, where there are some.
 
     Raises:
         NotTrustworthy: its answers differ from another computation of the same by more than
             rounding; or by that, where bits are required; or it makes the same of every text.
     """
     accelerate(lanes.model)
-    certificate = check_exact(lanes.model, source, dtype, texts, held)
+    certificate = check_exact(lanes.model, source, dtype, texts, compared)
     proof = _steady(lanes, source, device, dtype, batch_tokens, required)
     adapted = {name: _adapted(lanes, proof, device, name) for name in lanes.model.adapters}
     return replace(proof, certificate=certificate, adapted=adapted)
@@ -137,7 +137,7 @@ def _steady(
     required: bool,
 ) -> Proof:
     """Return the proof of the fastest way whose bits stay in any company; see `prove`."""
-    promised = device.type == "cpu" and dtype in (torch.float32, torch.int8)
+    promised = device.type == "cpu" and dtype == torch.float32
     fastest = _measured(lanes, device, dtype, batch_tokens, promised)
     if holds(lanes, fastest):
         return fastest
@@ -166,7 +166,7 @@ def slower(lanes: Lanes, source: Source) -> Iterator[None]:
         fast.encoder.native = None
         yield
         fast.encoder.native = native
-    if fast.encoder.kernels is not kernels.PLAIN and not int8.quantised(fast.encoder):
+    if fast.encoder.kernels is not kernels.PLAIN:
         lanes.model = load(source, fast.encoder.device, torch.float32, kernels.PLAIN)
         yield
         lanes.model = fast
@@ -209,28 +209,26 @@ def check_exact(
     source: Source,
     dtype: torch.dtype,
     texts: Sequence[str] = (),
-    held: Sequence[str] = (),
+    compared: Sequence[str] = (),
 ) -> Certificate | None:
     """Check that the serving path agrees with the plain float32 one, and with another's.
 
     The plain one tells texts apart.
 
     Returns:
-        How near int8 is to the plain one; None of other formats.
+        How near the vectors of the texts to compare are to the plain one's; None without any.
 
     Raises:
         NotTrustworthy: it does not.
     """
     plain = load(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
-    if dtype == torch.int8:
-        check_trained(plain, texts)
-        return _certified(model, plain, held)
     sequences = [_sequence(model, CANARY)]
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
         sequences.append(_long(model))
     views = [(model, plain), *_with_each(model, plain)]
     off = max(_apart(*both, sequence) for both in views for sequence in sequences)
     check_trained(plain, texts)
+    certificate = certify(model, plain, compared) if compared else None
     del plain, views
     if off > numerics.CLOSE[dtype]:
         limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
@@ -242,7 +240,7 @@ def check_exact(
         ]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
-    return None
+    return certificate
 
 
 def _with_each(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
@@ -250,20 +248,6 @@ def _with_each(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
     for name, adapter in model.adapters.items():
         other = plain.adapters[name].encoder
         yield replace(model, encoder=adapter.encoder), replace(plain, encoder=other)
-
-
-def _certified(model: Model, plain: Model, held: Sequence[str]) -> Certificate:
-    """Return how near an int8 model is to float32, and log it.
-
-    Raises:
-        NotTrustworthy: it is too far.
-    """
-    try:
-        found = certify(model, plain, held)
-    except TooFar as error:
-        raise NotTrustworthy(str(error)) from error
-    logger.info("int8 certified", extra=found.facts())
-    return found
 
 
 def check_trained(model: Model, texts: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from model.maps.units import divide
 from model.packing import Sequence
 from service.commands.options import of_settings
 from service.engine import numerics
-from service.engine.certificate import TooFar, quantise
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import find
 from service.replica import Replica
@@ -310,19 +309,12 @@ async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
         assert flops[name] - flops[None] == 2 * one.products * len(IDS[0])
 
 
-async def test_int8_is_refused_where_a_checkpoint_has_tasks(served: Adapted) -> None:
-    """Their products would be float32's, over other linears."""
-    with pytest.raises(TooFar, match="not served with adapters, and the checkpoint has some"):
-        quantise(served.replica.lanes.model, [])
-
-
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
         ({"adapter": "left"}, "an adapter is name=folder"),
         ({"adapter": "a=/x,a=/y"}, "each name is another"),
         ({"adapter": "a:b=/x"}, "an adapter is name=folder"),
-        ({"adapter": "a=/x", "dtype": "int8"}, "not served with dtype int8"),
         ({"adapter": "a=/x", "model": "preset:transformer-base"}, "not served with a preset"),
     ],
 )

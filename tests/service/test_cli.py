@@ -32,7 +32,11 @@ def test_every_setting_is_an_option_with_its_sentence() -> None:
     ("arguments", "environ", "line"),
     [
         (("--port", "0"), {}, "port: Input should be greater than or equal to 1, not '0'"),
-        (("--dtype", "int3"), {}, "dtype: Input should be 'auto'"),
+        (
+            ("--dtype", "int8"),
+            {},
+            "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
+        ),
         ((), {"HEADLIGHT_PROT": "1"}, "prot: no such setting"),
         (("--host", "192.0.2.77"), {}, "cannot listen on 192.0.2.77 port 8000"),
         (("--model", "nowhere"), {"HEADLIGHT_PORT": "18998"}, "no folder nowhere"),

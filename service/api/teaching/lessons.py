@@ -28,7 +28,6 @@ from service.refusals import Refused
 
 # of an explained layer, (tokens, width), (heads, tokens, head_dim) and (heads, query, key)
 ROWS, MIXED, MAPS = 5, 5, 2
-INT8 = "the steps of a layer are float32's, and this model runs in int8"
 SQUARES, VECTORS = 4, 10  # of its weights, (width, heads * head_dim) and either one, at most
 
 
@@ -38,7 +37,6 @@ class Lessons:
     Args:
         head: what every answer says about the model.
         most_bytes: of the arrays in an answer.
-        plain: whether the layers multiply as the steps say; those of int8 do not.
         truncate: what happens to a text that is too long where the request does not say.
     """
 
@@ -48,11 +46,10 @@ class Lessons:
         reader: Reader,
         admission: Admission,
         most_bytes: int,
-        plain: bool = True,
         truncate: Truncate = "refuse",
         adapted: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
-        self._head, self._reader, self._most_bytes, self._plain = head, reader, most_bytes, plain
+        self._head, self._reader, self._most_bytes = head, reader, most_bytes
         self._adapted = adapted
         self._admission, self._worker = admission, admission.lessons
         self._truncate: Truncate = truncate
@@ -112,8 +109,6 @@ class Lessons:
     def _check(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
         """Return what the answer says of the model, and the adapter that is asked for."""
         adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model, request.task)
-        if not self._plain:
-            raise Refused.at("out_of_range", "layer", detail=INT8)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
             detail = f"expected a layer of this model, 0 to {layers - 1}"

@@ -84,33 +84,3 @@ def test_every_replica_finds_its_part_of_a_gpu() -> None:
         part = round(machine.share(replicas, gpus) * 10_000)
 
         assert gpus * (10_000 // part) >= replicas
-
-
-@pytest.mark.parametrize(
-    ("device", "exact", "refused"),
-    [
-        ("cuda", True, "dtype int8: it runs on a processor alone; use --device cpu"),
-        ("cpu", False, "dtype int8: its sums are not exact on a processor without AVX512-VNNI"),
-    ],
-)
-def test_int8_is_refused_where_its_sums_are_not_exact(
-    monkeypatch: pytest.MonkeyPatch, device: Any, exact: bool, refused: str
-) -> None:
-    """In one line, before a weight is read."""
-    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(machine.int8, "exact", lambda: exact)
-
-    with pytest.raises(machine.Unservable) as raised:
-        machine.precision(Settings(device=device, dtype="int8"))
-
-    assert str(raised.value) == refused
-
-
-def test_int8_is_served_with_its_bits_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As float32 is."""
-    monkeypatch.setattr(machine.int8, "exact", lambda: True)
-    settings = Settings(device="cpu", dtype="int8", require_same_bits=True)
-
-    machine.same_bits(settings)
-
-    assert machine.precision(settings) == (torch.device("cpu"), torch.int8)
