@@ -3,7 +3,7 @@
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
               maxsim, similarity, highlight, rerank, classify, entities, space, check_space,
-              check_vectors, info, ask
+              info, ask
 """
 
 import asyncio
@@ -277,21 +277,6 @@ class AsyncClient:
         changed = differences(saved.facts["space_parts"], now.facts["space_parts"])
         bound = now.facts["space_bound"]
         return compare(saved.texts, saved.vectors, now.vectors, bound, changed)
-
-    async def check_vectors(self, texts: Sequence[str], vectors: Array) -> Checked:
-        """Tell whether vectors that were stored are those that this service makes of their texts.
-
-        Args:
-            vectors: (texts, size).
-
-        Raises:
-            HeadlightError: as `space`.
-            ValueError: there is not a vector for each text.
-        """
-        if vectors.ndim != 2 or len(vectors) != len(texts) or not len(texts):
-            raise ValueError(f"{len(texts)} texts and vectors of shape {vectors.shape}")
-        now = await self.space(texts)
-        return compare(texts, vectors, now.vectors, now.facts["space_bound"])
 
     async def _vectors(self, texts: Sequence[str]) -> Array:
         encoded = await self.encode(texts)

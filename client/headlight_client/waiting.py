@@ -75,7 +75,6 @@ class Client:
     highlight = _waiting(AsyncClient.highlight)
     space = _waiting(AsyncClient.space)
     check_space = _waiting(AsyncClient.check_space)
-    check_vectors = _waiting(AsyncClient.check_vectors)
     rerank = _waiting(AsyncClient.rerank)
     classify = _waiting(AsyncClient.classify)
     entities = _waiting(AsyncClient.entities)

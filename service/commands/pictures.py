@@ -17,7 +17,6 @@ from service.commands.terminal import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
 MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
@@ -188,26 +187,6 @@ def _grid(
     Raises:
         Unusable: no font here has some letter; an SVG is drawn with the reader's fonts.
     """
-    size = side * len(columns), side * len(rows)
-    with figure(size, path, transparent) as drawn:
-        axes = drawn.add_axes((0, 0, 1, 1), frameon=False)
-        axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-        axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
-        axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
-        axes.tick_params(length=0, labelsize=9, labelcolor=ink, labeltop=True, labelbottom=False)
-        yield axes
-
-
-@contextmanager
-def figure(size: tuple[float, float], path: Path, transparent: bool = False) -> Iterator["Figure"]:
-    """Yield an empty figure, and write what is drawn there.
-
-    Args:
-        size: in inches, without what the writing around it needs.
-
-    Raises:
-        Unusable: no font here has some letter; an SVG is drawn with the reader's fonts.
-    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -215,8 +194,13 @@ def figure(size: tuple[float, float], path: Path, transparent: bool = False) -> 
     with rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "headlight", "text.parse_math": False}
     ):
-        drawn = Figure(figsize=size)
-        yield drawn
+        drawn = Figure(figsize=(side * len(columns), side * len(rows)))
+        axes = drawn.add_axes((0, 0, 1, 1), frameon=False)
+        axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+        axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
+        axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+        axes.tick_params(length=0, labelsize=9, labelcolor=ink, labeltop=True, labelbottom=False)
+        yield axes
         with warnings.catch_warnings():
             svg = path.suffix.lower() == ".svg"
             warnings.simplefilter("ignore" if svg else "error", UserWarning)

@@ -1,4 +1,4 @@
-"""A running service's space: shown, saved, and checked against an earlier day or a sample."""
+"""A running service's space: shown, saved, and checked against an earlier day."""
 
 import json
 import sys
@@ -10,9 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from headlight_client import Checked, Client, Space
-from headlight_client.formats import Array
 from headlight_client.spaces import FACTS
-from service.commands.bulk.source import File, check
 from service.commands.terminal import Unusable, plain, tell
 
 SHOWN = 10  # texts that moved
@@ -50,37 +48,6 @@ def recheck(client: Client, path: Path) -> Checked:
         return client.check_space(Space.read(path))
     except ValueError as error:
         raise Unusable(str(error)) from error
-
-
-def sample(client: Client, vectors: Path, file: File) -> Checked:
-    """Compare stored vectors with those of their texts.
-
-    Raises:
-        Unusable: there is not a vector for each text, or a file cannot be read as one of them.
-    """
-    stored = _stored(vectors)
-    with file.lasting(vectors.parent) as kept:
-        source = check(kept, client.info())
-        if source.lines != len(stored):
-            raise Unusable(
-                f"{vectors} has {len(stored)} rows, and {file.name} {source.lines} texts"
-            )
-        texts = [text for text in source.texts(0) if isinstance(text, str)]
-    if len(texts) != len(stored):
-        raise Unusable(f"{file.name} holds pairs of texts, which have no vector of their own")
-    return client.check_vectors(texts, stored)
-
-
-def _stored(path: Path) -> Array:
-    try:
-        stored: Array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise Unusable(f"{path} is not an .npy file of numbers") from error
-    if stored.ndim != 2 or stored.dtype.kind != "f" or not len(stored):
-        raise Unusable(
-            f"{path} holds {stored.dtype} of shape {stored.shape}; expected rows of floats"
-        )
-    return stored
 
 
 def report(checked: Checked, console: Console, *, as_json: bool) -> None:

@@ -158,112 +158,32 @@ def rank_texts(
 
 
 @click.command()
-@click.argument("one", metavar="URL_A")
-@click.argument("other", metavar="URL_B")
-@click.option("--file", type=FILE, required=True, help="texts, as of encode --file; - reads stdin")
-@FORMAT
-@COLUMN
-@TRUNCATE
-@click.option("--key-file-a", type=FILE, help="file with an API key of the service at URL_A")
-@click.option("--key-file-b", type=FILE, help="file with an API key of the service at URL_B")
-@click.option("--plot", type=FILE, help="also draw the comparison to this .png or .svg")
-@JSON
-@one_line_ends()
-def compare(
-    one: str,
-    other: str,
-    file: Path,
-    key_file_a: Path | None,
-    key_file_b: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    **flags: Any,
-) -> None:
-    """Compare what two services make of the texts of a file: before moving to another model.
-
-    An interrupted command resumes when it is run again.
-    """
-    from rich.console import Console
-
-    from service.commands import comparison as view
-    from service.commands import pictures
-    from service.commands.bulk import comparison, source
-
-    if plot:
-        pictures.check(plot)
-    texts = source.File.of(file, flags["format"], flags["column"])
-    services = [
-        comparison.Asked(url, read_key(key))
-        for url, key in ((one, key_file_a), (other, key_file_b))
-    ]
-    with (
-        one_line_ends(RESUMED),
-        comparison.compared(services, texts, flags["truncate"] or "refuse") as found,
-    ):
-        view.report(found, Console(), as_json=as_json)
-        if plot:
-            view.draw(found, plot)
-
-
-class Spaces(click.Command):
-    """`headlight space`, with `compare` where its URL stands."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Begin the command that the arguments name."""
-        if args[:1] == ["compare"]:
-            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=Spaces)
 @click.argument("url", default=HERE)
 @click.option("--save", type=FILE, help="save the space with 32 canary vectors")
 @click.option("--check", "saved", type=PRESENT, help="compute the canaries of a saved space again")
-@click.option(
-    "--sample",
-    nargs=2,
-    type=PRESENT,
-    metavar="VECTORS TEXTS",
-    help="check stored vectors, .npy, by their texts, a file as of encode --file",
-)
-@FORMAT
-@COLUMN
 @KEY_FILE
 @JSON
 @one_line_ends()
-def space(url: str, key_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Show what the vectors of a service at URL may stand in one index with.
+def space(
+    url: str, save: Path | None, saved: Path | None, key_file: Path | None, as_json: bool
+) -> None:
+    """Show which vectors can share an index with those of the service at URL.
 
-    `headlight space compare URL_A URL_B --file FILE` compares two services.
-
-    With --check and --sample, the exit status is 1 if they are not those of an earlier day.
+    With --check, it exits with 1 if the vectors have changed.
     """
     from rich.console import Console
 
     from service.commands import space as view
-    from service.commands.bulk import jobs, source
+    from service.commands.bulk import jobs
 
-    saved, sample, save = flags["saved"], flags["sample"], flags["save"]
-    if sum(map(bool, (saved, sample, save))) > 1:
-        raise Unusable("--save, --check and --sample exclude each other")
-    if not sample and (flags["format"] or flags["column"]):
-        raise Unusable("--format and --column are for the texts of --sample")
+    if save and saved:
+        raise Unusable("--save and --check exclude each other")
     with jobs.connected(url, read_key(key_file), jobs.PATIENCE_SECONDS) as (client, info):
         if save:
             return tell(sys.stdout, f"{view.save(client, save)} in {save}")
-        if not (saved or sample):
+        if not saved:
             return view.show(info, Console(), as_json=as_json)
-        if sample:
-            texts = source.File.of(sample[1], flags["format"], flags["column"])
-            checked = view.sample(client, sample[0], texts)
-        else:
-            checked = view.recheck(client, saved)
+        checked = view.recheck(client, saved)
     view.report(checked, Console(), as_json=as_json)
     if not checked.same:
         raise SystemExit(FAILED)

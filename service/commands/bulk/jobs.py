@@ -80,14 +80,12 @@ def collect(
     source: Source,
     vectors: Vectors,
     rows: Callable[[Encoded], Array],
-    unit: str = "texts",
     **options: Unpack[Options],
 ) -> None:
     """Write the rows of all texts that an earlier run has not, a request at a time, under a bar.
 
     Args:
         rows: of an answer, (texts, numbers).
-        unit: what the bar counts.
 
     Raises:
         ModelChanged: an answer comes from another model than the rows so far.
@@ -97,7 +95,7 @@ def collect(
     if start == source.lines:
         return
     with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
-        task = bar.add_task(unit, total=source.lines, completed=start)
+        task = bar.add_task("texts", total=source.lines, completed=start)
         try:
             for part in stream:
                 check_origin(part.origin, vectors.origin)
@@ -110,21 +108,16 @@ def collect(
 
 @contextmanager
 def connected(
-    url: str, key: str | None, patience_seconds: float, expect: str | None = None
+    url: str, key: str | None, patience_seconds: float
 ) -> Iterator[tuple[Client, dict[str, Any]]]:
     """Yield a client with one request in flight at a time, and the answer of GET /info.
-
-    Args:
-        expect: the space that all vectors must be of.
 
     Raises:
         Unusable: the address is not valid.
         Failed: the service is not there, which is known soon; or a call inside failed.
     """
     try:
-        client = Client(
-            url, key=key, patience_seconds=patience_seconds, concurrency=1, expect=expect
-        )
+        client = Client(url, key=key, patience_seconds=patience_seconds, concurrency=1)
     except ValueError as error:
         raise Unusable(str(error)) from error
     try:
@@ -149,14 +142,6 @@ class Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Show a number, once there is one."""
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
-
-
-@contextmanager
-def bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar; yields what moves it to a number of all."""
-    with _bar() as shown:
-        task = shown.add_task(unit, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 def _bar() -> Progress:

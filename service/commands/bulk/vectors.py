@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headlight_client.formats import DTYPES, LENGTH_BYTES
 from service.commands.terminal import Unusable
 
-TENSOR, DTYPE = "pooled", DTYPES["F32"]
+TENSOR = "pooled"
 LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 NPY = ".npy"
@@ -39,7 +39,6 @@ class Vectors:
         out: the finished file.
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
-        remedy: what to do about a partial file of another job.
         kind: of its numbers, as safetensors calls it.
 
     Raises:
@@ -52,10 +51,9 @@ class Vectors:
         out: Path,
         count: int,
         origin: Mapping[str, str],
-        remedy: str = REMEDY,
         kind: str = "F32",
     ) -> None:
-        self._remedy, self._kind, self._dtype = remedy, kind, DTYPES[kind]
+        self._kind, self._dtype = kind, DTYPES[kind]
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
@@ -162,7 +160,7 @@ class Vectors:
             self._file.flush()
 
     def _of_another_job(self, what: str) -> Unusable:
-        return Unusable(f"{self.partial} belongs to another job: {what}; {self._remedy}")
+        return Unusable(f"{self.partial} belongs to another job: {what}; {REMEDY}")
 
     def _begin(self, width: int) -> None:
         self._width = width
