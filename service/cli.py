@@ -28,19 +28,15 @@ from service.commands.options import (
     CONFIG,
     DASHBOARD,
     JSON,
-    KEY_FILE,
     PRESENT,
-    URL,
     Grouped,
     Sectioned,
     of_settings,
-    read_key,
 )
 from service.commands.terminal import (
     FAILED,
     INTERRUPTED,
     USAGE,
-    Failed,
     one_line_ends,
     refuse,
     tell,
@@ -121,46 +117,6 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
             tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
     if wrong := {each.place for each in found if each.wrong}:
         raise SystemExit(USAGE if machine.OPTIONS & wrong else FAILED)
-
-
-@click.command()
-@URL
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.5, 60),
-    default=2.0,
-    help="seconds between screens  [default: 2]",
-)
-@KEY_FILE
-@click.option("--once", is_flag=True, help="show one interval and exit")
-@JSON
-@one_line_ends()
-def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: bool) -> None:
-    """Show live figures of a running service until Ctrl-C.
-
-    With --json, each interval is a line.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
-    from service.commands import top as view
-
-    key, console = read_key(key_file), Console()
-    once = once or not (as_json or console.is_terminal)  # a file or a pipe gets one screen
-    with suppress(KeyboardInterrupt):
-        if not (once or as_json):
-            with Live(console=console, screen=True, auto_refresh=False) as live:
-                for shown in view.screens(url, key, interval):
-                    live.update(shown, refresh=True)
-        for seen in view.intervals(url, key, interval):
-            if isinstance(seen, Failed):
-                raise seen
-            if as_json:
-                tell(sys.stdout, json.dumps(view.figures(seen)))
-            else:
-                console.print(view.screen(seen))
-            if once:
-                return
 
 
 @click.command()
@@ -267,7 +223,7 @@ def status(address: str, as_json: bool) -> None:
 
     The exit status is 0 if all that was deployed runs, 1 if something does not or nothing is
     deployed, and 2 if the cluster cannot be reached. A service of `headlight serve` has no
-    dashboard to ask; `headlight top` shows it.
+    dashboard to ask.
     """
     from rich.console import Console
 
@@ -290,7 +246,7 @@ def status(address: str, as_json: bool) -> None:
         raise SystemExit(FAILED)
 
 
-main.section("Serve", serve, doctor, top)
+main.section("Serve", serve, doctor)
 main.section("Ask a model about texts", encode, heads, space)
 main.section("Run on a cluster", config, deploy, status)
 main.section("Prepare a model", convert)

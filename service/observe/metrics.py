@@ -22,7 +22,6 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from model.maps.choices import Form
@@ -346,14 +345,3 @@ class Metrics:
                 f"headlight_{name}", text, names, registry=self._of_replica.registry
             )
         return self._gauges[name].labels(**labels, replica=self._replica)
-
-
-def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield each sample of a page of metrics: its full name, its labels, its value.
-
-    Raises:
-        ValueError: it is not such a page.
-    """
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from service.observe.metrics import samples
+from tests.scraped import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service

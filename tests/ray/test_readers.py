@@ -12,8 +12,8 @@ import httpx
 import orjson
 import pytest
 
-from service.observe.metrics import samples
 from tests.ray.test_floods import MIB, p99, resident
+from tests.scraped import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start

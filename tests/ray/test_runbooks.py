@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,6 @@ def run(line: str, service: "Service") -> str:
     line = line.replace("localhost:8000", f"localhost:{service.port}")
     line = re.sub("grep -h '[^']+'", "grep -h started", line)
     line = line.replace("grep 8000", f"grep {service.port}")
-    line = line.replace("headlight top", f"{sys.executable} -m service.cli top --url {service.url}")
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
     assert not done.stderr, (line, done.stderr)
     return done.stdout

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import haproxy
-from service.observe.metrics import samples
+from tests.scraped import samples
 
 MOST, PER_SOURCE = 40, 20
 CONFIG = """\

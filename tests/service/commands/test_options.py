@@ -28,7 +28,7 @@ def test_the_services_own_key_file_is_one_for_its_clients(tmp_path: Path, text: 
     assert read_key(file) == KEY
 
 
-@pytest.mark.parametrize("command", [["top"], ["encode", "text"]], ids=["top", "encode"])
+@pytest.mark.parametrize("command", [["space"], ["encode", "text"]], ids=["space", "encode"])
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -131,7 +131,7 @@ def test_help_has_a_section_for_each_subject() -> None:
     assert SECTIONS.keys() <= Settings.model_fields.keys()
 
 
-@pytest.mark.parametrize("command", ["serve", "doctor", "deploy", "status", "top", "config check"])
+@pytest.mark.parametrize("command", ["serve", "doctor", "deploy", "status", "config check"])
 def test_help_speaks_to_people(command: str) -> None:
     """No name of a type of Python's, no switch that asks for a value, no empty default."""
     said = CliRunner().invoke(main, [*command.split(), "--help"]).output

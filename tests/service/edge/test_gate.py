@@ -22,9 +22,9 @@ from service.edge.gate import (
     Gate,
     Place,
 )
-from service.observe.metrics import samples
 from service.replica import Replica
 from tests.conftest import Connected
+from tests.scraped import samples
 from tests.seams import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.edge import transport
 from service.edge.transport import CLIENT, PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
 from service.memory import PROCESS
-from service.observe.metrics import samples
+from tests.scraped import samples
 
 SIZE = 1000  # of queries and keys: some 20 MB of numbers, more than sockets hold
 LARGE = {
