@@ -24,7 +24,6 @@ Task = Literal[
     "zero_shot",
     "rerank",
     "label_tokens",
-    "entities",
     "sparse",
     "multi_vector",
 ]

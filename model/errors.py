@@ -4,8 +4,6 @@ ModelError
     CheckpointError         a folder that cannot be loaded, and every reason why
     SequenceError           an input the loaded model cannot take
         SequenceTooLong
-            TooManyWords
-        LabelUnreadable
 """
 
 import shlex
@@ -47,23 +45,3 @@ class SequenceTooLong(SequenceError):
 
     def __str__(self) -> str:
         return f"the sequence has {self.length} tokens, the model takes {self.limit}"
-
-
-class TooManyWords(SequenceTooLong):
-    """A text of more words than the model takes; length and limit are of words."""
-
-    def __str__(self) -> str:
-        return f"the text has {self.length} words, the model takes {self.limit}"
-
-
-class LabelUnreadable(SequenceError):
-    """A label that no text can be searched for.
-
-    Args:
-        index: which label of several.
-        marked: whether it holds a token that stands around labels; else it has no token.
-    """
-
-    def __init__(self, index: int, *, marked: bool) -> None:
-        super().__init__(index, marked)
-        self.index, self.marked = index, marked

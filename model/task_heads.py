@@ -6,7 +6,6 @@
     Lexical     a weight for each of the text's own tokens (Chen et al. 2024, "M3-Embedding")
     Vectors     a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
-    Entities    spans of a text that labels of a request fit; see entities.py
 
 A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
 is a field, to be replaced: activation, k, threshold. All is float32, whatever the encoder's dtype.
@@ -21,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Side, Task
-from model.entities import Entities
 from model.kernels import Affine, Linear, normalise
 from model.pooling import Dense, Layer, Pooling, pool
 from model.text.frame import Role
@@ -339,7 +337,7 @@ class Vectors:
         return 2 * self.count(tokens) * sum(layer.weights for layer in self.layers)
 
 
-TaskHead = Classifier | Tagger | Splade | Lexical | Vectors | Entities
+TaskHead = Classifier | Tagger | Splade | Lexical | Vectors
 
 
 def _chosen(weights: Tensor, k: int | None, threshold: float) -> Tensor:

@@ -928,22 +928,6 @@ LABELS = [
         ),
     ),
 ]
-ENTITIES = [
-    Row(f"entities: {name}", json.dumps(body).encode, status, code, path="/v1/entities")
-    for name, status, code, body in (
-        ("a task of others", 404, "task_not_found", {}),
-        ("no text", 404, "task_not_found", {"inputs": []}),
-        ("no label", 422, "out_of_range", {"labels": []}),
-        ("a label twice", 422, "out_of_range", {"labels": ["b", "b"]}),
-        ("a label of another kind", 422, "invalid_type", {"labels": ["b", 7]}),
-        ("a text of another kind", 422, "invalid_type", {"inputs": [{"text": "a"}]}),
-        ("a score above 1", 422, "out_of_range", {"threshold": 1.5}),
-        ("a threshold in words", 422, "invalid_type", {"threshold": "0.5"}),
-        ("an unknown field", 422, "unknown_field", {"flat_ner": True}),
-        ("a layer too far", 422, "index_out_of_range", {"attention": {"layers": [99]}}),
-    )
-    for body in [{"inputs": ["a"], "labels": ["b"], **body}]
-]
 SPANS = [
     *bodies(
         422,
@@ -1247,7 +1231,6 @@ ROWS: dict[str, list[Row]] = {
     "similarities": SIMILARITIES,
     "scores": SCORES,
     "labels": LABELS,
-    "entities": ENTITIES,
     "spans": SPANS,
     "interventions": INTERVENTIONS,
     "paths": PATHS,

@@ -23,7 +23,6 @@ from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, Requ
 from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
 from headlight_client.inputs import (
     ComparisonOptions,
-    EntityOptions,
     HighlightOptions,
     Input,
     LabelOptions,
@@ -33,13 +32,10 @@ from headlight_client.inputs import (
 )
 from headlight_client.judged import (
     Classified,
-    Entity,
     Fit,
-    Found,
     Judged,
     Rank,
     Ranked,
-    Searched,
 )
 from headlight_client.spaces import Checked, Space
 from headlight_client.waiting import Client
@@ -56,11 +52,8 @@ __all__ = [
     "Dominance",
     "Edges",
     "Encoded",
-    "Entity",
-    "EntityOptions",
     "Evidence",
     "Fit",
-    "Found",
     "HeadlightError",
     "Highlight",
     "HighlightOptions",
@@ -80,7 +73,6 @@ __all__ = [
     "Score",
     "ScoreOptions",
     "Scored",
-    "Searched",
     "Similar",
     "Space",
     "Span",

@@ -2,8 +2,7 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, highlight, rerank, classify, entities, space, check_space,
-              info, ask
+              maxsim, similarity, highlight, rerank, classify, space, check_space, info, ask
 """
 
 import asyncio
@@ -28,7 +27,6 @@ from headlight_client.evidence import Highlighted, highlighted
 from headlight_client.formats import Array, dumps, loads
 from headlight_client.inputs import (
     ComparisonOptions,
-    EntityOptions,
     HighlightOptions,
     Input,
     LabelOptions,
@@ -43,7 +41,7 @@ from headlight_client.inputs import (
     requests,
     scoring,
 )
-from headlight_client.judged import Classified, Ranked, Searched, classified, ranked, searched
+from headlight_client.judged import Classified, Ranked, classified, ranked
 from headlight_client.spaces import FACTS, TEXTS, Checked, Space, compare, differences
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
@@ -326,28 +324,6 @@ class AsyncClient:
         _check(labels, {}, LabelOptions, "labels")
         asked = {"inputs": [*inputs], "labels": [*labels]}
         return classified(await self.ask("/v1/classify", {**options, **asked}, deadline=deadline))
-
-    async def entities(
-        self,
-        inputs: Sequence[str],
-        labels: Sequence[str],
-        *,
-        deadline: float | None = None,
-        **options: Unpack[EntityOptions],
-    ) -> Searched:
-        """Find the spans of texts that labels fit, by a GLiNER, in one request.
-
-        Args:
-            deadline: seconds for the call; default: patience_seconds.
-
-        Raises:
-            RequestRefused, NoAnswer: as `encode`.
-            TypeError: inputs or labels that are no list, or an unknown option.
-        """
-        _check(inputs, options, EntityOptions)
-        _check(labels, {}, EntityOptions, "labels")
-        asked = {"inputs": [*inputs], "labels": [*labels]}
-        return searched(await self.ask("/v1/entities", {**options, **asked}, deadline=deadline))
 
     def _by(self, deadline: float | None) -> float:
         """Return when a request that begins now must have ended."""

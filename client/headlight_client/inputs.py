@@ -84,16 +84,6 @@ class LabelOptions(TypedDict, total=False):
     gates: Sequence[Mapping[str, Any]]
 
 
-class EntityOptions(TypedDict, total=False):
-    """Options of entities; the names and defaults of POST /v1/entities."""
-
-    model: str
-    threshold: float
-    multi_label: bool
-    truncate: Literal["refuse", "right", "left"]
-    gates: Sequence[Mapping[str, Any]]
-
-
 class ComparisonOptions(TypedDict, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 

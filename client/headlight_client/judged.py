@@ -2,7 +2,6 @@
 
 POST /v1/rerank      Ranked, with a Rank for each document
 POST /v1/classify    Classified, with a Judged for each text
-POST /v1/entities    Searched, with a Found for each text
 """
 
 from collections.abc import Mapping
@@ -69,40 +68,6 @@ class Classified(Answer):
     texts: list[Judged]
 
 
-class Entity(NamedTuple):
-    """A span of a text that a label fits.
-
-    Args:
-        span: where it stands in the text, characters, [start, end).
-    """
-
-    span: tuple[int, int]
-    text: str
-    label: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The entities of one text, in the order of their first words.
-
-    Args:
-        truncated: whether the text was cut.
-        length: tokens before that, with those of the labels.
-    """
-
-    entities: list[Entity]
-    truncated: bool
-    length: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched(Answer):
-    """The entities of some texts, in the order of the texts."""
-
-    texts: list[Found]
-
-
 def ranked(told: Any) -> Ranked:
     """Read an answer of POST /v1/rerank.
 
@@ -134,25 +99,3 @@ def classified(told: Any) -> Classified:
         return Classified(**made, usage=Usage(**told["usage"]), texts=texts)
     except (LookupError, TypeError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
-
-
-def searched(told: Any) -> Searched:
-    """Read an answer of POST /v1/entities.
-
-    Raises:
-        NoAnswer: it is none.
-    """
-    try:
-        texts = [
-            Found([_entity(one) for one in text["entities"]], text["truncated"], text["length"])
-            for text in told["data"]
-        ]
-        made = {name: told[name] for name in ORIGIN}
-        return Searched(**made, usage=Usage(**told["usage"]), texts=texts)
-    except (LookupError, TypeError, ValueError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
-
-
-def _entity(told: Any) -> Entity:
-    start, end = told["span"]
-    return Entity((start, end), told["text"], told["label"], told["score"])

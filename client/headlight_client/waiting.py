@@ -77,7 +77,6 @@ class Client:
     check_space = _waiting(AsyncClient.check_space)
     rerank = _waiting(AsyncClient.rerank)
     classify = _waiting(AsyncClient.classify)
-    entities = _waiting(AsyncClient.entities)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]

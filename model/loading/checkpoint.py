@@ -20,11 +20,11 @@ from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
-from model.loading import gliner, linears, rerankers, sentence_transformers, tasks, vectors
+from model.loading import linears, rerankers, sentence_transformers, tasks, vectors
 from model.loading.adapters import held, read_adapter
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
-from model.loading.files import CONFIG, GLINER, TOKENIZER, find_weights
+from model.loading.files import CONFIG, TOKENIZER, find_weights
 from model.loading.linears import Reading
 from model.loading.modules import (
     generates,
@@ -103,7 +103,7 @@ def read(folder: Path) -> EncoderConfig:
     router.check_routes(folder)
     find_weights(home(folder), folder)
     linears.find_linears(folder)
-    return read_config(_read_raw(folder))[0]
+    return read_config(read_raw(folder))[0]
 
 
 def load(
@@ -128,12 +128,10 @@ def load(
     own = home(folder)
     files = find_weights(own, folder)
     check_modules(folder)
-    raw = _read_raw(folder)
+    raw = read_raw(folder)
     config, family = read_config(raw)
     stack = tasks.read_stack(raw, family)
     said = read_rules(folder, config.family, raw)
-    if gliner.found(folder):
-        family, said = gliner.of_encoder(family), gliner.marked(folder, said)
     source = find_tokenizer(own, said)
     lower_case = sentence_transformers.read_lower_case(folder)
     template = rerankers.read_template(folder)
@@ -160,10 +158,9 @@ def load(
     # whatever PyLate left in the file of the longest sequence, it takes these
     longest = (head.longest for head in heads if isinstance(head, Vectors))
     max_tokens = next(longest, max_tokens)
-    configs = [path for name in (CONFIG, GLINER) if (path := own / name).is_file()]
     paths = [
         *files,
-        *configs,
+        own / CONFIG,
         *source.files,
         *weighed_files(folder),
         *linear_files,
@@ -178,7 +175,7 @@ def load(
         sums = {path: _sha256(path) for path in {*paths}}
         counted = [sums[path] for path in paths]
         digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
-        own_parts = [sums[path] for path in (*files, *configs)], more["config"], more["blend"]
+        own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], more["blend"]
         words = [sums[path] for path in source.files], tokenizer.choices, source.choices
         layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
         made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
@@ -202,7 +199,7 @@ def held_of_adapters(folder: Path, adapters: Mapping[str, Path]) -> int:
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    raw = _read_raw(folder)
+    raw = read_raw(folder)
     config, family = read_config(raw)
     folders = {**tasks.find_folders(raw, family, folder), **adapters}
     return sum(held(own, config, family) for own in folders.values())
@@ -217,7 +214,7 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    raw = _read_raw(folder)
+    raw = read_raw(folder)
     family = read_config(raw)[1]
     stack, folders = tasks.read_stack(raw, family), tasks.find_folders(raw, family, folder)
     if twice := adapters.keys() & {*folders, *(stack.tasks if stack else ())}:
@@ -268,11 +265,6 @@ def preset(
     )
 
 
-def _read_raw(folder: Path) -> Any:
-    """Read the encoder's config.json, wherever the folder has it."""
-    return gliner.read_raw(folder) if gliner.found(folder) else read_raw(folder)
-
-
 def _read_heads(
     parts: Parts, reading: Reading, roles: vectors.Roles | None, linear_files: Sequence[Path]
 ) -> tuple[TaskHead, ...]:
@@ -281,8 +273,6 @@ def _read_heads(
     Args:
         roles: of a late interaction.
     """
-    if gliner.found(parts.folder):
-        return (gliner.read_entities(parts, reading.tokenizer),)
     if generates(parts.folder):
         return (rerankers.read_score(parts),)
     head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)

@@ -8,7 +8,7 @@ from typing import Any
 from model.errors import CheckpointError, advice
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
-GLINER = "gliner_config.json"  # holds the encoder's config.json, or stands next to it
+GLINER = "gliner_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 TOKENIZERS = (TOKENIZER, *VOCABULARIES, "merges.txt")
@@ -86,8 +86,9 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
         CheckpointError: it lacks what every checkpoint has, or holds a pickle or a pointer of
             Git LFS instead.
     """
-    configs = (CONFIG, GLINER)
-    missing = [] if any((folder / name).is_file() for name in configs) else [CONFIG]
+    if (whole / GLINER).is_file():
+        raise CheckpointError(f"{GLINER}: not supported: a GLiNER is served by gliner.serve")
+    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
         missing.append(TOKENIZER)
     # where both are present transformers reads the one file, whatever the index says

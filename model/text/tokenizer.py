@@ -179,15 +179,6 @@ class Tokenizer:
             yield
         return tokenized
 
-    def words(self, words: Many[str]) -> Part:
-        """Tokenize words, each by itself; offsets are those in its word."""
-        one = self._library.encode(list(words), is_pretokenized=True, add_special_tokens=False)
-        return Part(one.ids, one.tokens, one.offsets, one.word_ids, len(one))
-
-    def framed(self, part: Part) -> Tokenized:
-        """Return what was read of one text, with the special tokens around it."""
-        return framed([part], self._frames[1])
-
     def text(self, token_ids: Many[int], *, special: bool) -> str:
         """Return the text of some ids, without those that the vocabulary lacks.
 

@@ -10,7 +10,6 @@ import yaml
 from service import refusals
 from service.api import (
     cohere,
-    entities,
     highlight,
     openai,
     questions,
@@ -180,14 +179,6 @@ OPERATIONS = (
         "Classified | Priced",
         zero_shot.ZeroShotRequest,
         zero_shot.parse,
-        OF_TEXT,
-    ),
-    _post(
-        NATIVE,
-        "/v1/entities",
-        "Searched | Priced",
-        entities.EntitiesRequest,
-        entities.parse,
         OF_TEXT,
     ),
     _post(

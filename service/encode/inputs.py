@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from model import packing
 from model.config import EncoderConfig
-from model.errors import LabelUnreadable, SequenceTooLong, TooManyWords
+from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
 from model.text.frame import Role, Tokenized
-from model.text.pieces import Reading, exhaust
-from model.text.splice import Spliced, Splicer
+from model.text.pieces import exhaust
 from model.text.tokenizer import Cut, Tokenizer, Truncate
 from service.encode.request import Base64, Documents, Input
 from service.encode.worker import Worker
@@ -32,9 +31,6 @@ THREAD_CHARACTERS = 4096
 EMPTY = "expected one character or more, received an empty string"
 
 LONE = "this model looks queries up by their tokens; expected a lone text"
-
-MARKED = "it holds a token that stands around labels"
-TOKENLESS = "the tokenizer makes no token of it"
 
 NOTHING = Outputs()
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
@@ -78,7 +74,6 @@ class Reader:
         adapter: str | None = None,
         role: Role | None = None,
         documents: Documents | None = None,
-        spliced: tuple[Splicer, Sequence[str]] | None = None,
     ) -> list[Work]:
         """Tokenize the texts, check the rest; in the order given.
 
@@ -91,7 +86,6 @@ class Reader:
             prompt_name, adapter: as of `prompt`; every sequence has the adapter.
             role: the side of a late interaction that they are read for.
             documents: how the last text of each input is read, where it is a document.
-            spliced: what reads texts behind labels, and those; None where none are.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
@@ -116,7 +110,7 @@ class Reader:
         limit, added = self.max_tokens, 0
         if role is not None:
             limit, added = min(role.length, limit), role.added
-        reading: Reading[Sequence[Tokenized | Spliced]] = self.tokenizer.reading(
+        reading = self.tokenizer.reading(
             parts,
             limit - added,
             truncate,
@@ -126,20 +120,11 @@ class Reader:
             last=documents.most if documents else None,
             second_whole=documents is not None and documents.whole,
         )
-        if spliced is not None:
-            splicer, labels = spliced
-            characters += sum(map(len, labels))
-            reading = splicer.reading(labels, [text for text, *_ in parts], limit, truncate)
         try:
             if characters < THREAD_CHARACTERS:
                 tokenized = exhaust(reading)
             else:
                 tokenized = await self.worker.run(reading, deadline, characters)
-        except LabelUnreadable as error:
-            told = MARKED if error.marked else TOKENLESS
-            raise Refused.at("out_of_range", "labels", error.index, detail=told) from None
-        except TooManyWords as error:
-            _refuse_words(error.length, error.limit, texts[error.index])
         except SequenceTooLong as error:
             _refuse_length(error.length + added, limit, texts[error.index])
         rest = iter(tokenized)
@@ -189,16 +174,14 @@ class Reader:
 
     def _of_text(
         self,
-        text: Tokenized | Spliced,
+        text: Tokenized,
         paired: bool,
         facts: bool,
         role: Role | None,
         outputs: Outputs,
         record: Record | None,
     ) -> Work:
-        unseen, spliced = 0, None
-        if isinstance(text, Spliced):
-            spliced, text = text, text.tokenized
+        unseen = 0
         if role is not None:
             unseen, text = role.unseen(text), role.frame(text)
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
@@ -208,7 +191,7 @@ class Reader:
             names = (*FACTS, "segments") if paired else FACTS
             shown = {name: getattr(text, name) for name in names}
         sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
-        return Work(sequence, outputs, record, None, text.length, shown, role, spliced)
+        return Work(sequence, outputs, record, None, text.length, shown, role)
 
     def _of_numbers(
         self,
@@ -304,12 +287,6 @@ def _check_table(numbers: Sequence[int], size: int, index: int, field: str) -> N
 
 def _refuse_length(length: int, limit: int, index: int) -> NoReturn:
     raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
-
-
-def _refuse_words(length: int, limit: int, index: int) -> NoReturn:
-    detail = f"it has {length:,} words, and the model takes at most {limit:,}"
-    facts = {"length": length, "limit": limit}
-    raise Refused.at("sequence_too_long", "inputs", index, detail=detail, **facts)
 
 
 def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64, index: int) -> Array:

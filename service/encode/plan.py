@@ -302,7 +302,6 @@ class Planner:
                     adapter=self.names.adapter(request.model, task),
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
                     documents=request.documents if start or not request.first else None,
-                    spliced=tasks.spliced(request, self._model) if request.tasks else None,
                 )
             except Refused as refused:
                 _place(refused, partial(_behind, start=start))

@@ -143,21 +143,6 @@ class LabelTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Entities:
-    """Spans of each text that labels of the request's own fit.
-
-    Args:
-        threshold: scores above it count.
-        several: whether a span may have several labels.
-    """
-
-    name: ClassVar[Task] = "entities"
-    labels: Sequence[str]
-    threshold: float = 0.5
-    several: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Sparse:
     """Weights over the vocabulary: the largest `k`, or all, above a threshold."""
 
@@ -178,7 +163,7 @@ class MultiVector:
     filled: bool = False
 
 
-Wanted = Classify | Entailment | Rerank | LabelTokens | Entities | Sparse | MultiVector
+Wanted = Classify | Entailment | Rerank | LabelTokens | Sparse | MultiVector
 
 
 class First(NamedTuple):

@@ -8,8 +8,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from model.text.splice import Spliced
-
 Array = NDArray[np.generic]
 Row = dict[str, Any]
 
@@ -70,22 +68,6 @@ class Labels:
 
     def tree(self) -> dict[str, Any]:
         return {"labels": self.rows}
-
-    def facts(self) -> dict[str, Any]:
-        return self.tree()
-
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        return iter(())
-
-
-@dataclass(frozen=True, slots=True)
-class Entities:
-    """The entities of a text, in the order of their first words."""
-
-    rows: Sequence[Row]
-
-    def tree(self) -> dict[str, Any]:
-        return {"entities": self.rows}
 
     def facts(self) -> dict[str, Any]:
         return self.tree()
@@ -161,21 +143,6 @@ def labels(
         return Labels([rows[place] for place in _first_of_words(facts)])
     special = facts["special"] or [False] * len(rows)
     return Labels([None if out else row for row, out in zip(rows, special, strict=True)])
-
-
-def entities(names: Sequence[str], source: Spliced, arrays: Mapping[str, Array]) -> Entities:
-    """Return what GLiNER's head found in one text.
-
-    Args:
-        names: of the labels.
-    """
-    columns = (arrays[name].tolist() for name in ("first", "last", "label"))
-    rows = list[Row]()
-    for first, last, label, score in zip(*columns, numbers(arrays["score"]), strict=True):
-        start, end = source.spans[first][0], source.spans[last][1]
-        text = source.text[start:end]
-        rows.append({"span": [start, end], "text": text, "label": names[label], "score": score})
-    return Entities(rows)
 
 
 def _first_of_words(facts: Mapping[str, Any]) -> list[int]:

@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from model.config import Side
-from model.entities import Entities
 from model.loading.checkpoint import Model
 from model.maps.choices import Level
 from model.task_heads import Activation, Classifier, Lexical, Splade, Tagger, TaskHead, Vectors
 from model.text.frame import Role
-from model.text.splice import Splicer
 from model.text.tokenizer import Tokenizer
-from service.encode import request, shown
+from service.encode import shown
 from service.encode.request import (
     Classify,
     Entailment,
@@ -106,8 +104,6 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
             return _classify(head, head.ranking)
         case LabelTokens(level), Tagger():
             return _tag(head, level)
-        case request.Entities(), Entities():
-            return _entities(head, wanted)
         case Sparse(k, threshold), Splade():
             return _splade(replace(head, k=k, threshold=threshold), side, tokenizer)
         case Sparse(k, threshold), Lexical():
@@ -147,30 +143,6 @@ def _tag(head: Tagger, level: Level) -> Task:
         return shown.labels(head.labels, source.facts, arrays, level)
 
     return Task(head, show, words=level == "word")
-
-
-def _entities(head: Entities, wanted: request.Entities) -> Task:
-    names = tuple(wanted.labels)
-    asked = replace(head, threshold=wanted.threshold, several=wanted.several, names=names)
-
-    def fit(source: Work) -> Entities:
-        return replace(asked, spliced=source.spliced)
-
-    def show(source: Work, arrays: Arrays) -> shown.Entities:
-        if source.spliced is None:
-            raise RuntimeError("a text without its words: this is a bug")
-        return shown.entities(names, source.spliced, arrays)
-
-    return Task(asked, show, fit=fit)
-
-
-def spliced(asked: Request, model: Model) -> tuple[Splicer, Sequence[str]] | None:
-    """Return what reads a request's texts behind labels, and those; None where none are."""
-    for wanted in asked.tasks:
-        for head in model.task_heads:
-            if isinstance(wanted, request.Entities) and isinstance(head, Entities):
-                return head.splicer, wanted.labels
-    return None
 
 
 def _classify(head: Classifier, activation: Activation) -> Task:

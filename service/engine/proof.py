@@ -17,7 +17,6 @@ from itertools import cycle, islice
 import torch
 
 from model import kernels, packing
-from model.entities import Entities
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from model.task_heads import Classifier, Lexical, Splade, Tagger, Vectors
@@ -290,8 +289,6 @@ def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, t
                 yield "logits", torch.stack([head(each)["logits"] for each in tokens])
             case Tagger():
                 yield "logits", head.project(torch.cat(list(tokens)))
-            case Entities():
-                yield "vectors of words", head.words(torch.cat(list(tokens)))
             case Splade():
                 yield "sparse vectors", torch.stack([head.weights(each) for each in tokens])
             case Lexical():

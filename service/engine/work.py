@@ -12,7 +12,6 @@ from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.task_heads import Splade, TaskHead
 from model.text.frame import Role
-from model.text.splice import Spliced
 from service.observe.record import Record
 
 Array = NDArray[Any]
@@ -86,7 +85,6 @@ class Work:
         length: tokens before truncation; if they are not counted, at least so many.
         facts: its tokens as the answer shows them.
         role: the side of a late interaction that it was read for.
-        spliced: the labels and words that it was read as, where they are.
         adapter: the name of what is added to the model's linears; None: nothing.
     """
 
@@ -97,7 +95,6 @@ class Work:
     length: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     role: Role | None = None
-    spliced: Spliced | None = None
     adapter: str | None = None
 
     @property

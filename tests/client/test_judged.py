@@ -1,4 +1,4 @@
-"""Ranks, labels and entities, asked by both clients over real HTTP."""
+"""Ranks and labels, asked by both clients over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headlight_client import AsyncClient, Client, Entity, Fit, NoAnswer, Rank, RequestRefused
-from headlight_client.judged import classified, ranked, searched
-from tests import gliner
+from headlight_client import AsyncClient, Client, Fit, NoAnswer, Rank, RequestRefused
+from headlight_client.judged import classified, ranked
 from tests.bge_m3 import bge_m3
 from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
@@ -50,14 +49,12 @@ def call(request: pytest.FixtureRequest) -> Call:
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Served]]:
-    """A reranker, a model of three scores, one of natural language inference, and a GLiNER."""
-    kinds = ("reranker", "m3", "nli", "gliner")
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
+    """A reranker, a model of three scores, and one of natural language inference."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("reranker", "m3", "nli")}
     checkpoint(folders["reranker"], "ForSequenceClassification", num_labels=1)
     bge_m3(folders["m3"])
     labels = {"id2label": NLI, "label2id": {name: place for place, name in NLI.items()}}
     checkpoint(folders["nli"], "ForSequenceClassification", **labels)
-    gliner.save(folders["gliner"])
     async with AsyncExitStack() as stack:
         yield {
             kind: await stack.enter_async_context(serve(folder, kind, listen, outer))
@@ -110,24 +107,6 @@ async def test_labels_come_typed(call: Call, served: dict[str, Served]) -> None:
     assert told.origin == {name: expected[name] for name in ("model", "weights", "numerics")}
 
 
-async def test_entities_come_typed(call: Call, served: dict[str, Served]) -> None:
-    """Of each text, in the order of their first words, as the JSON has them."""
-    one, texts = served["gliner"], [*gliner.TEXTS, "the dog ate the food " * 5]
-    gates = [{"layer": 0, "head": 1, "scale": 0.5}]
-    options = {"threshold": 0.3, "multi_label": True, "truncate": "right", "gates": gates}
-    told = await call(one.url, "entities", texts, gliner.LABELS, **options, model="gliner")
-    body = {"inputs": texts, "labels": gliner.LABELS, **options}
-    expected = await one.post("/v1/entities", **body)
-
-    for text, row in zip(told.texts, expected["data"], strict=True):
-        found = [{**entity, "span": tuple(entity["span"])} for entity in row["entities"]]
-        assert text.entities == [Entity(**entity) for entity in found]
-        assert (text.truncated, text.length) == (row["truncated"], row["length"])
-    assert told.texts[1].entities and told.texts[-1].truncated
-    assert told.usage.tokens == expected["usage"]["tokens"]
-    assert told.origin == {name: expected[name] for name in ("model", "weights", "numerics")}
-
-
 async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> None:
     """In the shape of either route."""
     with pytest.raises(RequestRefused) as labels:
@@ -147,9 +126,6 @@ async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> No
         ("classify", ("a text", LABELS), {}, "inputs must be a list"),
         ("classify", (["a text"], "a, b"), {}, "labels must be a list"),
         ("classify", (["a text"], LABELS), {"candidate_labels": LABELS}, "option: candidate"),
-        ("entities", ("a text", LABELS), {}, "inputs must be a list"),
-        ("entities", (["a text"], "a, b"), {}, "labels must be a list"),
-        ("entities", (["a text"], LABELS), {"flat_ner": True}, "option: flat_ner"),
     ],
 )
 async def test_what_would_be_misread_is_refused_before_it_is_sent(
@@ -162,7 +138,6 @@ async def test_what_would_be_misread_is_refused_before_it_is_sent(
 
 ODD: list[Any] = [None, [], {}, 7, {"model": "m", "results": [7]}, {"results": None}]
 ODD += [
-    {"data": [{"entities": [{"span": [1]}]}]},
     {"data": [{}]},
     {"data": 7},
     {"data": [], "model": "m"},
@@ -172,6 +147,6 @@ ODD += [
 @pytest.mark.parametrize("told", ODD)
 async def test_another_answer_is_none(told: Any) -> None:
     """Of a service that is not Headlight's."""
-    for read in (ranked, classified, searched):
+    for read in (ranked, classified):
         with pytest.raises(NoAnswer):
             read(told)

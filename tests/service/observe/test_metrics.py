@@ -80,7 +80,6 @@ EVERYTHING: dict[str, list[Any]] = {
         for one, other in (("a", "b"), (IDS, IDS), (ROW, ROW), ("a", IDS))
     ],
     "/v1/classify": [{"inputs": ["a"], "labels": ["b"]}],
-    "/v1/entities": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/highlight": [{"query": one, "documents": ["b"]} for one in ("a", IDS)],
     "/v1/attend": [{"scores": [[1.0]], "value": [[1.0]]}],
     "/v1/explain": [{"text": "a", "layer": 0}],

@@ -64,6 +64,12 @@ def without_tokenizer(folder: Path) -> None:
     (folder / "spiece.model").write_bytes(b"")
 
 
+def gliner(folder: Path) -> None:
+    """As the hub has them: the encoder's config.json within the other, the weights in a pickle."""
+    (folder / "config.json").rename(folder / "gliner_config.json")
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
 def listed(folder: Path) -> None:
     """A module that somebody wrote."""
     kinds = ("sentence_transformers.models.Transformer", "mine.Attentive")
@@ -114,6 +120,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         "config.json: a Git-LFS pointer, not the file's content: git lfs pull",
     ),
     "a vocabulary of another family": (without_tokenizer, "lacks tokenizer.json or vocab.txt"),
+    "a GLiNER": (gliner, "gliner_config.json: not supported: a GLiNER is served by gliner.serve"),
     "a module that is not known": (
         listed,
         "modules.json: not supported: mine.Attentive, module 2 of 2",
