@@ -133,7 +133,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
         workspace.quiet(run / workspace.DRIVER),
     ):
         cores = os.cpu_count() or 1
-        forget_settings()  # before ours: HAProxy's wrapper reads two
+        forget_settings()  # before ours: HAProxy's wrapper reads three
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
         if pem:
@@ -278,7 +278,9 @@ def start_serve(settings: Settings) -> None:
 
     serve.start(
         http_options={
-            "host": settings.host,
+            # On one machine only HAProxy listens for others (haproxy.HOST); on a cluster a replica
+            # is asked by the HAProxy of other nodes too.
+            "host": settings.host if settings.address else network.INSIDE,
             "port": settings.port,
             "request_timeout_s": ingress.request_seconds(settings),
         },

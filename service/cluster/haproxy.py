@@ -100,6 +100,8 @@ PROBES = "path_end /live /ready /health /metrics /-/healthz"
 OTHERS, GRACE = 256, 64
 FEW = 8  # a client with so few connections alone may use the last half of the reserve
 PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
+# Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone
+HOST = "HEADLIGHT_HOST"
 # The file of certificate and key, where clients speak TLS
 TLS = "HEADLIGHT_TLS"
 BIND, SPOKEN = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"
@@ -141,6 +143,7 @@ def rewrite(
     descriptors: int,
     per_source: int | None = None,
     pause: float | None = None,
+    host: str | None = None,
     tls: str | None = None,
 ) -> str:
     """Add what Ray's configuration lacks; a second time changes nothing.
@@ -151,6 +154,7 @@ def rewrite(
         descriptors: the most that HAProxy may have open.
         per_source: the most connections of one client; None: all but OTHERS.
         pause: seconds until no client is let in any more; None: the node does not drain.
+        host: where clients come; None: where Ray says.
         tls: the file of certificate and key; None: clients speak in clear text.
 
     Raises:
@@ -183,7 +187,7 @@ def rewrite(
         if line.startswith(CHOICES) and choice not in lines:
             lines.append(choice)
         if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
-            line = spoken(closed(line, section), section, tls)
+            line = spoken(closed(line, section), section, host, tls)
             lines.append(bounded(line, section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
@@ -221,12 +225,13 @@ def bounded(line: str, section: str, most: int) -> str:
     return line
 
 
-def spoken(line: str, section: str, tls: str | None) -> str:
-    """Let clients speak TLS where there is a certificate; HTTP/2 stays off."""
+def spoken(line: str, section: str, host: str | None, tls: str | None) -> str:
+    """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2."""
     if section != "frontend http_frontend" or not line.startswith(BIND):
         return line
-    bound = " ".join(line.split()[:2])
-    return f"    {bound} {SPOKEN.format(tls)}" if tls else f"    {bound}"
+    place, _, port = line.split()[1].rpartition(":")
+    bound = f"{BIND}{host or place}:{port}"
+    return f"{bound} {SPOKEN.format(tls)}" if tls else bound
 
 
 def closed(line: str, section: str) -> str:
@@ -306,8 +311,8 @@ def main() -> None:
         per_source = int(os.environ.get(PER_SOURCE) or 0) or None
         config = path.read_text()
         shut = pause(config, path.with_name(SINCE))
-        tls = os.environ.get(TLS) or None
-        path.write_text(rewrite(config, flag, descriptors(), per_source, shut, tls))
+        host, tls = os.environ.get(HOST) or None, os.environ.get(TLS) or None
+        path.write_text(rewrite(config, flag, descriptors(), per_source, shut, host, tls))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

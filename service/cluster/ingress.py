@@ -165,6 +165,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
         "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
         PROGRAM: str(wrapper(run)),
+        haproxy.HOST: settings.host,
         **({haproxy.TLS: str(run / tls.NAME)} if settings.tls_cert else {}),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "admin"),

@@ -20,6 +20,7 @@ BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
 STATS, METRICS, FALLBACK, REPLICAS = 1, 2, 3, 10
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
+INSIDE = "127.0.0.1"  # where HAProxy finds the replicas of its own machine
 # First words of a client of HTTP/2, as Ray speaks it, and what a server answers first (RFC 9113)
 FRAME_BYTES, SETTINGS = 9, b"\x04"
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0" * 5

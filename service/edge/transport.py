@@ -12,6 +12,10 @@ cancelled.
 HAProxy sends the requests of many clients on one connection. uvicorn does not read the body of a
 request that asks for another protocol, takes what it left unread for the next request, and the
 answer to that reaches another client. Here such a request is the last of its connection.
+
+uvicorn keeps as long a head as anyone sends, and waits for its end for ever. HAProxy sends whole
+heads that fit its buffer, but on a cluster others may reach a replica's port too: here a head has
+HEAD_BYTES and HEAD_SECONDS, before anything is known of its key.
 """
 
 import asyncio
@@ -28,6 +32,8 @@ from service.settings import KIB
 
 READER_BYTES = 64 * KIB  # a second
 PATIENCE_SECONDS = 10.0  # a reader may be late by this much: networks pause
+HEAD_BYTES = 128 * KIB  # of a request that has not ended its headers: HAProxy's whole buffer
+HEAD_SECONDS = 10.0  # as HAProxy gives its own clients
 
 
 class JoinedWrites:
@@ -150,6 +156,8 @@ class Protocol(HttpToolsProtocol):
         """Take requests until one is the last; a WebSocket is not a request."""
         super().__init__(*args, **kwargs)
         self.ws_protocol_class, self._last = None, False
+        self._head_bytes = 0  # that came without the end of the head that they belong to
+        self._head_due: asyncio.TimerHandle | None = None  # while a head is awaited or under way
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
@@ -158,16 +166,31 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport in all but name
         self.flow = Flow(self.transport, self.pipeline)
         self._client = Client(self.flow.resume_reading)
+        self._await_head()
 
     def data_received(self, data: bytes) -> None:
         """Read; the task of each request knows its client."""
         if self._last:
             return
         CLIENT.set(self._client)
+        if self._head_due is None and self._idle():
+            self._await_head()  # whatever came, uvicorn waits for its end without a limit
+        due = self._head_due
         super().data_received(data)
+        if due is not None and due is self._head_due:  # the same head, not one behind its request
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The headers of a request may have {HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Begin a head, perhaps behind a request that is not answered yet."""
+        super().on_message_begin()
+        if self._head_due is None:
+            self._await_head()
 
     def on_headers_complete(self) -> None:
         """Begin a request; httptools reads no body if it asks for another protocol."""
+        self._end_head()
         super().on_headers_complete()
         self.headers = []  # takes the trailers, which thus stay out of the request's headers
         if self.parser.should_upgrade():
@@ -175,11 +198,31 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a request, but never in place of an answer that is due."""
-        idle = self.cycle is None or self.cycle.response_complete
-        if idle or (self.cycle.more_body and not self.pipeline):  # or its body is at fault
+        if self._idle() or (self.cycle.more_body and not self.pipeline):  # or its body is at fault
             super().send_400_response(msg)
         else:
             self._end_with_it()
+
+    def _idle(self) -> bool:
+        """Tell whether no answer is due."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_due = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _end_head(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _late(self) -> None:
+        """Close where a head has not ended in time; behind an answer that is due, wait for that."""
+        if self._idle():
+            self._head_due = None
+            self.transport.close()
+        else:
+            self._head_due = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def _end_with_it(self) -> None:
         """Close the connection after the latest request, and read no more."""
@@ -197,6 +240,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
+        self._end_head()
         self._reader.catches_up()
         super().connection_lost(exc)
         self._client.leave()

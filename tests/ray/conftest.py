@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.ray import drill
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60
+NO_VARIABLES: Mapping[str, str] = {}
 
 Start = Callable[..., AbstractContextManager["Service"]]
 Watching = Callable[..., AbstractContextManager["Prometheus"]]
@@ -166,14 +167,17 @@ def users_own() -> dict[str, str]:
 
 
 def serve(
-    *arguments: str, errors: Path, program: Sequence[str] = ("service.cli",)
+    *arguments: str,
+    errors: Path,
+    program: Sequence[str] = ("service.cli",),
+    variables: Mapping[str, str] = NO_VARIABLES,
 ) -> subprocess.Popen[str]:
     """Run `headlight serve`, or another program that does, its stderr into a file."""
     with errors.open("w") as file:
         return subprocess.Popen(
             [sys.executable, "-m", *program, "serve", *arguments],
             cwd=ROOT,
-            env=users_own() | {"XDG_STATE_HOME": str(errors.parent / "state")},
+            env=users_own() | {"XDG_STATE_HOME": str(errors.parent / "state"), **variables},
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
@@ -186,11 +190,15 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 
     @contextmanager
     def started(
-        *arguments: str, port: int | None = None, program: Sequence[str] = ("service.cli",)
+        *arguments: str,
+        port: int | None = None,
+        program: Sequence[str] = ("service.cli",),
+        variables: Mapping[str, str] = NO_VARIABLES,
     ) -> Iterator[Service]:
         port = port or free_port()
         errors = tmp_path_factory.mktemp("service") / "stderr"
-        process = serve("--port", str(port), *arguments, errors=errors, program=program)
+        own = "--port", str(port)
+        process = serve(*own, *arguments, errors=errors, program=program, variables=variables)
         stdout = process.stdout
         assert stdout is not None
         with process, stdout:

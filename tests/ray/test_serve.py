@@ -1,7 +1,6 @@
 """`headlight serve`: start, stop, what it says, what it leaves."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import jsonschema
 import pytest
 from safetensors.torch import load_file, save_file
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PORTS, OPERATIONS = DOCS / "ports.md", DOCS / "operations.md"
+OPERATIONS = DOCS / "operations.md"
 RAYS_MARKS = (":job_id:", ":actor_name:")  # how Ray's own log monitor knows a file
 CLIENTS = 16
 STOP_SECONDS = 15
@@ -83,36 +81,12 @@ def test_what_a_replica_prints_is_one_json_object_a_line(running: "Service") -> 
     assert told["replica"] == answer.headers["x-headlight-replica"]
 
 
-def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
-    """docs/ports.md lists every listener of a service, and none that is not there."""
-    family = running.family()
-    found = {
-        (family[pid], "all" if wide else "loopback") for pid in family for wide, _ in listeners(pid)
-    }
-
-    rows = re.findall(r"^\| (\w+) \| .* \| (all|loopback|`--host`) \|", PORTS.read_text(), re.M)
-    assert {(name, place.replace("`--host`", "loopback")) for name, place in rows} == found
-
-
 def test_its_processes_are_those_that_the_docs_list(running: "Service") -> None:
     """docs/operations.md names each with its cost; Ray's that nothing here uses are not started."""
     rows = set(re.findall(r"^\| `(\w+)` \|", OPERATIONS.read_text(), re.M))
 
     drill.wait(lambda: set(running.family().values()) <= rows, f"no process but {rows}")
     assert set(running.family().values()) == rows
-
-
-def test_the_port_open_to_all_answers_nobody_without_the_token(running: "Service") -> None:
-    """Ray Serve binds it to all interfaces and reads pickles from it, after this check."""
-    family = running.family()
-    ports = {port for pid in family for wide, port in listeners(pid) if wide}
-    assert len(ports) == 2, "one per replica"
-    for port in ports:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
-            with pytest.raises(grpc.RpcError) as refused:
-                call(b"", timeout=5, metadata=[("authorization", "Bearer " + "0" * 64)])
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_haproxy_runs_on_the_configuration_we_completed(running: "Service") -> None:
@@ -205,19 +179,3 @@ def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
         written = "".join(path.read_text() for path in kept.glob("worker-*.out"))
         assert '"event": "request"' in written
         assert running.encode("All is well").status_code == 200
-
-
-def listeners(pid: int) -> set[tuple[bool, int]]:
-    """Where a process listens: whether on all interfaces, and the port."""
-    sockets = {
-        os.readlink(link).removeprefix("socket:[").rstrip("]")
-        for link in Path(f"/proc/{pid}/fd").iterdir()
-    }
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            local, state, inode = (line.split()[at] for at in (1, 3, 9))
-            if state == "0A" and inode in sockets:  # 0A: listening
-                address, _, port = local.partition(":")
-                found.add((int(address, 16) == 0, int(port, 16)))
-    return found

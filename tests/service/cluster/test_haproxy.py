@@ -458,3 +458,14 @@ def test_clients_speak_tls_where_there_is_a_certificate_and_http_1_alone() -> No
     assert haproxy.rewrite(once, FLAG, 20_000, tls="/run/tls.pem") == once
     assert haproxy.rewrite(once, FLAG, 20_000) == rewrite(CONFIG)
     assert "bind 127.0.0.1:9101\n" in once
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "example"])
+def test_clients_come_to_the_host_though_ray_was_told_the_loopback(host: str) -> None:
+    """Only the door for clients moves, however often Ray rewrites its file."""
+    rays = CONFIG.replace("bind *:8000", "bind 127.0.0.1:8000")
+    once = haproxy.rewrite(rays, FLAG, 20_000, host=host)
+
+    assert f"    bind {host}:8000\n" in once and "bind 127.0.0.1:9101\n" in once
+    assert haproxy.rewrite(once, FLAG, 20_000, host=host) == once
+    assert haproxy.rewrite(rays, FLAG, 20_000).count("bind 127.0.0.1:8000\n") == 1

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -15,7 +15,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.edge import transport
-from service.edge.transport import CLIENT, PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
+from service.edge.transport import (
+    CLIENT,
+    HEAD_BYTES,
+    PATIENCE_SECONDS,
+    READER_BYTES,
+    Protocol,
+    Reader,
+)
 from service.memory import PROCESS
 from tests.scraped import samples
 
@@ -283,3 +290,85 @@ async def test_trailers_are_no_headers(
         writer.close()
 
     assert seen == [b"host", b"transfer-encoding"]
+
+
+HALF = b"GET / HTTP/1.1\r\nHost: h\r\nX-Half: "
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    "endless", [HALF, HALF[:-8], HALF[:5], b""], ids=["a header", "headers", "an address", "lines"]
+)
+async def test_a_head_has_so_many_bytes(
+    listen: Callable[..., AbstractAsyncContextManager[str]], endless: bytes
+) -> None:
+    """Whatever it is made of; no more of it is read, and no key is asked for."""
+    app, received = Answering(), list[int]()
+
+    class Watched(Protocol):
+        def data_received(self, data: bytes) -> None:
+            received.append(len(data))
+            super().data_received(data)
+
+    line = {HALF[:-8]: b"X-One: 1\r\n", b"": b"\r\n"}.get(endless, b"a" * 64)
+    async with listen(app, http=Watched) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(endless)
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(line * 1024)
+                await writer.drain()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    assert app.asked == []
+    assert sum(received) <= HEAD_BYTES + max(received)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_head_that_fits_haproxys_buffer_is_read(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+) -> None:
+    """Also behind another request, whose body came with its beginning."""
+    app, body = Answering(), b"a" * HEAD_BYTES
+    app.may.set()
+    first = b"POST /first HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
+    second = SECOND.replace(b"\r\n\r\n", b"\r\nX-Long: " + b"a" * (100 * 1024))
+    async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(first + body + second)
+        await reader.readuntil(b"/first")
+        writer.write(b"\r\n\r\n")
+        await reader.readuntil(b"/second")
+        writer.close()
+
+    assert app.asked == ["/first", "/second"]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("half", [b"", b"\r\n", HALF, SECOND + HALF, SECOND + b"\r\n"])
+async def test_a_head_that_does_not_end_in_time_ends_its_connection(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    half: bytes,
+) -> None:
+    """From the first byte, or from none; what was asked before is answered, however long it takes.
+
+    A connection that is idle after its answer is uvicorn's to close.
+    """
+    monkeypatch.setattr(transport, "HEAD_SECONDS", 0.1)
+    app = Answering()
+    async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(half)
+        if half.startswith(SECOND):
+            await until(lambda: bool(app.asked))
+            await asyncio.sleep(0.3)  # of the answer's own time, in which a head would be late
+            app.may.set()
+            await reader.readuntil(b"/second")
+            writer.write(b"\r\n")
+        left = await reader.read()
+        writer.close()
+
+    assert left == b""

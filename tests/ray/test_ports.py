@@ -1,0 +1,131 @@
+"""Who can reach what: the ports of a service, however it is started."""
+
+import ast
+import os
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import grpc
+import httpx
+import pytest
+import yaml
+
+from tests.manifests import rendered
+from tests.test_tls import certificate
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service, Start
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parent.parent.parent
+PORTS = ROOT / "docs" / "ports.md"
+
+
+class Way(NamedTuple):
+    """One way of starting a service that others can reach."""
+
+    arguments: list[str]
+    variables: dict[str, str]
+
+
+def container(_: Path) -> Way:
+    """As the image starts it."""
+    text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
+    said = dict(re.findall(r"^(ENV|CMD|ENTRYPOINT) (.*)", text, re.M))  # the last stage's
+    variables = dict(pair.split("=", 1) for pair in said["ENV"].split())
+    del variables["PATH"]  # of the image's folders
+    assert ast.literal_eval(said["ENTRYPOINT"]) == ["headlight"]
+    return Way(ast.literal_eval(said["CMD"])[1:], variables)
+
+
+def pod(_: Path) -> Way:
+    """As the chart starts it without KubeRay."""
+    deployment, *_others = yaml.safe_load_all(rendered(kind="Deployment")["deployment.yaml"])
+    (own,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each["value"] for each in own["env"]}
+    return Way(own["args"][1:], variables | {"HEADLIGHT_THREADS": "1"})  # on any machine
+
+
+def tls(folder: Path) -> Way:
+    """With a certificate, at every address of both kinds."""
+    certificate(folder)
+    files = ["--tls-cert", f"{folder}/tls.crt", "--tls-key", f"{folder}/tls.key"]
+    return Way(["--host", "::", *files], {})
+
+
+def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
+    """docs/ports.md lists every listener of a service, and none that is not there."""
+    assert places(running) == listed(host="loopback")
+
+
+@pytest.mark.parametrize("way", [container, pytest.param(pod, marks=pytest.mark.prove), tls])
+def test_only_haproxy_moves_with_the_host(
+    start: "Start", tmp_path: Path, way: Callable[[Path], Way]
+) -> None:
+    """Past it and its TLS nothing answers others but the port that asks for the token."""
+    arguments, variables = way(tmp_path)
+
+    with start(*arguments, variables=variables) as service:
+        url, verify = service.url, ssl.create_default_context()
+        if way is tls:
+            url = url.replace("http", "https")
+            verify.load_verify_locations(tmp_path / "tls.crt")
+        answer = httpx.get(f"{url}/ready", verify=verify)
+        open_to_all = {port for _, wide, port in listening(service) if wide == "all"}
+
+        assert answer.status_code == 200
+        assert places(service) == listed(host="all")
+        assert service.port in open_to_all and len(open_to_all) == 2
+
+
+def test_the_port_open_to_all_answers_nobody_without_the_token(running: "Service") -> None:
+    """Ray Serve binds it to all interfaces and reads pickles from it, after this check."""
+    ports = {port for _, place, port in listening(running) if place == "all"}
+    assert len(ports) == 2, "one per replica"
+    for port in ports:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", timeout=5, metadata=[("authorization", "Bearer " + "0" * 64)])
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def listed(host: str) -> set[tuple[str, str]]:
+    """The processes of docs/ports.md, each with where it listens."""
+    rows = re.findall(r"^\| (\w+) \| .* \| (all|loopback|`--host`) \|", PORTS.read_text(), re.M)
+    return {(name, place.replace("`--host`", host)) for name, place in rows}
+
+
+def places(service: "Service") -> set[tuple[str, str]]:
+    """Each process of a service that listens, with where."""
+    return {(name, place) for name, place, _ in listening(service)}
+
+
+def listening(service: "Service") -> set[tuple[str, str, int]]:
+    """Each port of a service: whose, reached by all or from the loopback, and its number."""
+    family = service.family()
+    return {
+        (family[pid], "all" if wide else "loopback", port)
+        for pid in family
+        for wide, port in listeners(pid)
+    }
+
+
+def listeners(pid: int) -> set[tuple[bool, int]]:
+    """Where a process listens: whether on all interfaces, and the port."""
+    sockets = {
+        os.readlink(link).removeprefix("socket:[").rstrip("]")
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state, inode = (line.split()[at] for at in (1, 3, 9))
+            if state == "0A" and inode in sockets:  # 0A: listening
+                address, _, port = local.partition(":")
+                found.add((int(address, 16) == 0, int(port, 16)))
+    return found
