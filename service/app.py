@@ -128,6 +128,14 @@ def status() -> tuple[dict[str, int], str]:
     return {getattr(state, "value", state): n for state, n in found}, deployment.message
 
 
+def kept_keys() -> Path:
+    """Return the folder on this node for the last good keys, which goes when its Ray goes."""
+    from ray._private.worker import _global_node
+
+    session = _global_node.get_session_dir_path()  # type: ignore[attr-defined]  # Ray's gap
+    return Path(session) / "headlight-keys"
+
+
 def host() -> str:
     """Return what every node listens on for clients."""
     return str(_get_global_client().http_config.host)  # type: ignore[union-attr]  # raises instead
@@ -167,7 +175,7 @@ class Encoder:
 
         An exception here fails the replica's start.
         """
-        self.replica = await Replica.start(self.settings, self.label)
+        self.replica = await Replica.start(self.settings, self.label, kept_keys())
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
         self.replica.health.batches.on_fault = leave

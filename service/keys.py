@@ -11,6 +11,9 @@ A file of keys is followed:
                     all of it, when it has held it for SETTLED_SECONDS
     once wrong      the last good keys let in, a line of the log says why, and `stale` is true
 
+The digests of the last good keys are kept next to what Ray keeps on the machine, for this user
+alone and as long as that Ray runs: a replica that starts next to a wrong file begins with them.
+
 The file's bytes say whether it has changed: a Secret of Kubernetes changes by a symbolic link, and
 no time of a file is to be relied on.
 
@@ -19,13 +22,13 @@ Source: RFC 6750, section 2.1.
 
 import hashlib
 import logging
+import os
 import re
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,6 +39,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
 LIMIT = re.compile(r"(requests|tokens|rate)=([1-9][0-9]{0,11})")
 DIGEST = r"[0-9a-f]{64}"
+# What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
+LIKE_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
 KNOWN_AS = "sha256"
 
 LOOK_SECONDS = 2.0
@@ -113,7 +118,7 @@ def first(text: str) -> str:
         name, _, key = stated.rpartition(":")
         if not all(map(LIMIT.fullmatch, limits)):
             raise ValueError(f"line {line} holds more than `key` or `name:key`")
-        if name.rpartition(":")[2] != KNOWN_AS:
+        if not _digested(name, key, line):
             if not SENDABLE.fullmatch(key):
                 raise ValueError(f"line {line} has no key of letters, digits and signs of ASCII")
             return key
@@ -137,7 +142,7 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
 def _key(entry: str, line: int) -> Key:
     stated, *limits = entry.split()
     name, _, key = stated.rpartition(":")
-    known_as = name.rpartition(":")[2] == KNOWN_AS and re.fullmatch(DIGEST, key)
+    known_as = _digested(name, key, line)
     if known_as:
         name = name.rpartition(":")[0]
     if not known_as and not KEY.fullmatch(key):
@@ -148,6 +153,22 @@ def _key(entry: str, line: int) -> Key:
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
     return Key(name, digest, _limits(limits, line))
+
+
+def _digested(name: str, key: str, line: int) -> bool:
+    """Tell whether an entry is a digest, which is what stands before its last colon.
+
+    Raises:
+        ValueError: it only begins like one.
+    """
+    before = name.rpartition(":")[2]
+    if before == KNOWN_AS and re.fullmatch(DIGEST, key):
+        return True
+    if LIKE_DIGEST.fullmatch(before) or re.match(LIKE_DIGEST.pattern + "[-_=/.]", key, re.I):
+        raise ValueError(
+            f"api_keys: line {line} begins like a digest; expected sha256: and 64 digits of 0-9a-f"
+        )
+    return False
 
 
 def _limits(words: list[str], line: int) -> Limits:
@@ -183,24 +204,33 @@ class Ring:
     Args:
         held: those of the settings, which stay; where the file has one too, they count.
         file: of the others.
+        kept: a folder for digests of the last good keys; None: a wrong file is refused.
         clock: seconds.
 
     Raises:
-        Unusable: the file cannot be used.
+        Unusable: the file cannot be used, and no good keys of it are kept.
     """
 
     def __init__(
         self,
         held: tuple[Key, ...],
         file: Path | None,
+        kept: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._held, self._file, self._clock = held, file, clock
+        self._held, self._file, self._kept, self._clock = held, file, kept, clock
         self.keys, self._digest = held, b""
         self.fault: str | None = None
         if file:
             seen = _look(file)
-            self.keys, self._digest = self._read(seen), _digest(seen)
+            self._digest = _digest(seen)
+            try:
+                self.keys = self._read(seen)
+            except Unusable as error:
+                self.keys = self._last(error)
+                self._stay(error)
+            else:
+                self._keep()
         self._sure = clock()  # when the keys last were the file's
 
     @property
@@ -232,14 +262,46 @@ class Ring:
         try:
             keys = self._read(seen)
         except Unusable as error:
-            self.fault = str(error)
-            logger.error("keys stay as they are", extra={"reason": self.fault})
-            return
+            return self._stay(error)
         names, before = {key.name for key in keys}, {key.name for key in self.keys}
         told = {"new": sorted(names - before), "gone": sorted(before - names)}
         reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in told.items() if some)
         self.keys, self.fault = keys, None
+        self._keep()
         logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
+
+    def _stay(self, error: Unusable) -> None:
+        self.fault = str(error)
+        logger.error("keys stay as they are", extra={"reason": self.fault})
+
+    def _keep(self) -> None:
+        """Keep digests of the file's keys for the next replica here; where it cannot, say so."""
+        if self._kept is None:
+            return
+        held = {key.digest for key in self._held}
+        lines = [entry(key) for key in self.keys if key.digest not in held]
+        path = self._place(self._kept)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            self._kept.mkdir(mode=0o700, exist_ok=True)
+            part.unlink(missing_ok=True)
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write("\n".join(lines))
+            part.replace(path)
+        except OSError as error:
+            logger.warning("keys not kept", extra={"reason": f"{path}: {error.strerror}"})
+
+    def _last(self, wrong: Unusable) -> tuple[Key, ...]:
+        """Return the last good keys; raises what is wrong with the file where none are kept."""
+        if self._kept is None or not _private(self._kept):
+            raise wrong
+        try:
+            return self._read(_look(self._place(self._kept)))
+        except Unusable:
+            raise wrong from None
+
+    def _place(self, kept: Path) -> Path:
+        return kept / hashlib.sha256(os.fsencode(str(self._file))).hexdigest()[:16]
 
     def _read(self, seen: bytes | str) -> tuple[Key, ...]:
         """Return the keys of the settings and a file.
@@ -264,17 +326,25 @@ def check(held: tuple[Key, ...], file: Path | None) -> None:
     Ring(held, file)
 
 
-@cache
-def follow_keys(held: tuple[Key, ...], file: Path | None) -> Ring:
-    """Return this process's ring of these keys, which a thread keeps in step with its file.
+def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> Ring:
+    """Return a ring of these keys, which a thread keeps in step with its file.
 
     Raises:
         Unusable: as Ring.
     """
-    ring = Ring(held, file)
+    ring = Ring(held, file, kept)
     if file:
         threading.Thread(target=ring.watch, name="keys", daemon=True).start()
     return ring
+
+
+def _private(folder: Path) -> bool:
+    """Tell whether a folder is this user's, and closed to others, who could put keys there."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o77
 
 
 def _look(file: Path) -> bytes | str:

@@ -5,6 +5,7 @@ import logging
 import time
 from functools import cache, partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,11 +81,12 @@ class Replica:
 
     Args:
         label: the name its metrics and answers carry.
+        kept: a folder for digests of the last good keys (keys.py); None: none are kept.
     """
 
-    def __init__(self, settings: Settings, label: str) -> None:
+    def __init__(self, settings: Settings, label: str, kept: Path | None = None) -> None:
         self.settings, self.label = settings, label
-        self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file)
+        self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file, kept)
         self.shared = ring.keys  # those among which there is sharing
         self.tracing = _tracing(settings, label)
         self.metrics = Metrics(label, tenants(self.shared))
@@ -94,14 +96,14 @@ class Replica:
         self.source = locate(settings.model, settings.adapter)
 
     @classmethod
-    async def start(cls, settings: Settings, label: str) -> "Replica":
+    async def start(cls, settings: Settings, label: str, kept: Path | None = None) -> "Replica":
         """Load the weights, check them, start the lanes.
 
         Raises:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
                 serve.
         """
-        replica = cls(settings, label)
+        replica = cls(settings, label, kept)
         await replica.load_model()
         return replica
 

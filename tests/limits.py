@@ -130,6 +130,16 @@ ROWS = (
     Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
     Row(
+        "edge.transport.HEAD_BYTES",
+        "the connection is closed",
+        "a request's line and headers before they end, at a replica's own port",
+    ),
+    Row(
+        "edge.transport.HEAD_SECONDS",
+        "the connection is closed",
+        "until they have ended, there",
+    ),
+    Row(
         "edge.transport.READER_BYTES",
         "the connection is closed",
         "a reader takes of an answer in a second, at least",

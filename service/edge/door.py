@@ -39,7 +39,7 @@ from service.encode.answer import PIECE_BYTES
 from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
 from service.engine.fair.rotation import OWNER
-from service.keys import follow_keys, tenants
+from service.keys import tenants
 from service.memory import PROCESS, Hold
 from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
 from service.observe.record import CLIENT as FROM
@@ -81,7 +81,7 @@ class Door:
         own, encoding = Handlers(replica, scrape, targets, worker), Encoding(replica, worker)
         self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
         replica.metrics.expect(expected())
-        self._ring = follow_keys(settings.api_keys, settings.api_keys_file)
+        self._ring = replica.ring
         self._shared = self._ring.keys  # the keys that share
         self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
         most = ingress.ongoing(settings)

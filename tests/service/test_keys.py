@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -289,8 +290,8 @@ def test_a_file_that_is_being_written_is_left_until_it_stands(
 def test_keys_are_stale_when_their_file_has_not_been_read_for_long(file: Path) -> None:
     """A disk of the network that hangs, or a file that never stands still."""
     now = 7.0
-    held = Ring((), file, lambda: now)
-    fixed = Ring(keys.read(OF_A), None, lambda: now)
+    held = Ring((), file, clock=lambda: now)
+    fixed = Ring(keys.read(OF_A), None, clock=lambda: now)
     now += STALE_SECONDS
     assert not held.stale
     now += 1
@@ -313,16 +314,97 @@ def test_the_settings_own_keys_stay_and_count_before_the_files(file: Path) -> No
     assert held.keys == (*own, *keys.read(f"c:{B}"))
 
 
-def test_a_process_has_one_ring_of_a_file_and_a_thread_keeps_it_up(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_keeps_a_ring_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the door and the replica."""
     monkeypatch.setattr(keys, "LOOK_SECONDS", 0.01)
-    held, again = keys.follow_keys((), file), keys.follow_keys((), Path(str(file)))
+    held = keys.follow_keys((), file, None)
     file.write_text(OF_B)
     until = time.monotonic() + 10
     while names(held) != ["b"] and time.monotonic() < until:
         time.sleep(0.01)
     held._file = None  # it outlives this test
 
-    assert held is again and names(held) == ["b"]
+    assert names(held) == ["b"]
+
+
+MISTYPED = {
+    "upper case": f"a:sha256:{'A' * 64}",
+    "63 digits": f"sha256:{'a' * 63}",
+    "a hyphen": f"a:sha-256:{'a' * 64}",
+    "upper case before": f"SHA256:{'a' * 64}",
+    "another length": f"sha512:{'a' * 128}",
+    "no colon": f"a:sha256-{'a' * 64}",
+    "an equals sign": f"sha256={'a' * 64}",
+    "a space": f"a:sha256: {'a' * 64}",
+    "base64": f"sha256:{'aB3' * 14}d=",
+    "md5": f"md5:{'a' * 32}",
+}
+
+
+@pytest.mark.parametrize("entry", MISTYPED.values(), ids=MISTYPED.keys())
+def test_what_begins_like_a_digest_and_is_none_is_no_key(entry: str) -> None:
+    """It would let in who has read it, and not the holder of the key; the value is not shown."""
+    with pytest.raises(ValueError, match="line 2 begins like a digest; expected sha256: and 64"):
+        keys.read(f"{OF_B}{entry}")
+    with pytest.raises(ValueError, match="line 1 ") as refused:
+        keys.first(entry)
+    assert entry.rpartition(":")[2].strip() not in str(refused.value)
+
+
+@pytest.mark.parametrize("entry", [f"sha256-team:{A}", f"sharp.{A}", "a" * 64, f"md5sum:{A}"])
+def test_a_key_that_only_resembles_a_digest_is_one(entry: str) -> None:
+    """Names are free, and keys are often 64 hexadecimal digits."""
+    assert len(keys.read(entry)) == 1
+
+
+@pytest.mark.parametrize("content", ["", f"a:{A}\nb:sha256:{'A' * 64}"])
+def test_a_ring_next_to_a_wrong_file_begins_with_the_last_good_keys(
+    file: Path, tmp_path: Path, content: str, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """Those of the file alone, as digests, for this user alone; it is stale until that is right."""
+    kept, own = tmp_path / "kept", keys.read("c:the-key-of-c-12345678")
+    file.write_text(f"{OF_B}{A}")
+    first = Ring(own, file, kept)
+    write(file, content)
+    second = Ring(own, file, kept)
+    assert second.keys == first.keys and second.stale
+    assert [line["event"] for line in told()] == ["keys stay as they are"]
+
+    (copy,) = kept.iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o600 and kept.stat().st_mode & 0o777 == 0o700
+    assert not {A, B, own[0].digest} & set(copy.read_text().replace(" ", ":").split(":"))
+    file.write_text(OF_A)
+    second.look()
+    assert names(second) == ["c", "a"] and not second.stale
+    write(file, content)
+    assert names(Ring(own, file, kept)) == ["c", "a"]
+
+
+def test_keys_that_others_may_have_put_there_are_not_taken(file: Path, tmp_path: Path) -> None:
+    """A folder that others can write to, a copy that is none, another file's copy."""
+    kept = tmp_path / "kept"
+    Ring((), file, kept)
+    write(file, "")
+    (copy,) = kept.iterdir()
+
+    for change in (
+        lambda: copy.write_text("short"),
+        lambda: kept.chmod(0o770),
+        lambda: shutil.rmtree(kept),
+    ):
+        change()
+        with pytest.raises(Unusable, match="there is no key"):
+            Ring((), file, kept)
+    other = file.with_name("other")
+    other.write_text("")
+    with pytest.raises(Unusable, match=f"{other}: there is no key"):
+        Ring((), other, kept)
+
+
+def test_where_keys_cannot_be_kept_a_ring_says_so_and_serves(
+    file: Path, tmp_path: Path, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """As on a disk without room."""
+    assert names(Ring((), file, tmp_path / "gone" / "kept")) == ["a"]
+    (line,) = told()
+    assert line["event"] == "keys not kept" and "No such file or directory" in line["reason"]

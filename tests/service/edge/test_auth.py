@@ -24,7 +24,7 @@ from service.page import site
 from service.replica import Replica
 from service.settings import load
 from tests.conftest import application, connected
-from tests.seams import altered, stalled
+from tests.seams import altered, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -105,19 +105,19 @@ async def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(served: Serve
 
 
 async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
     monkeypatch.setattr(keys, "LOOK_SECONDS", 1e6)
     monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held, asked = keys.follow_keys((), file), {"inputs": ["All is well"]}
-    async with served(api_keys_file=file) as client:
+    other, asked = under(replica, api_keys_file=file), {"inputs": ["All is well"]}
+    async with connected(application(other)) as client:
 
         async def codes(text: str) -> list[int]:
             file.write_text(text)
-            held.look()
+            other.ring.look()
             bearers = ({"authorization": f"Bearer {key}"} for key in (KEY, OTHER))
             return [
                 (await client.post("/v1/encode", json=asked, headers=bearer)).status_code
@@ -156,7 +156,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held = keys.follow_keys((), file)
+    held = keys.Ring((), file)
     settings = replica.settings.model_copy(update={"api_keys_file": file})
     queue = Batcher[Work, Result](
         replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9

@@ -21,7 +21,7 @@ from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
-from tests.seams import altered
+from tests.seams import under
 from tests.service.page.browser import (
     AXE,
     KEYS,
@@ -637,8 +637,8 @@ async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
 
 async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica) -> None:
     """The page is public, its calls are not; the key stays in memory."""
-    settings = replica.settings.model_copy(update={"api_keys": keys.read("a-key-of-a-reader")})
-    async with listening(application(altered(replica, settings=settings))) as url:
+    keyed = under(replica, api_keys=keys.read("a-key-of-a-reader"))
+    async with listening(application(keyed)) as url:
         await browser.open(f"{url}/")
         await browser.wait("return !document.getElementById('keys').hidden")
         await browser.run(

@@ -10,7 +10,7 @@ import pytest_asyncio
 from service import keys
 from service.replica import Replica
 from tests.conftest import application, listening
-from tests.seams import altered
+from tests.seams import under
 from tests.service.page.browser import NEEDED, Page
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
@@ -166,8 +166,7 @@ async def test_the_page_is_read_where_keys_are_set(
 ) -> None:
     """With a key that is given on the page, or without one where the document is public."""
     held = {"api_keys": keys.read("a-key-of-a-reader"), "public_docs": public}
-    settings = replica.settings.model_copy(update=held)
-    async with listening(application(altered(replica, settings=settings))) as url:
+    async with listening(application(under(replica, **held))) as url:
         await browser.open(f"{url}/docs")
         if not public:
             await browser.wait(
