@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
 from service.wording import schema
-from service.wording.words import Fault, Loc, capitalised, change, ended, listed, place
+from service.wording.words import Fault, Loc, capitalised, ended, place
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 10  # of a request that are reported
@@ -258,7 +258,7 @@ def problem_details(refused: Refused, request_id: str) -> bytes:
 
 
 def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], str] = place) -> str:
-    """Word a refusal for people: the place, what is expected there, what came, and what would fit.
+    """Word a refusal for people: the place, what is expected there, and what came.
 
     Args:
         faults: those to report; the first few are put into words.
@@ -270,8 +270,6 @@ def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], st
     told = [*dict.fromkeys(each)] or [kind.title, ended(capitalised(numbers))]
     if len(faults) > MOST_DETAILS:
         told.append(f"The errors name {len(faults) - MOST_DETAILS} more.")
-    if fits := facts.get("fits"):
-        told.append(f"What fits: {listed(map(change, fits))}.")
     if refused.retry_after:
         told.append(f"Try again in {refused.retry_after} s.")
     return " ".join(filter(None, told))

@@ -94,7 +94,7 @@ class EmbeddingsRequest(Wire):
 # our codes -> OpenAI's names for the same
 CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
 NAMES = {"inputs": "input", "pooled": "dimensions"}
-NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
+NUMBERS, BYTES = Layout(), Layout(numbers=())
 
 KINDS = {"encoding_format", "embedding_type", "encoding_type"}
 ONE_NAME = "it goes without `encoding_format` and `encoding_type`, which are names of the same"

@@ -1,10 +1,8 @@
 """Why one text is like others: the arithmetic behind the model's, and what an answer weighs."""
 
 import math
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from model.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
 from service.encode.answer import Array, Item
 from service.encode.interventions import Course, Outcome
 from service.encode.plan import Plan
-from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
+from service.encode.price import DOUBLE, SINGLE, Price, number
 from service.encode.request import Likeness, Part, Request
 from service.encode.swept import by_head, changed
 from service.encode.worker import Steps, Worker
@@ -33,9 +31,6 @@ EXPLAINED = ("full", "top")  # forms that are sums of shares
 MOST_PAIRS = 16  # where a request does not say
 INDEX = 4  # bytes of the number of a row or a column
 KINDS = {"float16": torch.float16, "float32": torch.float32}
-
-# forms that say less in less
-CHEAPER: tuple[Mapping[str, Any], ...] = ({"form": "score"}, {"form": "top", "k": MOST_PAIRS})
 
 
 class Likenesses:
@@ -86,31 +81,7 @@ class Likenesses:
         swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
         shares = _weigh(how.form, how.k, number(request), sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
-        return Price(parts, request.layout, held, partial(self._offers, request, plan))
-
-    def _offers(
-        self, request: Request, plan: Plan, parts: Collection[Part], limit: int
-    ) -> list[Offer]:
-        """Return changes to the request by which it may fit."""
-        how, size = _asked(request), number(request)
-        sizes = [len(units.axis) for units in plan.units]
-        swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
-
-        def weigh(form: str, k: int | None, size: int, most: int | None = None) -> int:
-            return swept + _weigh(form, k, size, sizes, most)
-
-        offers: list[Offer] = [
-            {**change, "bytes": weigh(change["form"], change.get("k"), size)}
-            for change in CHEAPER
-            # a score alone has no table, and a model that is asked this may have no shares
-            if sizes and (how.form in EXPLAINED or change["form"] == "score")
-        ]
-        if size != HALF:
-            offers.append({"dtype": "float16", "bytes": weigh(how.form, how.k, HALF)})
-        bytes_of = partial(weigh, how.form, how.k, size)
-        if most := bisect_right(range(1, len(sizes)), limit, key=bytes_of):
-            offers.append({"right_at_most": most, "bytes": bytes_of(most)})
-        return offers
+        return Price(parts, request.layout, held)
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
@@ -335,14 +306,12 @@ def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
     return width * tokens + 2 * DOUBLE * min(units * max(others), BLOCK_CELLS)
 
 
-def _weigh(
-    form: str, k: int | None, number: int, sizes: Sequence[int], most: int | None = None
-) -> int:
-    """Return the bytes of the raw arrays, of at most this many texts on the right."""
+def _weigh(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
+    """Return the bytes of the raw arrays."""
     if form == "score":
         return 0
     left, *rights = sizes
-    return sum(_bytes(left, right, form, k, number) for right in rights[:most])
+    return sum(_bytes(left, right, form, k, number) for right in rights)
 
 
 def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:

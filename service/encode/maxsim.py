@@ -1,8 +1,6 @@
 """How well documents answer a query, token by token: the arithmetic, and what an answer weighs."""
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,8 @@ from model.task_heads import Vectors, match
 from service.encode.answer import Array, Item
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan
-from service.encode.price import DOUBLE, SINGLE, Offer, Price
-from service.encode.request import Part, Request
+from service.encode.price import DOUBLE, SINGLE, Price
+from service.encode.request import Request
 from service.encode.worker import Steps, Worker
 from service.engine.work import Result, Work
 
@@ -37,15 +35,9 @@ class Maxsims:
 
     def price(self, request: Request, plan: Plan) -> Price:
         """Return what the answer will weigh."""
-        counts = _counts(plan)
-        matches = _weigh(counts, len(counts) - 1)
-
-        def offers(parts: Collection[Part], limit: int) -> list[Offer]:
-            weigh = partial(_weigh, counts)
-            most = bisect_right(range(1, len(counts)), limit, key=weigh)
-            return [{"documents_at_most": most, "bytes": weigh(most)}] if most else []
-
-        return Price({"matches": matches}, request.layout, plan.held + hold(plan), offers)
+        left, *rights = _counts(plan)
+        matches = len(rights) * left * MATCH
+        return Price({"matches": matches}, request.layout, plan.held + hold(plan))
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
@@ -91,11 +83,6 @@ def _item(plan: Plan, index: int, score: Mapping[str, Any], arrays: Mapping[str,
     source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
     return Item(len(source), {**score, **source.facts, **cut}, arrays=arrays)
-
-
-def _weigh(counts: Sequence[int], documents: int) -> int:
-    """Return the bytes of the matches of this many documents."""
-    return documents * counts[0] * MATCH
 
 
 def hold(plan: Plan) -> int:

@@ -1,13 +1,11 @@
 """What a request costs, known before it is computed.
 
-The bytes of its answer, and what would fit; floating-point operations, and tokens of short
-sequences.
+The bytes of its answer, floating-point operations, and tokens of short sequences.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from model import disentangled
 from model.adapters import Adapter
@@ -22,14 +20,6 @@ TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for
 TEXT: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
 HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
-Offer = dict[str, Any]  # a change to the request, and the bytes that it comes to then
-Offers = Callable[[Collection[Part], int], list[Offer]]  # by what is too large, and its limit
-
-
-def _none(parts: Collection[Part], limit: int) -> list[Offer]:
-    """Offer no change to a request."""
-    return []
-
 
 class Price:
     """What an answer weighs, in bytes; every answer with arrays has one.
@@ -38,7 +28,6 @@ class Price:
         parts: of the raw arrays of the whole answer.
         layout: how they are written.
         held: bytes in addition to them, until the answer is written or while it is made.
-        offers: makes changes to the request by which some parts may fit into a limit.
 
     Attributes:
         total: bytes of the arrays.
@@ -46,16 +35,10 @@ class Price:
         written: about how many bytes they are as they are written.
     """
 
-    __slots__ = ("_layout", "_offers", "_text", "made", "parts", "total", "written")
+    __slots__ = ("_text", "made", "parts", "total", "written")
 
-    def __init__(
-        self,
-        parts: Mapping[Part, int],
-        layout: Layout,
-        held: int = 0,
-        offers: Offers = _none,
-    ) -> None:
-        self.parts, self._layout, self._offers = parts, layout, offers
+    def __init__(self, parts: Mapping[Part, int], layout: Layout, held: int = 0) -> None:
+        self.parts = parts
         self._text: Collection[Part] = TEXT.union(layout.numbers)
         total = text = 0
         for part, size in parts.items():
@@ -76,20 +59,16 @@ class Price:
             most_json: bytes of arrays as JSON numbers, and most: of all.
 
         Raises:
-            Refused: with the bytes, the limit, and changes to the request each of which would fit.
+            Refused: with the bytes and the limit.
         """
         if self.total <= most_json and self.total <= most:
             return
         for parts, limit in ((self._text, most_json), (PARTS, most)):
             if (size := self.of(parts)) > limit:
-                fitting = [one for one in self._offers(parts, limit) if one["bytes"] <= limit]
-                fits = sorted(fitting, key=lambda offer: int(offer["bytes"]))
-                if self.total <= most:
-                    fits += map(dict, self._layout.compact)
                 code, attention = "answer_too_large", self.parts.get("attention", 0)
                 if "attention" in parts and attention > limit:
                     code, size = "attention_too_large", attention
-                raise Refused(code, bytes=size, limit=limit, fits=fits)
+                raise Refused(code, bytes=size, limit=limit)
 
 
 def number(request: Request) -> int:

@@ -206,14 +206,10 @@ class Layout(NamedTuple):
     Args:
         numbers: the parts that are JSON numbers; the others come as bytes.
         padded: whether sequences are padded to the longest.
-        compact: changes to the request by which numbers come as bytes.
-        half: whether the request can ask for float16.
     """
 
     numbers: Collection[Part] = PARTS
     padded: bool = False
-    compact: Sequence[Mapping[str, str]] = ()
-    half: bool = False
 
 
 class Encoding(NamedTuple):

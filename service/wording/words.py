@@ -1,10 +1,8 @@
 """What was sent, by kind and size; what is taken, by name; and the name that was probably meant."""
 
 import difflib
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 Loc = tuple[str | int, ...]
 
@@ -73,17 +71,6 @@ def capitalised(sentence: str) -> str:
 def ended(sentence: str) -> str:
     """End a sentence with a full stop."""
     return sentence if not sentence or sentence.endswith((".", "?")) else f"{sentence}."
-
-
-def change(fields: Mapping[str, Any]) -> str:
-    """Word a change to a request, with its effect: form "stats" (528 bytes)."""
-    parts = []
-    for name, value in fields.items():
-        what, most, _ = name.partition("_at_most")
-        parts.append(f"at most {value:,} {what}" if most else f"{name} {json.dumps(value)}")
-    if "bytes" in fields:
-        parts[list(fields).index("bytes")] = f"({fields['bytes']:,} bytes)"
-    return " ".join(parts)
 
 
 def meant(name: object, names: Collection[str]) -> str:

@@ -360,9 +360,6 @@ class EncodeRequest(Wire):
 
 Wanted = TypeVar("Wanted", bound=Wire)
 
-NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half=True)
-BYTES = Layout(numbers=(), half=True)
-
 
 class NativeCall(JSONCall):
     """A request of one of our own routes, answered in JSON or as a safetensors file."""
@@ -413,7 +410,7 @@ def read(body: bytes, sent: Sent, served: Served, kind: type[Wanted]) -> tuple[s
 
 def layout(encoding: str, accept: str) -> Layout:
     """Return how the arrays of an answer are written."""
-    return NUMBERS if accept == JSON and encoding == "json" else BYTES
+    return Layout() if accept == JSON and encoding == "json" else Layout(numbers=())
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -4,8 +4,7 @@ One shows the mechanism without a model, the other the model with nothing hidden
 """
 
 import time
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -19,8 +18,8 @@ from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.inputs import Reader
 from service.encode.names import Names
-from service.encode.price import SINGLE, Offer, Price
-from service.encode.request import Layout, Part
+from service.encode.price import SINGLE, Price
+from service.encode.request import Layout
 from service.encode.worker import once
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
@@ -136,24 +135,13 @@ class Lessons:
 
 
 def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return what the steps of this many tokens weigh, and how they may weigh less."""
+    """Return what the steps of this many tokens weigh."""
     width, mixed = config.width, config.mixed_width
     fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
 
-    def maps(tokens: int) -> int:
-        return SINGLE * MAPS * config.heads * tokens**2
-
-    def steps(tokens: int) -> int:
-        return fixed + SINGLE * tokens * (MIXED * mixed + (ROWS + config.pre_norm) * width)
-
-    def offers(parts: Collection[Part], limit: int) -> list[Offer]:
-        fewer = range(1, tokens)
-        most = bisect_right(fewer, limit, key=lambda tokens: maps(tokens) + steps(tokens))
-        fits: list[Offer] = [{"tokens_at_most": most, "bytes": maps(most) + steps(most)}]
-        plain: Offer = {"weights": False, "bytes": maps(tokens) + steps(tokens) - fixed}
-        return [*(fits if most else []), *([plain] if weights else [])]
-
-    return Price({"attention": maps(tokens), "steps": steps(tokens)}, Layout(), offers=offers)
+    maps = SINGLE * MAPS * config.heads * tokens**2
+    steps = fixed + SINGLE * tokens * (MIXED * mixed + (ROWS + config.pre_norm) * width)
+    return Price({"attention": maps, "steps": steps}, Layout())
 
 
 def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:

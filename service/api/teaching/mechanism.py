@@ -7,7 +7,7 @@
 In float64, like JSON's numbers: 0.6 V_1 + 0.4 V_2 comes out as anyone else would compute it.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model.lessons import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
-from service.encode.price import DOUBLE, Offer, Price
+from service.encode.price import DOUBLE, Price
 from service.encode.request import Layout, Part
 from service.refusals import Refused
 from service.wording.words import counted, received
@@ -136,12 +136,8 @@ def _price(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
     each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
     maps = DOUBLE * queries * heads * keys
 
-    def offers(parts: Collection[Part], limit: int) -> list[Offer]:
-        most = limit // each
-        return [{"queries_at_most": most, "bytes": most * each}] if most else []
-
     sizes: dict[Part, int] = {"attention": maps, "steps": queries * each - maps}
-    price = Price(sizes, Layout(), offers=offers)
+    price = Price(sizes, Layout())
     price.check(limit, limit)
     return price
 

@@ -188,7 +188,7 @@ async def test_a_dry_run_is_described(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("asked", "facts"),
     [
-        ({"inputs": [{"token_ids": [7] * 200}], "attention": {}}, {"bytes", "limit", "fits"}),
+        ({"inputs": [{"token_ids": [7] * 200}], "attention": {}}, {"bytes", "limit"}),
         ({"inputs": [ONE], "attention": {"layers": [6]}}, {"layers", "heads", "errors"}),
         ({"inputs": [{"token_ids": [7] * 256}] * 257}, {"tokens", "limit"}),
         ({"inputs": [{"token_ids": [7] * 300}]}, {"length", "limit", "errors"}),
@@ -199,7 +199,7 @@ async def test_a_dry_run_is_described(client: httpx.AsyncClient) -> None:
 async def test_a_refusal_is_described(
     client: httpx.AsyncClient, asked: dict[str, Any], facts: set[str]
 ) -> None:
-    """With its facts and its offers."""
+    """With its facts."""
     told = (await client.post("/v1/encode", json=asked)).json()
 
     of("Problem").validate(told)

@@ -208,35 +208,21 @@ async def test_what_is_no_sum_is_refused_but_for_its_score(replica: Replica) -> 
     assert scored.status_code == 200
 
 
-async def test_an_answer_too_large_is_refused_with_what_fits(client: httpx.AsyncClient) -> None:
-    """Each of which then fits; a dry run says the bytes that the answer says."""
+async def test_an_answer_too_large_is_refused(
+    client: httpx.AsyncClient, served: Callable[..., httpx.AsyncClient]
+) -> None:
+    """A matrix with its bytes and the limit, also of a dry run; and a sweep beside a score."""
     long = {"token_ids": [7] * 250}
     body: dict[str, Any] = {"left": long, "right": [long] * 37}
 
-    refused = await client.post("/v1/similarity?dry_run=true", json=body)
-    answer = await client.post("/v1/similarity", json=body)
+    dry = (await client.post("/v1/similarity?dry_run=true", json=body)).json()
+    answer = (await client.post("/v1/similarity", json=body)).json()
+    async with served(max_answer_bytes=100) as few:
+        swept = {"left": DOG, "right": [CAT], "form": "score", "sweep": "heads"}
+        refused = await few.post("/v1/similarity", json=swept)
 
-    assert refused.json()["code"] == answer.json()["code"] == "answer_too_large"
-    fits = answer.json()["fits"]
-    assert [fit.get("form", "") for fit in fits][:2] == ["score", "top"]
-    for fit in fits[1:3]:
-        change = {name: value for name, value in fit.items() if name not in ("bytes",)}
-        if most := change.pop("right_at_most", None):
-            change["right"] = [long] * most
-        dry = await client.post("/v1/similarity?dry_run=true", json={**body, **change})
-        assert (dry.json()["answer_bytes"], dry.json()["admitted"]) == (fit["bytes"], True)
-
-
-async def test_a_score_whose_sweep_is_too_large_is_refused(
-    served: Callable[..., httpx.AsyncClient],
-) -> None:
-    """It has no matrix that could be given otherwise."""
-    body = {"left": DOG, "right": [CAT], "form": "score", "sweep": "heads"}
-    async with served(max_answer_bytes=100) as client:
-        refused = await client.post("/v1/similarity", json=body)
-
-    assert refused.json()["code"] == "answer_too_large"
-    assert [fit.keys() - {"bytes"} for fit in refused.json()["fits"]] == []
+    assert dry["code"] == answer["code"] == refused.json()["code"] == "answer_too_large"
+    assert (answer["bytes"], answer["limit"]) == (dry["answer_bytes"], 2**23)
 
 
 async def test_a_dry_run_says_what_the_answer_weighs(client: httpx.AsyncClient) -> None:
