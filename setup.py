@@ -15,12 +15,11 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-SOURCES = ("forward", "statistics")
-HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "norm", "product")
+HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "norm", "product")
 HEADERS += ("rows", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
-EACH = ("model/native/product.cpp", "model/native/rows.cpp", "model/native/walk.cpp")
+EACH = ("model/native/product.cpp", "model/native/rows.cpp")
 AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
@@ -59,7 +58,7 @@ def operator() -> list[Extension]:
     release = runpy.run_path(str(folder / "version.py"))["__version__"]
     built = Extension(
         f"model.native.{NAMING['module'](release)}",
-        [f"model/native/{name}.cpp" for name in SOURCES],
+        ["model/native/forward.cpp"],
         depends=[*EACH, *(f"model/native/{name}.h" for name in HEADERS)],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],

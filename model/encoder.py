@@ -17,7 +17,6 @@ from model import packing
 from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
 from model.kernels import Affine, Kernels, Linear, gated, normalise
-from model.maps.statistics import Statistics
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
 from model.positions import buckets
@@ -208,12 +207,10 @@ class Encoder:
         distances: learned bias of each bucket of distance, (buckets, heads).
         blend: what replaces the last hidden state, where a checkpoint has one.
 
-    `native` replaces the loop once it has been shown to give the same bits, and `statistics` a walk
-    over maps of whole tokens once it has been shown to come close (model/native/).
+    `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
 
     native: Native | None = None
-    statistics: Statistics | None = None
 
     def __init__(
         self,

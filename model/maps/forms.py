@@ -15,7 +15,7 @@ from model.attention import Trace
 from model.maps import maps
 from model.maps.choices import Form, Weight
 from model.maps.maps import dominance, rollout, wins
-from model.maps.statistics import Statistics, statistics
+from model.maps.statistics import statistics
 from model.maps.tiles import Look
 from model.maps.units import Units
 
@@ -63,23 +63,17 @@ class Shown:
     whole: dict[str, Tensor] = field(default_factory=dict)
 
 
-def show(
-    traces: Mapping[int, Trace],
-    rows: slice,
-    selection: Selection,
-    compiled: Statistics | None = None,
-) -> Shown:
+def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
     """Make the form asked for, for one sequence.
 
     Args:
         traces: of every layer of `selection.heads`, at least.
         rows: the sequence's rows in its batch.
-        compiled: makes statistics of whole tokens; None: the walk does.
     """
     if selection.form == "rollout":
         return Shown(whole=_narrow({"map": _rollout(traces, rows, selection)}, selection))
     if selection.form == "stats":
-        return Shown(_statistics(traces, rows, selection, compiled))
+        return Shown(_statistics(traces, rows, selection))
     heads = {
         layer: _narrow(_of_layer(traces[layer], rows, of_layer, selection), selection)
         for layer, of_layer in selection.heads.items()
@@ -130,20 +124,16 @@ def _of_layer(
 
 
 def _statistics(
-    traces: Mapping[int, Trace], rows: slice, selection: Selection, compiled: Statistics | None
+    traces: Mapping[int, Trace], rows: slice, selection: Selection
 ) -> dict[int, dict[str, Tensor]]:
     place, heads = selection.units.place, list(selection.heads.values())
     cls = None if selection.cls is None else place(selection.cls)
     separators = [at for at in map(place, selection.separators) if at is not None]
     layers = [traces[layer] for layer in selection.heads]
-    if compiled is not None and selection.units.whole:
-        table = compiled(layers, rows, heads, cls, separators)
-    else:
-        looks = [
-            Look(trace, rows, some, selection.units)
-            for trace, some in zip(layers, heads, strict=True)
-        ]
-        table = statistics(looks, layers, rows, cls, separators)
+    looks = [
+        Look(trace, rows, some, selection.units) for trace, some in zip(layers, heads, strict=True)
+    ]
+    table = statistics(looks, layers, rows, cls, separators)
     parts = torch.split(table, [len(some) for some in heads])
     return {
         layer: _narrow({"stats": part}, selection)

@@ -15,8 +15,7 @@ P is a map, N its rows, i a query, j a key, and every mean is over the rows of P
 Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 4 (confidence); Vig and Belinkov
 2019, section 4 (distance); Kovaleva et al. 2019 (received); Kobayashi et al. 2020 (contribution).
 
-All come from one walk over tiles, or from the compiled operator that does the same in one pass
-(model/native/statistics.py). Entropy, received attention and offsets could be had from more
+All come from one walk over tiles. Entropy, received attention and offsets could be had from more
 fused passes instead; two of the others cannot, and then the walk is cheaper than any of those
 (docs/decisions/0007-attention-forms.md).
 """
@@ -24,7 +23,6 @@ fused passes instead; two of the others cannot, and then the walk is cheaper tha
 import math
 from collections.abc import Sequence as Many
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,24 +34,6 @@ from model.maps.tiles import Look, Tile, output_lengths
 LN2 = math.log(2)
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
 SUMS = (*OFFSETS, "entropy", "confidence", "distance")
-
-
-class Statistics(Protocol):
-    """What `statistics` does for whole tokens, without the tiles of a walk."""
-
-    def __call__(
-        self,
-        traces: Many[Trace],
-        rows: slice,
-        heads: Many[Many[int]],
-        cls: int | None,
-        separators: Many[int],
-    ) -> Tensor:
-        """Return FIELDS of every head of every layer, (heads, fields).
-
-        Args:
-            traces, heads: of each layer, and which of its heads.
-        """
 
 
 def statistics(

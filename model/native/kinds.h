@@ -1,5 +1,5 @@
-// What walk.cpp, product.cpp and rows.cpp, compiled once for each kind of processor (setup.py),
-// share with the rest, which is compiled once.
+// What product.cpp and rows.cpp, compiled once for each kind of processor (setup.py), share with the
+// rest, which is compiled once.
 
 #pragma once
 

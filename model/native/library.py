@@ -39,15 +39,3 @@ def load(folders: Sequence[str] = tuple(native.__path__)) -> Any:
         return torch.classes.headlight.Stack
     except (OSError, RuntimeError) as error:
         raise Missing(f"torch cannot load {module(release)}") from error
-
-
-def statistics() -> Any:
-    """Return the class of the operator's statistics, torch.classes.headlight.Statistics.
-
-    Raises:
-        Missing: `load` has not opened the file, or it has none for this processor.
-    """
-    try:
-        return torch.classes.headlight.Statistics
-    except RuntimeError as error:
-        raise Missing("no statistics for this processor") from error

@@ -22,9 +22,9 @@ constexpr int64_t LINE = 16;  // numbers of a cache line
 
 // y = x W, x (ROWS, depth), W (depth, PANEL), y (ROWS, PANEL); the sums run over depth in order.
 // LINES lines from `ahead` on are fetched for each step, so that memory works while this computes.
-template <int64_t ROWS, int64_t LINES = 0>
+template <int64_t ROWS, int64_t LINES>
 void multiply(const float* x, int64_t apart, const float* w, int64_t depth, float* y,
-              const float* ahead = nullptr) {
+              const float* ahead) {
   constexpr int64_t STRIP = SIDE * SIZE;
   constexpr int64_t EACH = std::max<int64_t>(1, LINES * STRIP / PANEL);  // of the lines, in a strip
   for (int64_t start = 0; start < PANEL; start += STRIP) {

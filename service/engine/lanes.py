@@ -251,7 +251,7 @@ class Lanes:
         traces = encoded.traces
         if self.model.adapters:
             traces = _owned(traces, self._encoder(work.adapter))
-        shown = show(traces, rows, selection, self.model.encoder.statistics)
+        shown = show(traces, rows, selection)
         heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 

@@ -6,12 +6,10 @@ import torch
 
 from model import kernels
 from model.config import EncoderConfig
-from model.encoder import Encoder
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.maps.statistics import Statistics
-from model.native import agreement, library, stack, statistics
+from model.native import agreement, library, stack
 from service.engine.weights import Source
 
 logger = logging.getLogger(__name__)
@@ -80,8 +78,6 @@ def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
 def accelerate(model: Model) -> None:
     """Let the compiled operator run a model's layers, once it has shown the loop's own bits.
 
-    It makes statistics too, once they have been close to the walk's.
-
     Where there is none, or its bits differ, the loop goes on, and one line says why.
     """
     encoder = model.encoder
@@ -93,7 +89,6 @@ def accelerate(model: Model) -> None:
         native = stack.Stack(encoder, library.load())
         if not agreement.agrees(encoder, native):
             raise library.Missing("its bits differ from the loop's")
-        encoder.statistics = _statistics(encoder)
         encoder.native = native
     except NotImplementedError as error:
         logger.info(UNTAKEN, extra={"reason": str(error)})
@@ -101,15 +96,3 @@ def accelerate(model: Model) -> None:
         logger.warning(LOST, extra={"reason": str(error)})
     finally:
         torch.set_num_threads(cores)
-
-
-def _statistics(encoder: Encoder) -> Statistics | None:
-    """Return the operator's statistics; None where it has none, or they are not the walk's."""
-    try:
-        compiled = statistics.Compiled(library.statistics())
-    except library.Missing:
-        return None
-    if not statistics.agrees(encoder, compiled):
-        logger.warning("the walk makes statistics: the compiled ones differ from its")
-        return None
-    return compiled

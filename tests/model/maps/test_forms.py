@@ -21,10 +21,7 @@ from model.loading.checkpoint import Model
 from model.maps import forms
 from model.maps.choices import FIELDS
 from model.maps.forms import Selection
-from model.maps.statistics import Statistics
 from model.maps.units import Units, divide
-from model.native import library
-from model.native.statistics import Compiled
 from model.packing import Sequence
 from tests.model.few import few
 
@@ -167,19 +164,13 @@ def random_units(tokens: int, level: str, specials: str, seed: int) -> Units:
     )  # type: ignore[arg-type]
 
 
-def shown(
-    ours: Model,
-    batch: list[list[int]],
-    index: int,
-    asked: Selection,
-    compiled: Statistics | None = None,
-) -> Seen:
+def shown(ours: Model, batch: list[list[int]], index: int, asked: Selection) -> Seen:
     """A form for one sequence of a batch, as numpy's arrays."""
     encoder = ours.encoder
     with torch.inference_mode():
         packed = encoder.pack([Sequence(ids) for ids in batch])
         encoded = encoder(packed, traces=frozenset(asked.heads))
-        found = forms.show(encoded.traces, packed.rows(index), asked, compiled)
+        found = forms.show(encoded.traces, packed.rows(index), asked)
     heads = {
         layer: {name: tensor.numpy() for name, tensor in named.items()}
         for layer, named in found.heads.items()
@@ -239,14 +230,8 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
     dice.shuffle(batch)
     layers = {0: (0, 2), 1: (1,), 3: (0, 1, 2)}
 
-    def prepare(compiled: Statistics | None = None, **form: Any) -> list[Cell]:
+    def prepare(**form: Any) -> list[Cell]:
         found = []
-        if name in (
-            "deberta-v2",
-            "qwen3",
-            "gemma3_text",
-        ):  # not the operator's
-            compiled = None
         for index, ids in enumerate(batch):
             units = random_units(len(ids), level, specials, index)
             last = len(ids) - 1
@@ -254,7 +239,7 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
             if form["form"] == "rows":
                 form["rows"] = tuple(dict.fromkeys((units.axis[-1], units.axis[0])))
             asked = Selection(layers, units, **marks, **form)
-            answer = shown(ours, batch, index, asked, compiled)
+            answer = shown(ours, batch, index, asked)
             found.append(Cell(units, *eager(model, ids), ours, asked, answer))
         return found
 
@@ -338,21 +323,9 @@ def test_dominance_names_who_a_row_is_made_of(cell: Prepare, weight: str) -> Non
         np.testing.assert_array_equal(answer.whole["wins"], wins)
 
 
-@pytest.fixture(params=["walk", "operator"])
-def compiled(request: pytest.FixtureRequest) -> Statistics | None:
-    """Whether the compiled operator makes the statistics of whole tokens."""
-    if request.param == "walk":
-        return None
-    try:
-        library.load()
-        return Compiled(library.statistics())
-    except library.Missing as reason:
-        pytest.skip(f"no compiled statistics: {reason}")
-
-
-def test_statistics_are_those_of_the_full_map(cell: Prepare, compiled: Statistics | None) -> None:
+def test_statistics_are_those_of_the_full_map(cell: Prepare) -> None:
     """Each field written out with numpy in float64."""
-    for units, maps, _, _, asked, answer in cell(compiled, form="stats"):
+    for units, maps, _, _, asked, answer in cell(form="stats"):
         for layer, heads in asked.heads.items():
             full = in_units(maps[layer][list(heads)], units)
             wanted = by_hand(full, units, asked.cls, asked.separators)
@@ -414,9 +387,7 @@ def by_hand(full: Array, units: Units, cls: int | None, separators: tuple[int, .
     }
 
 
-def test_contribution_is_the_share_of_what_a_head_writes(
-    pair: Callable[..., Pair], compiled: Statistics | None
-) -> None:
+def test_contribution_is_the_share_of_what_a_head_writes(pair: Callable[..., Pair]) -> None:
     """||z_i W_h^O|| over the sum of all heads' at that token, written out; shares sum to 1."""
     model, ours = pair("MiniLM")
     ids = [101, 2035, 2003, 2092, 102]
@@ -430,7 +401,7 @@ def test_contribution_is_the_share_of_what_a_head_writes(
     wanted = (lengths / lengths.sum(0)).mean(1)
 
     asked = Selection({0: tuple(range(12))}, divide(5), form="stats")
-    answer = shown(ours, [ids, [5] * 9], 0, asked, compiled)
+    answer = shown(ours, [ids, [5] * 9], 0, asked)
 
     found = answer.heads[0]["stats"][:, FIELDS.index("contribution")]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)

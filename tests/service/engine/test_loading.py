@@ -132,13 +132,12 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     assert line.getMessage() == loading.LOST and "docs/deploy.md" in loading.LOST
     assert reason in vars(line)["reason"]
     assert (small.encoder.native, small.encoder.arithmetic) == (None, "onednn")
-    assert small.encoder.statistics is None
 
 
 async def test_scores_by_content_and_distance_are_left_to_the_loop(
     small: Model, built: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator has none; the line says so, not that one is missing; statistics are walked."""
+    """The operator has none; the line says so, not that one is missing."""
     monkeypatch.setattr(small.encoder.layers[0].attention, "distances", object())
 
     with caplog.at_level(logging.INFO):
@@ -147,7 +146,7 @@ async def test_scores_by_content_and_distance_are_left_to_the_loop(
     (line,) = caplog.records
     assert (line.getMessage(), line.levelname) == (loading.UNTAKEN, "INFO")
     assert vars(line)["reason"] == "it adds nothing to scores by distance"
-    assert (small.encoder.native, small.encoder.statistics) == (None, None)
+    assert small.encoder.native is None
 
 
 async def test_the_compiled_pass_names_the_same_first_wrong_state(
@@ -197,21 +196,3 @@ async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built
     for one, other in zip(looped, lanes.run(works, 1), strict=True):
         assert isinstance(one, Result) and isinstance(other, Result)
         assert pickle.dumps(one) == pickle.dumps(other)
-
-
-async def test_where_only_the_compiled_statistics_differ_the_walk_makes_them(
-    small: Model,
-    built: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """By rounding, as of scores that share a large offset; the pass has the loop's bits."""
-    monkeypatch.setattr(loading.statistics, "agrees", lambda *_: False)
-
-    with caplog.at_level(logging.WARNING):
-        accelerate(small)
-
-    assert small.encoder.native is not None and small.encoder.statistics is None
-    assert [line.getMessage() for line in caplog.records] == [
-        "the walk makes statistics: the compiled ones differ from its"
-    ]
