@@ -15,7 +15,7 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 PROMETHEUS, GRAFANA = DEPLOY / "prometheus", DEPLOY / "grafana"
 # One name in two namespaces, two names in one; joined by a hyphen, two of them would be one
 RELEASES = [("team-a", "search"), ("team-b", "search"), ("team-b", "rank"), ("team", "a-search")]
-BOARDS = ["headlight.json", "headlight-ray.json"]
+BOARDS = ["headlight.json"]
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
