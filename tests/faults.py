@@ -4,7 +4,6 @@
 
 FILE holds the fault of the moment, or nothing:
 
-    slow    every forward pass takes SLOW_SECONDS more, so that requests pile up
     nan     its result is NaN
     flip    the last bit of every number of its result is another
     hang    it does not end, and no new replica gets through its start
@@ -32,8 +31,6 @@ from service import launch
 from service.cli import main
 from service.replica import Replica
 from service.settings import Settings
-
-SLOW_SECONDS = 0.5
 
 
 def fault(file: Path) -> str:
@@ -64,9 +61,7 @@ def forward(
     if sticky(file):
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     encoded, now = right(encoder, *given, **asked), fault(file)
-    if now == "slow":
-        time.sleep(SLOW_SECONDS)
-    elif now == "nan":
+    if now == "nan":
         return replace(encoded, last=encoded.last * torch.nan, finite=False)
     elif now == "flip":
         bits = encoded.last.view(torch.int32) ^ 1
