@@ -36,8 +36,6 @@ class Kind(NamedTuple):
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
     "invalid_safetensors": Kind(400, "The body is not a valid safetensors file."),
-    "invalid_encoding": Kind(400, "The body is not UTF-8 without a byte order mark."),
-    "json_too_deep": Kind(400, "The body's objects and lists are nested too deeply."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
     "bad_request": Kind(
         400,
@@ -161,8 +159,6 @@ BY_HEADERS = (
     "headers_too_large",
 )
 BY_BODY = (
-    "invalid_encoding",
-    "json_too_deep",
     "duplicate_key",
     "request_timeout",
     "body_too_large",

@@ -28,7 +28,6 @@ ROWS = (
     Row("edge.asked.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
     Row("max_body_bytes", "body_too_large text_too_long"),
     Row("max_binary_body_bytes", "body_too_large"),
-    Row("api.body.MOST_DEPTH", "json_too_deep", "objects and lists inside each other"),
     Row("edge.rules.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
     Row(
         "api.body.MOST_KEYS", "too_many_values", "keys of one object; docs/decisions/0008 has more"
@@ -336,7 +335,7 @@ NO_LIMITS = {
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",
     "access_log_ratio", "trusted_proxies", "keys.LOOK_SECONDS",
     "keys.SETTLED_SECONDS",
-    "cluster.tls.LOOK_SECONDS", "api.elsewhere.MOST_VARIANTS",
+    "cluster.tls.LOOK_SECONDS",
     "edge.gate.JUST_SECONDS",
     "edge.gate.LATELY_SECONDS", "edge.gate.LONG_SECONDS",
     "edge.gate.LONGEST_PAUSE_SECONDS",

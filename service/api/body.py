@@ -1,10 +1,9 @@
-"""A JSON body before it is parsed: its encoding, its size in values, its depth, and its keys.
+"""A JSON body before it is parsed: its size in values, and keys that occur twice.
 
-The parser accepts any depth up to its own limit, and of duplicate keys it keeps the last; what the
-client meant is anybody's guess (RFC 8259, sections 4, 8.1 and 9). It also accepts as many values
-as the bytes hold, and blocks every other thread of the process while it runs. No tree is built
-here: that would cost as much as parsing. Split at its quotes, a body is strings and the text
-between them.
+Of duplicate keys the parser keeps the last; what the client meant is anybody's guess (RFC 8259,
+section 4). It also accepts as many values as the bytes hold, and blocks every other thread of the
+process while it runs. No tree is built here: that would cost as much as parsing. Split at its
+quotes, a body is strings and the text between them.
 
 A safetensors file is held to the same rules: its header is JSON and contains the request.
 """
@@ -19,15 +18,12 @@ from service.encode.answer import METADATA
 from service.settings import Settings
 from service.wire import FIELDS
 
-MOST_DEPTH = 8  # of nested objects and lists; the wire needs 6
 MOST_KEYS = 64  # in one object; attention by layer has the most
 MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
-BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 # JSON contains none of these bytes, so they can replace what looks like the end of a string
 BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
-NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-ONE_KIND = bytes.maketrans(b"{}", b"[]")
+NO_BRACKETS = bytes(set(range(256)) - set(b"{}"))
 SPACES = b" \t\n\r"
 MOST_CACHED = 64  # gaps between strings
 SHORT_BYTES = 1024
@@ -67,7 +63,7 @@ class Bounds(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The text between two strings: whether it starts with a colon, and its brackets."""
+    """The text between two strings: whether it starts with a colon, and its objects' brackets."""
 
     colon: bool
     brackets: bytes
@@ -76,10 +72,8 @@ class Gap(NamedTuple):
 def check(body: bytes, bounds: Bounds) -> str | None:
     """Return the code of what is wrong with a body's text, if anything; after a colon, the key.
 
-    What is not JSON at all passes: the parser refuses it.
+    What is not JSON at all, or nested beyond any request, passes: the parser refuses it.
     """
-    if not _is_utf8(body):
-        return "invalid_encoding"
     if len(body) <= SHORT_BYTES and _plainly_fine(body):
         return None
     if b"\\" in body:
@@ -91,8 +85,6 @@ def check(body: bytes, bounds: Bounds) -> str | None:
         return "too_many_values"
     cache: dict[bytes, Gap] = {}
     gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
-    if _too_deep(b"".join([gap.brackets for gap in gaps]).translate(ONE_KIND)):
-        return "json_too_deep"
     return _key_fault(parts[1::2], gaps, bounds.keys)
 
 
@@ -131,26 +123,6 @@ def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
     return gap
 
 
-def _is_utf8(body: bytes) -> bool:
-    """Tell whether it is UTF-8 without BOM; UTF-16 and UTF-32 have zeros among the first bytes."""
-    start = body[:4]
-    wide = 0 in start and start.strip(b"\0")[:1] in (b"{", b"[", b'"')
-    if wide or start.startswith(BYTE_ORDER_MARKS):
-        return False
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _too_deep(brackets: bytes) -> bool:
-    """Tell whether more than MOST_DEPTH are open at once; one level is removed at a time."""
-    for _ in range(MOST_DEPTH):
-        brackets = brackets.replace(b"[]", b"")
-    return b"[]" in brackets or brackets.count(b"[") > MOST_DEPTH
-
-
 def _too_many(outside: bytes, bounds: Bounds) -> bool:
     """Tell whether the text outside strings holds too many values; either bracket counts."""
     objects = max(outside.count(b"{"), outside.count(b"}"))
@@ -159,11 +131,11 @@ def _too_many(outside: bytes, bounds: Bounds) -> bool:
 
 
 def _plainly_fine(body: bytes) -> bool:
-    """Tell whether no key appears twice and nothing is escaped or deep, as in most requests.
+    """Tell whether no key appears twice and nothing is escaped, as in most requests.
 
     So few bytes hold fewer values than any bound.
     """
-    if b"\\" in body or body.count(b"{") + body.count(b"[") > MOST_DEPTH:
+    if b"\\" in body:
         return False
     parts = body.split(b'"')
     keys = [t for t, gap in zip(parts[1::2], parts[2::2], strict=False) if gap.lstrip()[:1] == b":"]
@@ -199,7 +171,7 @@ def _name(key: bytes) -> str:
 
 
 def _track(brackets: bytes, objects: list[set[bytes]]) -> None:
-    """Enter and leave objects; lists have no keys."""
+    """Enter and leave objects."""
     for bracket in brackets:
         if bracket == ord("{"):
             objects.append(set())

@@ -119,8 +119,6 @@ class Bodies:
         code, _, key = code.partition(":")
         bounds = self._bounds
         details = {
-            "invalid_encoding": "expected UTF-8, the encoding of JSON",
-            "json_too_deep": f"the limit is {body.MOST_DEPTH} levels",
             "duplicate_key": (
                 f"a key of {key} characters" if key.isdecimal() else f'the key "{key}"'
             )

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.api import elsewhere
 from service.api.dialect import Wording
+from service.api.native import call as native
 from service.api.operations import (
     NATIVE,
     OPERATIONS,
@@ -19,6 +19,9 @@ from service.refusals import Refused
 UNKNOWN = "other"  # the name in metrics of requests that no route takes
 # A model's name may hold slashes, but not the verb at the end of the path
 PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
+POSTED = dict.fromkeys(row.path for row in OPERATIONS if row.method == "post")
+# What a client of another API, or of another version, may have meant
+THERE = f"expected POST of {', '.join(POSTED)}; GET /docs lists all paths"
 
 Params = Mapping[str, str]
 NO_PARAMS: Params = {}
@@ -67,7 +70,7 @@ class Routes:
     def refuse(self, path: str) -> tuple[str, Wording, Refused]:
         """Return the name, the wording and the refusal of a request that no route takes.
 
-        The refusal names the methods of its path, or the path that was probably meant.
+        The refusal names the methods of its path, or all paths.
         """
         ways = self._exact.get(path)
         if ways is None:
@@ -77,8 +80,7 @@ class Routes:
             any_ = next(iter(ways.values()))
             detail = f"it takes {', '.join(sorted(ways))}"
             return any_.label, any_.say, Refused("method_not_allowed", detail=detail)
-        say, detail = elsewhere.refuse(path)
-        return UNKNOWN, say, Refused("not_found", detail=detail)
+        return UNKNOWN, native.problem, Refused("not_found", detail=THERE)
 
     def methods(self, path: str) -> str:
         """Return the methods a path takes, as the Allow header lists them."""

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from service.api.body import MOST_DEPTH, Bounds, check, check_file
+from service.api.body import Bounds, check, check_file
 from service.encode.answer import METADATA
 from service.settings import Settings as Limits
 
-DEEPEST = MOST_DEPTH - 1
+DEEPEST = 7
 LIMITS = Limits()
 BOUNDS = Bounds.of(LIMITS)
 
@@ -38,11 +38,10 @@ def keys(count: int) -> bytes:
         (b'{"a":"a","b":"a"}', None),
         (b'{"a":"\\"a\\":","b":"{\\"b\\":"}', None),
         (b'{"a\\\\":1,"a":2}', None),
-        (b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, None),
-        (b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), "json_too_deep"),
-        (b'{"a":[' * 4 + b"{}" + b"]}" * 4, "json_too_deep"),
-        (b"[" * 10_000, "json_too_deep"),
-        (b'{"a":' * 10_000, "json_too_deep"),
+        (b'{"a":[' * 4 + b"{}" + b"]}" * 4, None),
+        (b"[" * 10_000, None),
+        (b'{"a":' * 10_000, None),
+        (b'{"a":' * 9_000 + b'{"b":1,"b":2' + b"}" * 9_001, "duplicate_key"),
         (b"[" * 1_000_000, "too_many_values"),
         (b"]" * 1_000_000, "too_many_values"),
         (b'{"a":' * 100_000, "too_many_values"),
@@ -57,14 +56,9 @@ def keys(count: int) -> bytes:
         (b'{"inputs":[', None),
         (b"", None),
         (b"}}}{]", None),
-        (b"\xef\xbb\xbf{}", "invalid_encoding"),
-        ('{"a":1}'.encode("utf-16"), "invalid_encoding"),
-        ('{"a":1}'.encode("utf-16-le"), "invalid_encoding"),
-        ('{"a":1}'.encode("utf-16-be"), "invalid_encoding"),
-        ('{"a":1}'.encode("utf-32-be"), "invalid_encoding"),
-        ('["\u00e9"]'.encode("latin-1"), "invalid_encoding"),
-        (b'["\xed\xa0\x80"]', "invalid_encoding"),
-        (b'["\xc0\xaf"]', "invalid_encoding"),
+        ('{"a":1}'.encode("utf-16"), None),
+        (b'["\xc0\xaf"]', None),
+        (b'{"\xff":1,"\xff":2}', "duplicate_key"),
         (b"\0", None),
         ('["\u00e9\U0001f600"]'.encode(), None),
     ],
@@ -171,7 +165,7 @@ def texts(draw: st.DrawFn, depth: int = DEEPEST) -> str:
 @settings(max_examples=300)
 @given(texts())
 def test_a_key_stands_twice_exactly_where_pythons_parser_says_so(text: str) -> None:
-    """For any JSON that is not too deep."""
+    """For any JSON."""
     try:
         expected = as_json_reads_it(text.encode())
     except ValueError:  # an escape cut into nonsense by the replacement above

@@ -76,13 +76,13 @@ async def test_the_synchronous_client_is_answered(address: str, http: httpx.Asyn
 
 
 @pytest.mark.client("openai", "paths that are not there")
-async def test_a_path_that_is_not_there_is_said_in_the_clients_words(address: str) -> None:
-    """It prints what to ask, not the number of an error alone."""
+async def test_a_path_that_is_not_there_is_refused_with_those_that_are(address: str) -> None:
+    """The client keeps the whole answer next to what it prints."""
     async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as bare:
-        with pytest.raises(openai.NotFoundError, match="GET /v1/models"):
-            await bare.models.retrieve(NAME)
-        with pytest.raises(openai.NotFoundError, match="generates nothing"):
+        with pytest.raises(openai.NotFoundError) as refused:
             await bare.completions.create(model=NAME, prompt="All is")
+
+    assert isinstance(refused.value.body, dict) and "/v1/embeddings" in refused.value.body["detail"]
 
 
 @pytest.mark.client("openai", "float")
