@@ -4,8 +4,8 @@ Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-no
 Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 """
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Encoded:
     """The result of a forward pass; `packed.rows(i)` gives the rows of sequence i.
 
     Args:
-        last: token vectors after the last layer, or the encoder's blend, (rows, width).
+        last: token vectors after the last layer, (rows, width).
         hidden: token vectors after i layers, for every i requested; 0 is the first layer's input.
         traces: what the maps of layer i are recomputed from, for every i requested.
         finite: whether all of `last` is finite; None if not checked.
@@ -40,29 +40,6 @@ class Encoded:
     hidden: dict[int, Tensor]
     traces: dict[int, Trace]
     finite: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Blend:
-    """The weighted mean of hidden states, where a checkpoint uses it as the last one.
-
-    Args:
-        shares: the weight of each state that counts, 0 = embeddings, i = after i layers; they sum
-            to 1.
-    """
-
-    shares: Mapping[int, float]
-
-    def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
-        """Blend the states, (rows, width) each -> (rows, width), float32."""
-        total: Tensor | None = None
-        for state, share in self.shares.items():
-            # in two steps: a fused product would round the last rows of a batch differently
-            part = states[state].float() * share
-            total = part if total is None else total.add_(part)
-        if total is None:
-            raise RuntimeError("a blend of nothing: this is a bug")
-        return total
 
 
 class LookUp(Protocol):
@@ -205,7 +182,6 @@ class Encoder:
     Args:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
-        blend: what replaces the last hidden state, where a checkpoint has one.
 
     `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
@@ -219,9 +195,7 @@ class Encoder:
         layers: Sequence[Layer],
         norm: Affine | None = None,
         distances: Tensor | None = None,
-        blend: Blend | None = None,
     ) -> None:
-        self.blend = blend
         self.config, self.embeddings, self.layers = config, embeddings, layers
         self.norm, self.distances = norm, distances
         self._widest: Tensor | None = None  # biases of the longest sequence yet
@@ -257,14 +231,9 @@ class Encoder:
             traces: which layers' attention to keep, counted from 0.
 
         A batch that begins in a layer has no state before that layer's output to keep, nor that
-        layer's attention; an encoder with a blend takes no such batch.
+        layer's attention.
         """
-        run = self.native or self.loop
-        if self.blend is None:
-            return run(packed, hidden, traces)
-        encoded = run(packed, hidden | self.blend.shares.keys(), traces)
-        kept = {state: rows for state, rows in encoded.hidden.items() if state in hidden}
-        return replace(encoded, last=self.blend(encoded.hidden), hidden=kept, finite=None)
+        return (self.native or self.loop)(packed, hidden, traces)
 
     def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as `__call__` does, layer by layer."""

@@ -173,11 +173,8 @@ class Splade:
         twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
         k: how many of the largest weights; None: all.
         threshold: only weights above it.
-        roles: how the texts of either side are read.
-        default: the side that a text is of where the request does not say.
-        table: the weight of each token of a query, (vocabulary,), where queries are looked up
-            and take no pass; see model/loading/pipeline/router.py.
-        looked: the ids of the query at hand; None: the weights are those of token vectors.
+        roles: how the texts of either side are read; without "query" where those are looked up
+            in a table that is not read.
     """
 
     project: Projection
@@ -186,9 +183,6 @@ class Splade:
     k: int | None = None
     threshold: float = 0.0
     roles: Mapping[Side, Role] = field(default_factory=dict)
-    default: Side = "document"
-    table: Tensor | None = None
-    looked: Sequence[int] | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -203,9 +197,6 @@ class Splade:
 
     def weights(self, tokens: Tensor) -> Tensor:
         """Return the whole vocabulary's weights, (vocabulary,); made a tile of tokens at a time."""
-        if self.looked is not None and self.table is not None:
-            ids = torch.tensor(self.looked, device=self.table.device)
-            return torch.zeros_like(self.table).index_copy(0, ids, self.table[ids])
         tiles = (self.project(tile) for tile in _tiles(tokens))
         if self.pooling == "sum":
             return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
@@ -220,7 +211,7 @@ class Splade:
 
     def flops(self, tokens: int) -> int:
         """Count the floating-point operations for so many tokens."""
-        return self.project.flops(tokens) if self.looked is None else 0
+        return self.project.flops(tokens)
 
     def _weigh(self, logits: Tensor) -> Tensor:
         weights = logits.relu().log1p()

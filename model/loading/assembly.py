@@ -11,7 +11,7 @@ from model.alibi import Slopes, slopes
 from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
 from model.disentangled import Distances, project, rows
-from model.encoder import Blend, Embeddings, Encoder, Layer
+from model.encoder import Embeddings, Encoder, Layer
 from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
 from model.positions import Rope, Rotation, sinusoids
 
@@ -108,7 +108,6 @@ def build(
     device: torch.device,
     dtype: torch.dtype,
     kernels: Kernels,
-    blend: Blend | None = None,
 ) -> Encoder:
     """Build an encoder from its weights, by our names.
 
@@ -129,7 +128,6 @@ def build(
         layers * (config.layers // config.own_layers),
         norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
-        blend=blend,
     )
 
 

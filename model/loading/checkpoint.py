@@ -36,7 +36,6 @@ from model.loading.modules import (
 )
 from model.loading.pipeline import router
 from model.loading.pipeline.keys import check_modules
-from model.loading.pipeline.layers import read_blend
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts, read_choices, read_task_head
 from model.loading.tensors import by_plain_name, open_tensors, translate
@@ -139,7 +138,6 @@ def load(
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
-    blend = read_blend(folder, raw, config)
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
@@ -149,12 +147,10 @@ def load(
     with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
         tensors = tasks.bare(stack, stored)
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
-        encoder = build(config, weights, device, dtype, kernels, blend)
+        encoder = build(config, weights, device, dtype, kernels)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
         reading = Reading(said, tokenizer, max_tokens, prompts)
         heads = _read_heads(parts, reading, roles, linear_files)
-    if blend and heads:
-        raise CheckpointError("WeightedLayerPooling: not supported: of a model with a task head")
     # whatever PyLate left in the file of the longest sequence, it takes these
     longest = (head.longest for head in heads if isinstance(head, Vectors))
     max_tokens = next(longest, max_tokens)
@@ -169,13 +165,13 @@ def load(
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
     more["reranker"] = rerankers.choices(folder, template)
-    more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
     digest, made_of = "", dict[str, str]()
     if numbers:
         sums = {path: _sha256(path) for path in {*paths}}
         counted = [sums[path] for path in paths]
         digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
-        own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], more["blend"]
+        # () stands where spaces of stored vectors have it
+        own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], ()
         words = [sums[path] for path in source.files], tokenizer.choices, source.choices
         layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
         made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
@@ -282,8 +278,8 @@ def _read_heads(
     if linear_files:
         return linears.read_linears(parts, reading)
     if isinstance(head, Splade):
-        tokenizer, longest, texts = reading.tokenizer, reading.max_tokens, reading.prompts.texts
-        head = router.read_sides(parts.folder, head, tokenizer, longest, texts, parts.device)
+        roles = router.read_roles(parts.folder, reading.max_tokens, reading.prompts.texts)
+        head = replace(head, roles=roles)
     return () if head is None else (head,)
 
 

@@ -24,7 +24,7 @@ SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in th
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")
-WEIGHTED, LOGIT_SCORE = "WeightedLayerPooling", "LogitScore"
+LOGIT_SCORE = "LogitScore"
 CUSTOM = "custom_st.Transformer"  # of Jina's own code, which also takes a task
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
@@ -161,9 +161,8 @@ def token_layers(folder: Path) -> list[Path]:
 
 def weighed_files(folder: Path) -> list[Path]:
     """Return the files of the modules that have weights, in a fixed order."""
-    weighed = ("Dense", "LayerNorm", WEIGHTED, PYLATE)
+    weighed = ("Dense", "LayerNorm", PYLATE)
     paths = [path for kind, path in read_modules(folder) if kind in weighed]
-    paths += [path for _, path in read_routes(folder).get("query", [])]
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
@@ -226,17 +225,6 @@ def read_raw(folder: Path) -> Any:
         _refuse("config_args", (over.keys() - raw.keys()) | ({"model_type"} & over.keys()))
         return {**raw, **over}
     return raw
-
-
-def says_hidden_states(folder: Path, raw: Mapping[str, Any]) -> bool:
-    """Tell whether transformers is to return all hidden states; only a blend asks for them.
-
-    Args:
-        raw: config.json.
-    """
-    name = "output_hidden_states"
-    over = _one(read_sentence(home(folder)), "config_args", "config_kwargs")
-    return bool(over.get(name, raw.get(name, False)))
 
 
 def _one(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
 """The files of sentence-transformers in a folder -> pooling, longest sequence, prompts.
 
 modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
-                                a WeightedLayerPooling between: pipeline/layers.py
 1_Pooling/config.json           how token vectors become one
 sentence_bert_config.json       the longest sequence, lower-casing; its arguments: modules.py
 config_sentence_transformers.json   prompts: what goes before a text, by name
@@ -20,7 +19,6 @@ from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
     MODULES,
     PROMPTS,
-    WEIGHTED,
     chained,
     first_misfit,
     generates,
@@ -81,12 +79,10 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     alone = scores or chained(folder) or generates(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
-    blend = [WEIGHTED] if kinds[1:2] == [WEIGHTED] else []  # computed by pipeline/layers.py
-    if culprit := first_misfit(kinds, ["Transformer", *blend, "Pooling"], LAYERS):
+    if culprit := first_misfit(kinds, ["Transformer", "Pooling"], LAYERS):
         raise CheckpointError(f"{MODULES}: not supported: {culprit}")
-    place = 1 + len(blend)
-    modes = read_modes(modules[place][1])
-    layers = read_layers(modules[place + 1 :], len(modes) * width, device, kernels)
+    modes = read_modes(modules[1][1])
+    layers = read_layers(modules[2:], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False
     return Pooling(modes, normalize, layers=layers[:-1] if normalize else layers)
 

@@ -215,8 +215,7 @@ def read_choices(folder: Path, head: TaskHead) -> list[str]:
     if isinstance(head, Lexical):
         return [f"unused {sorted(head.unused)}"]
     if isinstance(head, Splade):
-        own = [head.pooling, str(head.twice)]
-        return own if head.table is None else [*own, head.default, head.roles["query"].choices()]
+        return [head.pooling, str(head.twice)]
     return []
 
 

@@ -161,7 +161,6 @@ class Role:
         floor: tokens that a text is filled up to; None: `length`.
         prompt: what goes before a text where the request names no prompt; None: the
             checkpoint's default.
-        bare: special tokens at a text's start and end that are left out.
     """
 
     length: int
@@ -171,12 +170,11 @@ class Role:
     skipped: frozenset[int] = frozenset()
     floor: int | None = None
     prompt: str | None = None
-    bare: tuple[int, int] = (0, 0)
 
     @property
     def added(self) -> int:
-        """Count the tokens that the marker takes, less those that are left out."""
-        return int(self.marker is not None) - sum(self.bare)
+        """Count the tokens that the marker takes."""
+        return int(self.marker is not None)
 
     @property
     def filled(self) -> int:
@@ -184,9 +182,7 @@ class Role:
         return self.length if self.floor is None else self.floor
 
     def frame(self, text: Tokenized) -> Tokenized:
-        """Return a text with its marker and filling, or without special tokens."""
-        if self.added < 0:
-            return _without(text, *self.bare)
+        """Return a text with its marker and filling."""
         if self.marker is not None:
             text = replace(_with(text, self.marker, 1), length=text.length + 1)
         missing = self.filled - len(text.token_ids)
@@ -228,23 +224,4 @@ def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenize
         words=put(text.words, None),
         segments=put(text.segments, max(text.segments[place - 1 : place], default=0)),
         special=put(text.special, True),
-    )
-
-
-def _without(text: Tokenized, first: int, last: int) -> Tokenized:
-    """Return a text without this many tokens at its start and at its end."""
-
-    def cut(values: list[T]) -> list[T]:
-        return values[first : len(values) - last]
-
-    return replace(
-        text,
-        token_ids=cut(text.token_ids),
-        tokens=cut(text.tokens),
-        types=cut(text.types),
-        offsets=cut(text.offsets),
-        words=cut(text.words),
-        segments=cut(text.segments),
-        special=cut(text.special),
-        length=text.length - first - last,
     )

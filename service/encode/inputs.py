@@ -30,7 +30,6 @@ THREAD_CHARACTERS = 4096
 
 EMPTY = "expected one character or more, received an empty string"
 
-LONE = "this model looks queries up by their tokens; expected a lone text"
 
 NOTHING = Outputs()
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
@@ -169,8 +168,6 @@ class Reader:
                 most = self.max_characters
                 loc = ("inputs", index, name)
                 raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
-        if role is not None and any(role.bare) and item.pair is not None:
-            raise Refused.at("shape_mismatch", "inputs", index, "pair", detail=LONE)
 
     def _of_text(
         self,

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from model import packing
 from model.config import EncoderConfig
-from model.encoder import Encoder
 from model.task_heads import Classifier
 from service.encode.indices import gate_scales, heads_by_layer, patch_sources
 from service.encode.request import Likeness, Request
@@ -31,11 +30,6 @@ MOST_COPIES = 4096  # of a request, which take a lane some 50 us each on top of 
 NOTHING = (
     'a sweep answers how vectors or classes move, and this request has "pooled": false '
     'and no "classify"'
-)
-
-BLENDED = (
-    "a sweep's copies begin inside a layer, and this model's vectors are blended of the layers "
-    'before it too (WeightedLayerPooling); "gates" answers one head at a time'
 )
 
 BOTH = "a head of this input is both gated and patched: choose one"
@@ -178,24 +172,21 @@ class Interventions:
     tokens: bool = False
 
     @classmethod
-    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions":
+    def of(cls, request: Request, outputs: Outputs, config: EncoderConfig) -> "Interventions":
         """Return those of a request, before any input is read.
 
         Args:
             outputs: of each of its inputs.
 
         Raises:
-            Refused: a head or an input that does not exist, more copies than may be, a sweep of
-                nothing, or one of a model whose vectors are made of states that copies skip.
+            Refused: a head or an input that does not exist, more copies than may be, or a sweep
+                of nothing.
         """
-        config = encoder.config
         each = edits(request, config)
         if (sweep := request.sweep) is None:
             return cls(config, each)
         if not _swept(outputs):
             raise Refused.at("out_of_range", "sweep", detail=NOTHING)
-        if encoder.blend is not None:
-            raise Refused.at("out_of_range", "sweep", detail=BLENDED)
         limits = {"layers": config.layers, "heads": config.heads}
         try:
             heads = heads_by_layer(sweep, **limits)

@@ -153,7 +153,7 @@ class Planner:
         for one in request.inputs:
             edited, spanned = edited or one.gates or one.patch, spanned or one.spans
         if edited:
-            changes = Interventions.of(request, outputs, self._model.encoder)
+            changes = Interventions.of(request, outputs, self._model.config)
         start = time.monotonic()
         try:
             works = await self._read(request, outputs, deadline, record)

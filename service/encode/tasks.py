@@ -30,7 +30,7 @@ Arrays = Mapping[str, Array]
 
 SKIPPED = "it keeps no token: all of them are in the checkpoint's skiplist"
 FIRST = "it keeps no token: the first one of a sequence has no vector"
-LOOKED = "this model looks queries up by their tokens; expected a text or token ids"
+LOOKED = "this checkpoint looks queries up in a table, which is not read; expected a document"
 LEXICAL = "this model's sparse weights are those of tokens; expected a text or token ids"
 
 
@@ -86,14 +86,14 @@ def find(asked: Request, model: Model) -> list[Task]:
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     return [
-        _task(wanted, head, asked.role, model.tokenizer)
+        _task(wanted, head, model.tokenizer)
         for wanted in asked.tasks
         for head in model.task_heads
         if wanted.name in head.tasks
     ]
 
 
-def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenizer) -> Task:
+def _task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
     """Return what is wanted of a head that can do it."""
     match wanted, head:
         case Classify(activation), Classifier():
@@ -105,7 +105,7 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
         case LabelTokens(level), Tagger():
             return _tag(head, level)
         case Sparse(k, threshold), Splade():
-            return _splade(replace(head, k=k, threshold=threshold), side, tokenizer)
+            return _splade(replace(head, k=k, threshold=threshold), tokenizer)
         case Sparse(k, threshold), Lexical():
             return _lexical(replace(head, k=k, threshold=threshold), tokenizer)
         case MultiVector(filled), Vectors():
@@ -114,14 +114,20 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
 
 
 def role(asked: Request, side: Side | None, model: Model) -> Role | None:
-    """Return how inputs of one side are read; None where both sides are read alike."""
+    """Return how inputs of one side are read; None where both sides are read alike.
+
+    Raises:
+        Refused: the checkpoint does not read that side.
+    """
     sparse = any(isinstance(one, Sparse) for one in asked.tasks)
     for head in model.task_heads:
         if isinstance(head, Vectors) and side:
             return head.roles[side]
         if isinstance(head, Splade) and sparse:
+            if side and side not in head.roles:
+                raise Refused.at("out_of_range", "sparse", "role", detail=LOOKED)
             # without a name the checkpoint's default prompt goes before a text, on either side
-            return head.roles[side] if side else replace(head.roles[head.default], prompt=None)
+            return head.roles[side] if side else replace(head.roles["document"], prompt=None)
     return None
 
 
@@ -152,13 +158,8 @@ def _classify(head: Classifier, activation: Activation) -> Task:
     return Task(replace(head, activation=activation), show)
 
 
-def _splade(head: Splade, side: Side | None, tokenizer: Tokenizer) -> Task:
-    def fit(source: Work) -> Splade:
-        return replace(head, looked=source.sequence.token_ids)
-
-    show = partial(_weights, tokenizer)
-    looked = head.table is not None and (side or head.default) == "query"
-    return Task(head, show, fit=fit, named=LOOKED) if looked else Task(head, show)
+def _splade(head: Splade, tokenizer: Tokenizer) -> Task:
+    return Task(head, partial(_weights, tokenizer))
 
 
 def _lexical(head: Lexical, tokenizer: Tokenizer) -> Task:

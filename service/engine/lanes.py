@@ -137,13 +137,13 @@ class Lanes:
         return self._attempt(works[:half]) + self._attempt(works[half:])
 
     def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
-        """Run works, those whose passes begin in one place together, and those without one."""
+        """Run works, those whose passes begin in one place together."""
         if self.alone:
             return [self._pass([work])[0] for work in works]
-        starts = [(work.entered, work.outputs.looked) for work in works]
+        starts = [work.entered for work in works]
         if len(set(starts)) == 1:
             return self._pass(works)
-        by_start = defaultdict[tuple[int | None, bool], list[int]](list)
+        by_start = defaultdict[int | None, list[int]](list)
         for place, start in enumerate(starts):
             by_start[start].append(place)
         results: dict[int, Result | Exception] = {}
@@ -154,9 +154,6 @@ class Lanes:
     def _pass(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Run works whose passes begin in one place."""
         outputs = [work.outputs for work in works]
-        if all(each.looked for each in outputs):
-            nothing = torch.empty(0, self.model.config.width)
-            return [Result(task=self._task(nothing, each)) for each in outputs]
         encoder, packed = self._packed(works)
         way = outputs[0].pooling
         if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches

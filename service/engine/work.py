@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from model import packing
 from model.maps.forms import Selection
 from model.pooling import Pooling
-from model.task_heads import Splade, TaskHead
+from model.task_heads import TaskHead
 from model.text.frame import Role
 from service.observe.record import Record
 
@@ -54,14 +54,6 @@ class Outputs:
     task_heads: tuple[TaskHead, ...] = ()
     kept: frozenset[int] = frozenset()
     swept: int = 0
-
-    @property
-    def looked(self) -> bool:
-        """Tell whether it takes no pass: a task head looks it up, and nothing else is wanted."""
-        heads = self.task_heads
-        if len(heads) != 1 or not isinstance(heads[0], Splade) or heads[0].looked is None:
-            return False
-        return self == Outputs(task_heads=heads)
 
     @property
     def states(self) -> frozenset[int]:

@@ -1,11 +1,10 @@
-"""Every key that sentence-transformers' modules write, and what becomes of it here.
+"""What the files of sentence-transformers' modules may say: their keys, and values not computed.
 
-A key on no list is refused by name: a later version, or a fork, may compute something with it.
-Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
+A key that is not KNOWN is refused by name: a later version, or a fork, may compute something with
+it. Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,60 +26,33 @@ SETTINGS = "sentence_bert_config.json"  # whatever an older folder calls it
 TOKENS, VECTOR, SCORES = "token_embeddings", "sentence_embedding", "scores"
 NEXT = "causal_logits"  # of the token that would follow
 GENERATION = "text-generation"
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """What one kind of module may say.
-
-    Args:
-        read: keys that an answer follows.
-        idle: keys that change no answer of a model that is not trained further.
-        fixed: keys of which one value is supported, the default where it is left out.
-    """
-
-    read: Collection[str] = ()
-    idle: Collection[str] = ()
-    fixed: Mapping[str, object] = field(default_factory=dict)
-
-
-NAMES = {"module_input_name", "module_output_name"}
-SIZES = {"embedding_dimension", "word_embedding_dimension"}  # said twice: tensors have them too
-# modules.read_arguments follows them, or refuses
-ARGUMENTS = {"tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
-ARGUMENTS |= {"model_args", "model_kwargs"}
 SIDES = ("query_length", "document_length", "query_expansion")  # of a late interaction
 CUTS = ("truncate_dim", "max_active_dims")  # of vectors, when all modules are done
-KEYS = {
-    "Transformer": Keys(
-        {"max_seq_length", "do_lower_case", "transformer_task", "modality_config"}
-        | {"module_output_name", *SIDES, *ARGUMENTS},
-        {"unpad_inputs", "backend"},
-        {"processing_kwargs": {}, "tokenizer_name_or_path": None},
-    ),
-    "Pooling": Keys(
-        {
-            *("pooling_mode", "pooling_mode_cls_token", "pooling_mode_max_tokens"),
-            *("pooling_mode_mean_tokens", "pooling_mode_mean_sqrt_len_tokens"),
-            *("pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken", "include_prompt"),
-        },
-        SIZES,
-    ),
-    "Dense": Keys(
-        {"bias", "activation_function", "use_residual", *NAMES}, {"in_features", "out_features"}
-    ),
-    "WeightedLayerPooling": Keys({"layer_start"}, SIZES | {"num_hidden_layers"}),
-    "LayerNorm": Keys(idle={"dimension"}),
-    "Dropout": Keys(idle={"dropout"}),
-    "Normalize": Keys(NAMES),
-    "MultiVectorMask": Keys(
-        {"skiplist_words", "skiplist_tasks"}, fixed={"keep_only_token_ids": []}
-    ),
-    LOGIT_SCORE: Keys({"true_token_id", "false_token_id"}, fixed={"module_input_name": NEXT}),
-    "SparseStaticEmbedding": Keys(idle={"frozen"}),
-    "SpladePooling": Keys({"pooling_strategy", "activation_function"}, SIZES | {"chunk_size"}),
+FIXED: dict[str, object] = {  # keys of which one value is supported, that of a file without them
+    "processing_kwargs": {},
+    "tokenizer_name_or_path": None,
+    "keep_only_token_ids": [],
 }
-KEYS["MLMTransformer"] = KEYS["Transformer"]
+KINDS = {
+    "Pooling",
+    "Dense",
+    "LayerNorm",
+    "Dropout",
+    "Normalize",
+    "MultiVectorMask",
+    "SpladePooling",
+}
+KNOWN = {  # of all modules together: keys that an answer follows, or that change none
+    *("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs"),
+    *("backend", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"),
+    *("model_args", "model_kwargs", "module_input_name", "module_output_name", "pooling_mode"),
+    *("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens"),
+    *("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"),
+    *("pooling_mode_lasttoken", "include_prompt", "embedding_dimension", "pooling_strategy"),
+    *("word_embedding_dimension", "in_features", "out_features", "bias", "activation_function"),
+    *("use_residual", "dimension", "dropout", "skiplist_words", "skiplist_tasks", "chunk_size"),
+    *("true_token_id", "false_token_id", *SIDES, *FIXED),
+}
 
 WAYS = {  # what a Transformer hands on, by its task: the model's output, and its name
     "feature-extraction": ("last_hidden_state", TOKENS),
@@ -105,26 +77,27 @@ def check_modules(folder: Path) -> None:
             _refuse(MODULES, [f"a {kind} in {path.name}, next to the encoder"])
         if kind in TRANSFORMERS:
             config = read_sentence(path)
-            check_keys(kind, config, SETTINGS)
+            _check_keys(config, SETTINGS)
             _check_task(kind, config, _task(kinds, model_type(folder)))
             if model_type(folder) != "MultiVectorEncoder":
                 _refuse(SETTINGS, [f"{k} {config[k]!r}" for k in SIDES if config.get(k)])
-        elif kind in KEYS:
-            check_keys(kind, read_optional(path / CONFIG), path.name)
+        elif kind == LOGIT_SCORE:
+            _check_keys(read_optional(path / CONFIG), path.name, module_input_name=NEXT)
+        elif kind in KINDS:
+            _check_keys(read_optional(path / CONFIG), path.name)
 
 
-def check_keys(kind: str, config: Mapping[str, Any], where: str) -> None:
-    """Check the keys of one module against the known ones.
+def _check_keys(config: Mapping[str, Any], where: str, **fixed: object) -> None:
+    """Refuse keys that are not known, and values that are not supported.
 
-    Raises:
-        CheckpointError: as `check_modules`.
+    Args:
+        fixed: more keys of which one value is supported.
     """
-    keys = KEYS[kind]
-    known = {*keys.read, *keys.idle, *keys.fixed}
-    wrong = [f"unknown key {key!r}" for key in config if key not in known]
+    only = {**FIXED, **fixed}
+    wrong = [f"unknown key {key!r}" for key in config if key not in KNOWN]
     wrong += [
         f"{key} {config[key]!r}"
-        for key, value in keys.fixed.items()
+        for key, value in only.items()
         if config.get(key, value) not in (value, None)
     ]
     _refuse(where, wrong)

@@ -245,8 +245,8 @@ class Sparse(Wire):
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weights above it alone."""
     role: Side | None = None
-    """Which side of a search: the text gets that side's prompt, and where the checkpoint looks
-    queries up in a table, a query is no pass of the encoder. Left out: the checkpoint's default."""
+    """Which side of a search: the text gets that side's prompt. Left out: the checkpoint's default
+    prompt."""
 
 
 class MultiVector(Wire):

@@ -442,6 +442,7 @@ MODULE = {
     "Normalize": "sentence_transformers.models.Normalize",
     "Dense": "sentence_transformers.models.Dense",
     "Dropout": "sentence_transformers.models.Dropout",
+    "WeightedLayerPooling": "sentence_transformers.models.WeightedLayerPooling",
 }
 
 
@@ -521,6 +522,7 @@ def test_another_pooling_is_refused_by_name(small: Path, stored: dict[str, Any],
         ("Transformer Dense", "Dense, module 2 of 2"),
         ("Transformer Normalize Pooling", "Normalize, module 2 of 3"),
         ("Transformer Pooling Pooling", "Pooling, module 3 of 3"),
+        ("Transformer WeightedLayerPooling Pooling", "WeightedLayerPooling, module 2 of 3"),
     ],
 )
 def test_other_modules_are_refused_by_name(small: Path, kinds: str, culprit: str) -> None:

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers' newer modules over HTTP: ranks by layers, queries by a table."""
+"""sentence-transformers' newer modules over HTTP: ranks by layers, a Router's documents."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import (
     LayerNorm,
     Pooling,
-    WeightedLayerPooling,
 )
 from starlette.types import ASGIApp
 from torch import nn
@@ -78,29 +76,6 @@ async def test_a_cross_encoder_of_layers_ranks_as_the_library(serve: Serve, tmp_
     assert [scores[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=CLOSE)
 
 
-async def test_blended_layers_answer_as_the_library_and_refuse_a_sweep(
-    serve: Serve, tmp_path: Path
-) -> None:
-    """Transformer, WeightedLayerPooling, Pooling; a sweep's copies would lack the first layers."""
-    checkpoint(tmp_path / "bert", "Model")
-    bert = Transformer(str(tmp_path / "bert"), config_kwargs={"output_hidden_states": True})
-    weighted = WeightedLayerPooling(WIDTH, SIZES["num_hidden_layers"], layer_start=1)
-    nn.init.uniform_(weighted.layer_weights)
-    SentenceTransformer(modules=[bert, weighted, Pooling(WIDTH)], device="cpu").save_pretrained(
-        str(tmp_path / "blend"), create_model_card=False
-    )
-    expected = SentenceTransformer(str(tmp_path / "blend"), device="cpu").encode(TEXTS)
-
-    client = await serve(tmp_path / "blend")
-    told = await post(client, "/v1/encode", inputs=TEXTS)
-    refused = await post(client, "/v1/encode", 422, inputs=TEXTS, sweep="heads")
-
-    found = [row["pooled"] for row in told["data"]]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
-    assert refused["code"] == "out_of_range"
-    assert "blended" in refused["detail"]
-
-
 def dense(sparse: dict[str, Any], size: int) -> torch.Tensor:
     """A sparse vector of an answer over the vocabulary."""
     weights = torch.zeros(size)
@@ -109,28 +84,23 @@ def dense(sparse: dict[str, Any], size: int) -> torch.Tensor:
 
 @pytest.fixture
 def table(tmp_path: Path) -> tuple[SparseEncoder, Path]:
-    """A model that looks queries up, as the library loads it, and its folder."""
+    """A model whose queries are in a table, as the library loads it, and its folder."""
     checkpoint(tmp_path / "masked", "ForMaskedLM")
     for name in ("modules.json", "1_SpladePooling/config.json"):
         (tmp_path / "masked" / name).unlink()
     return routed(tmp_path / "masked", tmp_path / "table"), tmp_path / "table"
 
 
-async def test_queries_are_looked_up_and_documents_encoded_as_in_the_library(
+async def test_documents_of_a_router_answer_as_in_the_library_and_queries_are_refused(
     serve: Serve, table: tuple[SparseEncoder, Path]
 ) -> None:
-    """By the role that a request names; without one by the folder's default route."""
+    """By the role that a request names; without one a text is a document."""
     peer, folder = table
     client = await serve(folder)
-    sides = (
-        ({"role": "query"}, peer.encode_query),
-        ({"role": "document"}, peer.encode_document),
-        (True, peer.encode),
-    )
 
-    for how, encode in sides:
+    for how in ({"role": "document"}, True):
         told = await post(client, "/v1/encode", inputs=TEXTS, pooled=False, sparse=how)
-        expected = encode(TEXTS, convert_to_sparse_tensor=False)
+        expected = peer.encode_document(TEXTS, convert_to_sparse_tensor=False)
         for each, row in zip(told["data"], expected, strict=True):
             found = dense(each["sparse"], len(row))
             torch.testing.assert_close(found, row, rtol=0, atol=CLOSE)
@@ -140,22 +110,7 @@ async def test_queries_are_looked_up_and_documents_encoded_as_in_the_library(
     assert found == pytest.approx(
         {i: float(row[i]) for i in row.nonzero()[:, 0].tolist()}, abs=CLOSE
     )
-
-
-async def test_what_a_table_cannot_look_up_is_refused(
-    serve: Serve, table: tuple[SparseEncoder, Path]
-) -> None:
-    """Embeddings have no token, a text of spaces has none, and a pair is no query."""
-    client = await serve(table[1])
-    how = {"pooled": False, "sparse": {"role": "query", "k": 2}}
-    rows = {"embeddings": [[0.5] * WIDTH]}
-
-    told = await post(client, "/v1/encode", status=422, inputs=["a", rows], **how)
-    assert "looks queries up by their tokens" in told["detail"]
-    told = await post(client, "/v1/encode", status=422, inputs=["a", " "], **how)
-    assert told["errors"] == [{"loc": ["inputs", 1], "code": "nothing_left"}]
-    pair = {"text": "a", "pair": "b"}
-    told = await post(client, "/v1/encode", status=422, inputs=["a", pair], **how)
-    assert told["errors"] == [{"loc": ["inputs", 1, "pair"], "code": "shape_mismatch"}]
-    told = await post(client, "/v1/encode", inputs=["the dog the", {"token_ids": [5, 5]}], **how)
-    assert [len(each["sparse"]["indices"]) for each in told["data"]] == [2, 1]
+    query = {"pooled": False, "sparse": {"role": "query"}}
+    told = await post(client, "/v1/encode", 422, inputs=TEXTS, **query)
+    assert told["errors"] == [{"loc": ["sparse", "role"], "code": "out_of_range"}]
+    assert "looks queries up in a table, which is not read" in told["detail"]
