@@ -184,7 +184,7 @@ class Encoder:
         gc.set_threshold(*COLLECTED)
         self.pages.warm()
         self.load = Load(self.replica)
-        door = Door(self.replica, self.pages.scrape, self.pages.targets, fronted=True)
+        door = Door(self.replica, self.pages.scrape, self.pages.targets)
         entrance.HERE.loop, entrance.HERE.stays = loop, self.stays
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
         return door

@@ -177,8 +177,7 @@ class Replica:
         self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
-        lines, ratio = settings.access_log, settings.access_log_ratio
-        self.observer = Observer(metrics, model.digest, self.tracing, lines=lines, ratio=ratio)
+        self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)
         self.lagging = asyncio.create_task(watch_lag(metrics.lagged))
         self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
         self.writing = Lock()  # of the one large answer that is being written
@@ -319,7 +318,6 @@ def _tracing(settings: Settings, label: str) -> "Tracing | None":
     from service.observe import tracing
 
     try:
-        trusting = settings.tracing_trust_parent
-        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label, trusting=trusting)
+        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label)
     except (tracing.CannotTrace, OSError) as error:
         raise Unservable(str(error)) from error

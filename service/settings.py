@@ -240,28 +240,12 @@ class Settings(BaseModel):
         description="show all log lines of the replicas on stderr, not only warnings and errors",
     )
     access_log: bool = Field(True, description="log one line per request")
-    access_log_ratio: Ratio = Field(
-        1.0,
-        description="fraction of successful requests to log, 0 to 1; refusals and failures are "
-        "always logged",
-    )
-    access_log_client: bool = Field(False, description="log the client's address with each request")
-    trusted_proxies: int = Field(
-        0,
-        ge=0,
-        le=8,
-        description="number of proxies in front of the service; the client's address is the one "
-        "that the outermost of them added to X-Forwarded-For",
-    )
     tracing: str | None = Field(
         None,
         pattern=r"^(console|file:.+|https?://.+)$",
         description="where to export traces: console, file:PATH or an OTLP URL; default: nowhere",
     )
     tracing_ratio: Ratio = Field(0.01, description="fraction of requests to trace, 0 to 1")
-    tracing_trust_parent: bool = Field(
-        False, description="let a request's traceparent header decide whether to trace it"
-    )
     batch_tokens: int | None = Field(
         None,
         ge=16,

@@ -220,11 +220,6 @@ ROWS = (
         "until each replica has taken up a change of its file of keys",
         "keys_stale",
     ),
-    Row(
-        "observe.observer.MOST_CLIENTS",
-        "the others share a line",
-        "addresses whose 401s have a line each minute, with access_log_client",
-    ),
     # a replica's life
     Row("canary_seconds", "not_ready", metric="canary_runs_total"),
     Row("max_replicas", "no replica is added", metric="waiting_seconds"),
@@ -333,7 +328,7 @@ NO_LIMITS = {
     "api.native.heads.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",
-    "access_log_ratio", "trusted_proxies", "keys.LOOK_SECONDS",
+    "keys.LOOK_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.LOOK_SECONDS",
     "edge.gate.JUST_SECONDS",

@@ -88,9 +88,6 @@ DEFAULTS = (
 ONE_PROTOCOL = "    http-request del-header upgrade"
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
 
-# A replica sees us as its client; what the client itself puts in this header is removed
-CLIENT = "    http-request set-header x-headlight-client %[src]"
-
 # Connections beyond Ray's bound, on which only probes are answered; all others are turned away
 RESERVE = 128
 PROBES = "path_end /live /ready /health /metrics /-/healthz"
@@ -167,7 +164,7 @@ def rewrite(
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    always = {LEAVE, CLOSE, ONE_PROTOCOL, CLIENT, *DEFAULTS, *doors}
+    always = {LEAVE, CLOSE, ONE_PROTOCOL, *DEFAULTS, *doors}
     ours = always | {choice, REFUSAL, REFUSAL + stopping, ASTRAY}
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(PAUSE)]
@@ -176,7 +173,7 @@ def rewrite(
     headed = {
         "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*doors, ONE_PROTOCOL, CLIENT, *((CLOSE,) if drains else ())),
+        "frontend http_frontend": (*doors, ONE_PROTOCOL, *((CLOSE,) if drains else ())),
         "backend default_backend": (REFUSAL + stopping, ASTRAY) if routed else (REFUSAL,),
     }
     lines: list[str] = []

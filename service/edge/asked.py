@@ -64,7 +64,6 @@ class Asked:
         body: the whole body, once it has been read.
         record: what is known of it, once it has `begun`: it has arrived whole or is refused.
         key: the name of its API key.
-        client: the address it comes from, where that is to be logged.
         wording: how it is refused, where its path alone does not decide that.
         place: its place at the gate; waited: the seconds it waited there.
         shed: the bound it met, where it is turned away.
@@ -74,7 +73,7 @@ class Asked:
     """
 
     __slots__ = (
-        *("begun", "body", "client", "closing", "given", "headers", "hold", "key", "late"),
+        *("begun", "body", "closing", "given", "headers", "hold", "key", "late"),
         *("media_type", "method", "path", "path_params", "place", "query", "record", "request_id"),
         *("root_path", "route", "shed", "task", "until", "waited", "wording"),
     )
@@ -98,7 +97,7 @@ class Asked:
         self.media_type: str | None = None
         if (named := headers.get("content-type")) is not None:
             self.media_type = named.partition(";")[0].strip().lower()
-        self.body, self.request_id, self.key, self.client = b"", "", "", ""
+        self.body, self.request_id, self.key = b"", "", ""
         self.wording: Wording | None = None
         self.place: Place | None = None
         self.shed: str | None = None

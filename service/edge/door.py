@@ -42,7 +42,6 @@ from service.engine.fair.rotation import OWNER
 from service.keys import tenants
 from service.memory import PROCESS, Hold
 from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
-from service.observe.record import CLIENT as FROM
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal
 from service.replica import Replica
@@ -53,7 +52,7 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
 AS_TOLD = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")
-ID, PARENT, RAW_FROM = REQUEST_ID.encode(), TRACEPARENT.encode(), FROM.encode()
+ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
 NONE: Set[str] = frozenset()
 LOOK_SECONDS = 0.25  # between two looks for requests whose time is up
 TIMES = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
@@ -65,7 +64,6 @@ class Door:
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
-        fronted: whether HAProxy is in front and names the client it accepted.
     """
 
     def __init__(
@@ -73,11 +71,9 @@ class Door:
         replica: Replica,
         scrape: Scrape,
         targets: Targets | None = None,
-        *,
-        fronted: bool = False,
     ) -> None:
         settings, worker = replica.settings, BodyWorker()
-        self._replica, self._observer, self._fronted = replica, replica.observer, fronted
+        self._replica, self._observer = replica, replica.observer
         own, encoding = Handlers(replica, scrape, targets, worker), Encoding(replica, worker)
         self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
         replica.metrics.expect(expected())
@@ -89,7 +85,6 @@ class Door:
         self._bodies, self._cors = Bodies(settings, worker), _cors(settings.cors_origins)
         self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
         self._longest = ingress.request_seconds(settings)
-        self._logs_clients, self._proxies = settings.access_log_client, settings.trusted_proxies
         self._under_way, self._most = set[Asked](), TIMES * most
         self._looking: asyncio.TimerHandle | None = None
         self._weights = replica.identity.weights
@@ -139,9 +134,6 @@ class Door:
         """Read everything before the body."""
         raw: RawHeaders = scope["headers"]
         headers = rules.read(raw)
-        given = headers.pop(FROM, None)
-        if given is not None:  # HAProxy's header
-            raw = [pair for pair in raw if pair[0] != RAW_FROM]
         root, path = scope.get("root_path", ""), scope["path"]
         if root:
             path = path[len(root) :] if path.startswith(f"{root}/") else ""
@@ -154,11 +146,6 @@ class Door:
         asked.closing = rules.closes(method, headers)
         asked.route, asked.path_params = self._routes.find(method, path)
         asked.task = asyncio.current_task()  # type: ignore[assignment]  # a request is one
-        if self._logs_clients:
-            peer = (scope.get("client") or [""])[0]
-            forwarded = b",".join(v for name, v in raw if name == b"x-forwarded-for")
-            nearest = given if given and self._fronted else peer
-            asked.client = rules.address(nearest, forwarded, self._proxies)
         return asked, raw, twice
 
     async def _enter(
@@ -227,7 +214,6 @@ class Door:
             asked.method if asked.method in METHODS else "_OTHER",
             asked.request_id,
             asked.key,
-            asked.client,
             shed=asked.shed,
             given_seconds=asked.given,
             hold=asked.hold,

@@ -11,10 +11,8 @@ sites   Other people's web pages are kept out. A page may have its name point he
 
 import hashlib
 import hmac
-import ipaddress
 import os
 from collections.abc import Mapping, Set
-from contextlib import suppress
 from itertools import chain
 
 from service.api.operations import OPERATIONS, PAGES, Operation
@@ -203,21 +201,6 @@ def request_id(given: str) -> str:
     if 0 < len(given) <= LONGEST_ID and ID_CHARACTERS.issuperset(given):
         return given
     return os.urandom(16).hex()
-
-
-def address(nearest: str, forwarded: bytes, proxies: int) -> str:
-    """Return where a request comes from; a client's own claims precede what proxies append.
-
-    Args:
-        nearest: the address at the other end of the connection.
-        forwarded: the entries of X-Forwarded-For.
-        proxies: how many are in front and append one entry each.
-    """
-    if proxies:
-        with suppress(ValueError, IndexError):
-            entry = forwarded.split(b",")[-proxies].strip().decode("ascii")
-            return str(ipaddress.ip_address(entry.partition("%")[0]))  # without its zone
-    return nearest
 
 
 def _check_sizes(asked: Asked, raw: RawHeaders) -> None:

@@ -25,7 +25,6 @@ FACTS = (
     "trace_id",
     "route",
     "key",
-    "client",
     "code",
     "duration_ms",
     "sequences",

@@ -13,12 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from random import Random
 from typing import TYPE_CHECKING
 
 from service.observe.families import PROBE, SCRAPE
 from service.observe.metrics import Metrics
-from service.observe.record import CLIENT_CLOSED, TRACEPARENT, Record
+from service.observe.record import TRACEPARENT, Record
 from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -33,7 +32,6 @@ TELL_SECONDS = 0.1  # most between a request's end and its line
 # Probes never stop asking for these; they and the 401s of clients that guess keys share a line
 PROBES = frozenset(("/live", PROBE))
 SUMMARY_SECONDS = 60.0
-MOST_CLIENTS = 100  # whose 401s of a minute are told by address; all others share a line
 
 
 class Observer:
@@ -43,7 +41,6 @@ class Observer:
         weights: digest of the weights that answer.
         tracing: None where it is off.
         lines: whether each request gets a line in the log.
-        ratio: the share of requests answered as asked that gets one.
     """
 
     def __init__(
@@ -53,14 +50,12 @@ class Observer:
         tracing: "Tracing | None",
         *,
         lines: bool,
-        ratio: float = 1.0,
     ) -> None:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
         self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = set[Record](), list[Record]()
-        self._alike, self._summed = Counter[tuple[str, int, str]](), time.monotonic()
-        self._ratio, self._chance = ratio, Random()
+        self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
         sentence = "Requests not yet answered, scrapes aside."
         metrics.watch("requests_in_flight", sentence, self._under_way)
 
@@ -104,26 +99,19 @@ class Observer:
     def sum_up(self) -> None:
         """Write a line for each kind of request that gets none of its own."""
         alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
-        for (route, code, client), count in sorted(alike.items()):
-            facts = {"route": route, "code": code, "client": client or None, "count": count}
-            logger.info("requests", extra=facts)
+        for (route, code), count in sorted(alike.items()):
+            logger.info("requests", extra={"route": route, "code": code, "count": count})
 
     def _log(self, record: Record) -> None:
         """Write a request's line, at the time of its end, or count it for one with others."""
         if record.route in PROBES or record.code == UNAUTHORIZED:
-            kind = record.route, record.code, "" if record.route in PROBES else record.client
-            crowded = kind not in self._alike and len(self._alike) >= MOST_CLIENTS
-            self._alike[(*kind[:2], "") if crowded else kind] += 1
-            return
-        well = record.refused is None and record.code != CLIENT_CLOSED
-        if well and self._chance.random() >= self._ratio:
+            self._alike[(record.route, record.code)] += 1
             return
         if not logger.isEnabledFor(logging.INFO):
             return
         facts = {
             **record.names(),
             "key": record.key or None,
-            "client": record.client or None,
             "code": record.code,
             "duration_ms": round(record.seconds * 1000, 3),
             "sequences": record.sequences,

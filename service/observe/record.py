@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 from service.memory import UNBOUNDED, Hold, Memory
 
-CLIENT = "x-headlight-client"  # from HAProxy: the client's address
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
@@ -46,7 +45,6 @@ class Record:
     Args:
         route: one of ours, or other; `own` is the service's own work.
         key: the name of the API key that it came with.
-        client: the address that it came from, where that is to be logged.
         input: the kind of its inputs.
         refused: the code of its refusal.
         shed: the bound met by an overload or a late request, where that is known.
@@ -65,7 +63,6 @@ class Record:
     method: str = "_OTHER"
     request_id: str = ""
     key: str = ""
-    client: str = ""
     input: str = "none"
     code: int = CLIENT_CLOSED
     refused: str | None = None

@@ -44,14 +44,13 @@ class Tracing:
     Args:
         to: console (stderr), file:PATH, or the URL of an OTLP collector's traces.
         ratio: share of requests to sample.
-        trusting: whether a caller that names its trace decides instead.
 
     Raises:
         CannotTrace: what `to` needs is not installed.
         OSError: the file cannot be written.
     """
 
-    def __init__(self, to: str, ratio: float, replica: str, *, trusting: bool) -> None:
+    def __init__(self, to: str, ratio: float, replica: str) -> None:
         self._open = ExitStack()
         self._processor = BatchSpanProcessor(_exporter(to, self._open))
         resource = Resource.create(
@@ -65,22 +64,20 @@ class Tracing:
         provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
         provider.add_span_processor(self._processor)
         self._tracer = provider.get_tracer("headlight")
-        self._ratio, self._trusting, self._ids = ratio, trusting, RandomIdGenerator()
+        self._ratio, self._ids = ratio, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
     def begin(self, record: Record, traceparents: Sequence[str]) -> Trace:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
-        Chance decides whether it is sampled, or a trusted caller where there is one: otherwise a
-        flag from outside could have every request kept.
+        Chance decides whether it is sampled: a flag from outside could have every request kept.
         """
         context = Context()
         if len(traceparents) == 1:
             # no tracestate: it is the caller's text, and we call no service that could want it
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
-        decided = self._trusting and parent.is_valid
-        if parent.trace_flags.sampled if decided else random.random() < self._ratio:
+        if random.random() < self._ratio:
             start = _epoch() + _nanoseconds(record.start)
             span = self._tracer.start_span(
                 record.method, context, SpanKind.SERVER, start_time=start

@@ -1,6 +1,5 @@
 """A service that asks for keys, started as a user starts it, until a SIGKILL."""
 
-import json
 import os
 import re
 import signal
@@ -41,7 +40,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 def keyed(start: "Start", left: int, keys: Keys) -> Iterator["Service"]:
     """A service with two keys and a small limit, on a port that was just left."""
     flags = ["--api-keys-file", str(keys.file), "--max-body-bytes", "1000"]
-    flags += ["--access-log-client", "true"]
     with start(*flags, "--public-metrics", "true", port=left) as service:
         yield service
 
@@ -77,24 +75,6 @@ def test_a_key_that_floods_has_no_other_refused(keyed: "Service") -> None:
     assert codes.keys() == {200}
     assert total(keyed, "headlight_shed_total", key="other") > 0
     assert total(keyed, "headlight_shed_total", key="me") == 0
-
-
-def test_a_line_says_where_haproxy_has_a_request_from(keyed: "Service") -> None:
-    """Whatever its client says; of a refusal for want of a key too, in a line of many."""
-    forged, ours = {"x-headlight-client": "192.0.2.66"}, {"authorization": f"Bearer {KEY}"}
-    named = {"x-request-id": "a-line-with-an-address"}
-    httpx.post(f"{keyed.url}/v1/encode", json=ASKED, headers=ours | forged | named)
-
-    def lines() -> list[str]:
-        files = keyed.directory().rglob("worker-*.out")
-        return [line for path in files for line in path.read_text().splitlines()]
-
-    def told() -> bool:
-        return any("a-line-with-an-address" in line for line in lines())
-
-    wait(told, "a line of the request")
-    (line,) = (json.loads(line) for line in lines() if "a-line-with-an-address" in line)
-    assert (line["client"], line["key"], line["code"]) == ("127.0.0.1", "me", 200)
 
 
 def test_keys_change_while_it_serves(keyed: "Service", keys: Keys) -> None:

@@ -220,15 +220,6 @@ def test_haproxys_errors_keep_their_status() -> None:
     assert "errorfile" not in rewrite(CONFIG)
 
 
-def test_a_replica_is_told_whom_haproxy_has_accepted() -> None:
-    """In the place of whatever the client said."""
-    lines = rewrite(CONFIG).splitlines()
-    front = lines.index("frontend http_frontend")
-
-    place = lines.index("    http-request set-header x-headlight-client %[src]")
-    assert front < place < lines.index("backend default_backend")
-
-
 def test_requests_are_not_logged_one_by_one() -> None:
     """The file is not rotated."""
     assert "log stderr local0 notice\n" in rewrite(CONFIG)

@@ -69,7 +69,7 @@ def test_the_version_is_the_packages() -> None:
         ("headlight serve --log-f", {"--log-format"}),
         ("headlight serve --log-format ", {"json", "text"}),
         ("headlight serve --device cu", {"cuda"}),
-        ("headlight serve --no-acc", {"--no-access-log", "--no-access-log-client"}),
+        ("headlight serve --no-acc", {"--no-access-log"}),
     ],
 )
 def test_a_shell_completes_commands_options_and_values(words: str, offered: set[str]) -> None:

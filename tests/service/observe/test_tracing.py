@@ -139,37 +139,11 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
     assert ours["status"] == {"status_code": "ERROR"}
 
 
-@pytest.mark.parametrize(
-    ("flags", "kept"), [("00", False), ("01", True), ("02", False), ("03", True)]
-)
-async def test_a_trusted_caller_decides_what_is_sampled_before_the_ratio_does(
-    tmp_path: Any, flags: str, kept: bool
-) -> None:
-    """A trace is kept whole or not at all; at ratio 0 only those whose caller wants them."""
-    file = tmp_path / "spans"
-    tracing = Tracing(f"file:{file}", 0.0, "r", trusting=True)
-    seen, own = Record("/live", "GET"), Record("/live", "GET")
-    seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
-    own.trace = tracing.begin(own, [])
-    tracing.batch([seen, own], 2, 9, 0.0)
-    tracing.end(seen)
-    tracing.end(own)
-    tracing.close()
-
-    assert seen.trace.trace_id == TRACE and seen.trace.sampled == kept
-    assert seen.trace.traceparent.endswith(f"-{flags}")
-    for one in (seen, own):  # names are made also where no span is
-        _, trace_id, span_id, _ = one.trace.traceparent.split("-") if one.trace else ""
-        assert int(trace_id, 16) and int(span_id, 16) and span_id != PARENT
-    assert not own.trace.sampled
-    assert len(file.read_text().splitlines()) == (2 if kept else 0)
-
-
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("flags", ["00", "01"])
 async def test_a_flag_from_outside_decides_nothing(tmp_path: Any, ratio: float, flags: str) -> None:
     """Its sender could have every request kept, or none; its trace is joined all the same."""
-    tracing = Tracing(f"file:{tmp_path / 'spans'}", ratio, "r", trusting=False)
+    tracing = Tracing(f"file:{tmp_path / 'spans'}", ratio, "r")
     seen = Record("/live", "GET")
     seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
     tracing.close()
@@ -180,7 +154,7 @@ async def test_a_flag_from_outside_decides_nothing(tmp_path: Any, ratio: float, 
 
 async def test_spans_go_to_a_collector() -> None:
     """The extra otlp is among the tests' packages; nothing is sent before something is traced."""
-    tracing = Tracing("http://127.0.0.1:9/v1/traces", 1.0, "r", trusting=False)
+    tracing = Tracing("http://127.0.0.1:9/v1/traces", 1.0, "r")
     tracing.close()
 
 
