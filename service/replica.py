@@ -21,13 +21,12 @@ from service.encode.answer import Identity
 from service.encode.encoding import Encodings
 from service.encode.gateway import Ending, Gateway
 from service.encode.highlight import Highlights
-from service.encode.hybrid import Hybrids
 from service.encode.inputs import Reader
 from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
-from service.encode.request import Encoding, Highlight, Hybrid, Likeness, Maxsim, ZeroShot
+from service.encode.request import Encoding, Highlight, Likeness, Maxsim, ZeroShot
 from service.encode.space import Spaces
 from service.encode.worker import Worker
 from service.encode.zero_shot import ZeroShots
@@ -189,7 +188,6 @@ class Replica:
             Encoding: Encodings(config),
             Likeness: Likenesses(model.pooling, config.width, worker),
             Maxsim: Maxsims(worker),
-            Hybrid: Hybrids(self.pooled_width, worker),
             ZeroShot: ZeroShots(),
             Highlight: Highlights(),
         }

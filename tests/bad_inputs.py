@@ -1175,8 +1175,6 @@ DIALECTS = [
         ("no query", 422, '{"documents":["b"]}'),
         ("a document of another kind", 422, '{"query":"a","documents":[{"title":"b"}]}'),
         ("nothing of a document", 422, '{"query":"a","documents":["b"],"max_tokens_per_doc":0}'),
-        ("weights of another model", 404, '{"query":"a","documents":["b"],"weights":{}}'),
-        ("a weight below 0", 422, '{"query":"a","documents":["b"],"weights":{"sparse":-1}}'),
     ),
     *elsewhere(
         "/v2/rerank",

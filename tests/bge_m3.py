@@ -103,11 +103,6 @@ class BgeM3:
             "multi_vector": float(best.sum() / len(q.colbert)),
         }
 
-    def hybrid(self, query: str, document: str, weights: Mapping[str, float]) -> float:
-        """The weighted mean of the parts, compute_score's colbert+sparse+dense."""
-        parts = self.parts(query, document)
-        return sum(weights[name] * parts[name] for name in parts) / sum(weights.values())
-
 
 def bge_m3(folder: Path, modules: bool = True, size: int = SIZE) -> BgeM3:
     """Make one, saved as `headlight convert` leaves it.

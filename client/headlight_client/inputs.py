@@ -71,7 +71,6 @@ class RankOptions(TypedDict, total=False):
     top_n: int
     max_tokens_per_doc: int
     truncate: bool
-    weights: Mapping[str, float]
 
 
 class LabelOptions(TypedDict, total=False):

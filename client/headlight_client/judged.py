@@ -4,7 +4,6 @@ POST /v1/rerank      Ranked, with a Rank for each document
 POST /v1/classify    Classified, with a Judged for each text
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,12 +17,10 @@ class Rank:
 
     Args:
         index: its place among the documents.
-        parts: of a model of three scores, each by its name; of others empty.
     """
 
     index: int
     score: float
-    parts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +72,7 @@ def ranked(told: Any) -> Ranked:
         NoAnswer: it is none.
     """
     try:
-        results = [
-            Rank(one["index"], one["relevance_score"], one.get("parts", {}))
-            for one in told["results"]
-        ]
+        results = [Rank(one["index"], one["relevance_score"]) for one in told["results"]]
         return Ranked(told["model"], results, told["usage"]["total_tokens"])
     except (LookupError, TypeError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error

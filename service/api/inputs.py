@@ -1,7 +1,7 @@
 """The inputs of other APIs: texts or token ids, or a query and texts to rank."""
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -16,14 +16,9 @@ from service.api.native.heads import Integers
 from service.encode.answer import Array, Encoded
 from service.encode.request import (
     Documents,
-    First,
-    Hybrid,
     Input,
-    MultiVector,
-    Pooled,
     Request,
     Rerank,
-    Sparse,
 )
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
@@ -32,6 +27,11 @@ from service.wording.words import Loc
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
 SPARSE = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
+UNRANKED = (
+    "this model makes dense, sparse and token vectors, and no score of a pair: ask POST /v1/encode"
+    " for all three, and POST /v1/maxsim for the score of its token vectors"
+)
+THREE = {"sparse", "multi_vector"}  # next to dense vectors
 Dimensions = Annotated[int, Field(ge=1)]
 
 
@@ -88,34 +88,21 @@ def ranking_request(
     truncate: Cut | None = None,
     model: str | None = None,
     most_tokens: int | None = None,
-    weights: Hybrid | None = None,
 ) -> Request:
     """Return the request to rank texts by how well each answers a query.
 
     Args:
         name: of the texts, in the request as sent.
         most_tokens: how many of a text's first tokens are read; None: all.
-        weights: of three scores; None: the default, of a model that ranks by them.
 
     Raises:
-        Refused: there is no query or no text, or the query is too long for so many texts.
+        Refused: there is no query or no text, the query is too long for so many texts, or the model
+            has vectors alone to rank them by.
     """
     if not texts:
         raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
-    if weights or by_three(served.tasks):
-        return Request(
-            model=model,
-            inputs=[Input(query), *map(Input, texts)],
-            truncate=truncate,
-            usual="own",
-            counted=False,
-            role="document",
-            first=First(("query", name), role="query"),
-            documents=Documents(most_tokens),
-            pooled=Pooled(normalize=True),
-            tasks=(Sparse(), MultiVector(filled=True)),
-            ending=weights or Hybrid(),
-        )
+    if "rerank" not in served.tasks and {*served.tasks} >= THREE:
+        raise Refused("task_not_found", detail=UNRANKED, tasks=list(served.tasks))
     most = served.most_json  # characters of all pairs: each text is tokenized with the query
     if len(query) * len(texts) > most:
         limit = most // len(texts)
@@ -132,27 +119,17 @@ def ranking_request(
     )
 
 
-THREE = {"sparse", "multi_vector"}  # tasks of a model that ranks by three scores
-
-
-def by_three(tasks: Collection[str]) -> bool:
-    """Tell whether a model with these tasks ranks by three scores."""
-    return "rerank" not in tasks and {*tasks} >= THREE
-
-
 class Best(NamedTuple):
     """One text in the order of the scores.
 
     Args:
         place: among the texts of the request.
         text: itself, where it is returned.
-        parts: the three scores that `score` is the mean of, by their names; none of other models.
     """
 
     place: int
     score: float
     text: str | None
-    parts: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +138,7 @@ class Ranking(JSONCall):
 
     Args:
         most: texts to return; None: all.
-        scored: by the checkpoint's own activation, by its logits, or by their sigmoid; a mean of
-            three scores has none of them.
+        scored: by the checkpoint's own activation, by its logits, or by their sigmoid.
         texts: to return with their scores, if any.
     """
 
@@ -172,9 +148,6 @@ class Ranking(JSONCall):
 
     def best(self, encoded: Encoded) -> Iterator[Best]:
         """Yield the texts, best first; ties keep their order."""
-        if isinstance(self.request.ending, Hybrid):
-            yield from self._by_mean(encoded)
-            return
         classes = [of_kind(item.tasks, Classes) for item in encoded.items]
         logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
@@ -183,11 +156,6 @@ class Ranking(JSONCall):
             scores = np.array([one.scores[0] for one in classes], dtype=np.float32)
         for place, score in zip(order.tolist(), numbers(scores[order]), strict=True):
             yield Best(place, score, self._text(place))
-
-    def _by_mean(self, encoded: Encoded) -> Iterator[Best]:
-        told = [item.facts for item in encoded.items]
-        for place in sorted(range(len(told)), key=lambda place: -told[place]["score"])[: self.most]:
-            yield Best(place, told[place]["score"], self._text(place), told[place]["parts"])
 
     def _text(self, place: int) -> str | None:
         return self.texts[place] if self.texts else None
@@ -217,7 +185,7 @@ def _place(loc: Loc, name: str) -> Loc:
             return ("query",)
         case ("inputs", index, *_):
             return (name, index)
-        case (str(own), *index, "text") if own in ("query", name):  # of inputs of their own
+        case (str(own), *index, "text") if own == name:  # of a document as an object
             return (own, *index)
         case _:
             return loc

@@ -1,25 +1,21 @@
 """POST /v1/rerank and /v2/rerank, in the shape that Jina's and Cohere's clients share.
 
-Scores use the checkpoint's own activation, as in sentence-transformers' CrossEncoder. A model of
-dense, sparse and many vectors, such as BGE-M3, ranks by the weighted mean of its three scores.
+Scores use the checkpoint's own activation, as in sentence-transformers' CrossEncoder.
 Sources of the request: both APIs' references.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, LiteralString
+from typing import Annotated, Any
 
 import orjson
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
-from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Ranking, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.request import Hybrid
 from service.refusals import Refused
 from service.wire import Wire
 
@@ -46,25 +42,6 @@ Documents = TypeAliasType(
 
 
 CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
-NO_WEIGHT: LiteralString = "expected weights with a sum above 0"
-DEFAULT = Hybrid()
-
-
-class HybridWeights(Wire):
-    """How much each score counts; one that is left out has its default."""
-
-    dense: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.dense
-    """Of the product of the pooled vectors, scaled to length 1."""
-    sparse: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.sparse
-    """Of the sum of the products of the weights of the tokens that both texts have."""
-    multi_vector: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.multi_vector
-    """Of the mean over the query's vectors of the largest product with one of the document's."""
-
-    @model_validator(mode="after")
-    def _some(self) -> "HybridWeights":
-        if not 0 < self.dense + self.sparse + self.multi_vector < math.inf:
-            raise PydanticCustomError("weights_sum", NO_WEIGHT)
-        return self
 
 
 class RerankRequest(Wire):
@@ -87,11 +64,7 @@ class RerankRequest(Wire):
     truncate: bool | None = None
     """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
     first, on the side that tokenizer_config.json names, else on the right; false: they are
-    refused; left out or null: `auto_truncate` of GET /info. A model of three scores reads each by
-    itself."""
-    weights: HybridWeights | None = None
-    """How much each score of a model counts that has "sparse" and "multi_vector" in `tasks`; left
-    out or null: 0.4, 0.2 and 0.4. Other models refuse them."""
+    refused; left out or null: `auto_truncate` of GET /info."""
 
 
 class Reranking(Ranking):
@@ -102,7 +75,6 @@ class Reranking(Ranking):
             {
                 "index": best.place,
                 "relevance_score": best.score,
-                **({"parts": best.parts} if best.parts else {}),
                 **_document(best.text),
             }
             for best in self.best(encoded)
@@ -150,7 +122,6 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
         truncate=CUTS[request.truncate],
         model=request.model,
         most_tokens=request.max_tokens_per_doc,
-        weights=Hybrid(**dict(request.weights)) if request.weights else None,
     )
     shown = texts if documents else ()
     return Reranking(request=native, most=request.top_n, scored="own", texts=shown)

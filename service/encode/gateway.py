@@ -17,7 +17,7 @@ those before it:
     price                        what it costs
     admission                    whether it may pass
     encoding  likeness           how requests end
-    maxsim  hybrid  zero_shot  highlight
+    maxsim  zero_shot  highlight
     space                        which vectors may stand in one index
     gateway
 """

@@ -32,7 +32,6 @@ from service.encode.request import (
     Attention,
     Documents,
     Highlight,
-    Hybrid,
     Input,
     LabelTokens,
     Likeness,
@@ -285,8 +284,7 @@ class Planner:
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
         facts = bool(spans or request.tokens or request.layers or request.attention or request.axes)
         facts = facts or isinstance(request.ending, Highlight)
-        if not isinstance(request.ending, Hybrid):  # which shows scores alone
-            facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
+        facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
         works: list[Work] = []
         for start, some, prompt_name, side, task in _sides(request):
             try:

@@ -235,18 +235,6 @@ class Maxsim(NamedTuple):
     """How well each other input answers the first one, token by token."""
 
 
-class Hybrid(NamedTuple):
-    """How well each other input answers the first one: the weighted mean of three scores.
-
-    Args:
-        dense, sparse, multi_vector: how much each counts; their sum is above 0.
-    """
-
-    dense: float = 0.4
-    sparse: float = 0.2
-    multi_vector: float = 0.4
-
-
 class ZeroShot(NamedTuple):
     """How well each label fits each text. The inputs are pairs of text and label, text by text.
 
@@ -343,7 +331,7 @@ class Request:
     gates: Sequence[Gate] = ()
     sweep: Sweep | None = None
     tasks: Sequence[Wanted] = ()
-    ending: Encoding | Likeness | Maxsim | Hybrid | ZeroShot | Highlight = Encoding()
+    ending: Encoding | Likeness | Maxsim | ZeroShot | Highlight = Encoding()
     dtype: Floats = "float32"
     encoding: Literal["json", "base64"] = "json"
     layout: Layout = Layout()

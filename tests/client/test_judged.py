@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from headlight_client import AsyncClient, Client, Fit, NoAnswer, Rank, RequestRefused
 from headlight_client.judged import classified, ranked
-from tests.bge_m3 import bge_m3
 from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
 
@@ -49,10 +48,9 @@ def call(request: pytest.FixtureRequest) -> Call:
 async def served(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[dict[str, Served]]:
-    """A reranker, a model of three scores, and one of natural language inference."""
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("reranker", "m3", "nli")}
+    """A reranker and a model of natural language inference."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("reranker", "nli")}
     checkpoint(folders["reranker"], "ForSequenceClassification", num_labels=1)
-    bge_m3(folders["m3"])
     labels = {"id2label": NLI, "label2id": {name: place for place, name in NLI.items()}}
     checkpoint(folders["nli"], "ForSequenceClassification", **labels)
     async with AsyncExitStack() as stack:
@@ -71,24 +69,12 @@ async def test_ranks_come_typed(call: Call, served: dict[str, Served]) -> None:
     expected = await one.post("/v1/rerank", query=QUERY, documents=TEXTS)
     cut = await one.post("/v1/rerank", query=QUERY, documents=TEXTS, **options)
 
-    rows = [(row["index"], row["relevance_score"], {}) for row in expected["results"]]
+    rows = [(row["index"], row["relevance_score"]) for row in expected["results"]]
     assert told.results == [Rank(*row) for row in rows]
     assert (told.model, told.tokens) == ("reranker", expected["usage"]["total_tokens"])
     assert [(rank.index, rank.score) for rank in first.results] == [
         (row["index"], row["relevance_score"]) for row in cut["results"]
     ]
-
-
-async def test_ranks_of_three_scores_come_with_their_parts(
-    call: Call, served: dict[str, Served]
-) -> None:
-    """By the weights that are sent."""
-    weights = {"dense": 0.0, "sparse": 1.0, "multi_vector": 0.0}
-    told = await call(served["m3"].url, "rerank", QUERY, TEXTS, weights=weights)
-
-    for rank in told.results:
-        assert rank.parts.keys() == weights.keys()
-        assert rank.score == pytest.approx(rank.parts["sparse"])
 
 
 async def test_labels_come_typed(call: Call, served: dict[str, Served]) -> None:
