@@ -108,7 +108,7 @@ class PackedLinear:
     """A linear whose weight lies in oneDNN's blocked layout, with fused epilogues.
 
     Reading cold weights dominates a short sentence; in this layout they are read once, in
-    order (measured: benchmarks/results.md).
+    order.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

@@ -23,8 +23,6 @@ from service.engine.weights import BUNDLED, locate
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
-import evidence  # noqa: E402
-import front  # noqa: E402
 import publish  # noqa: E402
 from served import load, machine, servers, table, texts  # noqa: E402  a script's neighbours
 from served.servers import PEERS, SERVERS  # noqa: E402
@@ -322,45 +320,6 @@ def test_a_run_is_put_between_its_marks_and_nothing_else_changes(tmp_path: Path)
         publish.put(page, "new", "run")
 
 
-def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:
-    """Functions of Python by file and name, those of C together; nothing before or after."""
-
-    def ask() -> int:
-        return abs(-1)
-
-    calls = front.Calls()
-    before = sys.getprofile()
-    sys.setprofile(calls)
-    ask()
-    calls.on = True
-    for _ in range(3):
-        ask()
-    calls.on = False
-    ask()
-    sys.setprofile(before)
-    frames, builtins = calls.told()
-
-    name = "test_the_front_counts_what_is_called_while_it_is_told_to.<locals>.ask"
-    assert frames == [[__file__, name, 3]]
-    assert builtins == 3
-    assert calls.told() == ([], 0)
-
-
-@pytest.mark.parametrize(
-    ("file", "room"),
-    [
-        ("/tree/service/edge/door.py", "service/edge"),
-        ("/tree/service/memory.py", "service/memory"),
-        ("/tree/.venv/lib/python3.11/site-packages/uvicorn/server.py", "uvicorn"),
-        ("/usr/lib/python3.11/asyncio/locks.py", "asyncio"),
-        ("<string>", "<string>"),
-    ],
-)
-def test_the_front_is_counted_by_room(file: str, room: str) -> None:
-    """A folder of ours, or a package."""
-    assert front.room(file, Path("/tree")) == room
-
-
 @pytest.mark.prove
 def test_the_gpu_comparison_runs_to_its_end_without_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -375,39 +334,3 @@ def test_the_gpu_comparison_runs_to_its_end_without_one(
     *_, head, _, short, spread = capsys.readouterr().out.splitlines()
     assert head.count("|") == short.count("|") == spread.count("|")
     assert [line.split(" | ")[-1] for line in (short, spread)] == ["1.00000 |"] * 2
-
-
-def test_every_question_has_one_sentence_that_answers() -> None:
-    """Among several, in a passage that the bundled model reads whole; no question comes twice."""
-    questions = evidence.read()
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-
-    assert len({one.query for one in questions}) == len(questions) >= 24
-    for one in questions:
-        assert one.parts[one.answer] in one.text and len(one.parts) > max(evidence.AT)
-        assert len(tokenizer.encode(one.text).ids) <= 256
-
-
-def test_evidence_that_is_no_sentence_is_refused(tmp_path: Path) -> None:
-    """Else it could never be found."""
-    passage = {"text": "It rains. It pours.", "queries": [{"query": "a", "evidence": "It rains"}]}
-    (tmp_path / "set").write_text(json.dumps(passage))
-
-    with pytest.raises(ValueError, match="not one sentence"):
-        evidence.read(tmp_path / "set")
-
-
-def test_bm25_counts_words_in_common_by_how_rare_they_are() -> None:
-    """By hand: of two texts of equal length, ln 2 for a word that one has; less in a longer one."""
-    assert evidence.bm25("Cat?", ["a cat", "a dog"]) == pytest.approx([numpy.log(2), 0])
-    short, long = evidence.bm25("cat", ["a cat", "a cat and a dog or two"])
-
-    assert short > long > 0 and evidence.by_scores([short, long, short]) == [0, 2, 1]
-
-
-def test_an_interval_is_wilsons() -> None:
-    """Whose values for 5 and 0 of 10 are known."""
-    assert evidence.interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
-    assert evidence.interval(0, 10) == pytest.approx((0, 0.2775), abs=1e-4)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet import Balancer
+from served.balancer import Balancer
 
 from service.engine.batcher import Batcher
 from service.engine.machine import budget

@@ -6,7 +6,7 @@ queries, keys and the log of each softmax row's sum give any row exactly,
     P = exp(scale q k^T + added - normaliser)
 
 and every form of answer is made of tiles of such rows, of bounded memory whatever the length.
-Logarithms are to base 2: exp2 takes a third of exp's time (benchmarks/results.md).
+Logarithms are to base 2: exp2 takes a third of exp's time.
 """
 
 import math
