@@ -35,7 +35,6 @@ class Kind(NamedTuple):
 
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
-    "invalid_safetensors": Kind(400, "The body is not a valid safetensors file."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
     "bad_request": Kind(
         400,
@@ -104,10 +103,6 @@ REFUSALS: dict[str, Kind] = {
     "bad_base64": Kind(422, "A base64 string cannot be decoded."),
     "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
     "non_finite": Kind(422, "Some numbers are NaN or infinity."),
-    "tensor_unknown": Kind(
-        422, "An input names a tensor that is not in the file, or that another input uses."
-    ),
-    "tensor_unused": Kind(422, "The file holds a tensor that no input names."),
     "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
     "words_unknown": Kind(422, "Token ids and embeddings have no words."),
     "specials_unknown": Kind(422, "Embeddings do not say which tokens are special."),

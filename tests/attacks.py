@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from safetensors.numpy import save
-
 KIB, MIB = 1024, 1024 * 1024
 ROOM = 2 * MIB - 4 * KIB  # of a JSON body, less what stands around an attack
 MODEL = "/v2/models/all-MiniLM-L6-v2/infer"
@@ -135,15 +133,6 @@ def structures() -> Iterator[Attack]:
     inputs = LISTS["/v1/encode"]
     for kind, value in VALUES.items():
         whole = inputs.replace(HERE, many(value))
-        half = inputs.replace(HERE, many(value, ROOM // 2)) if '"' in value else whole  # escaped
-        yield Attack(
-            f"file of {kind}",
-            "/v1/encode",
-            lambda r=half: _file(r),
-            BAD,
-            {"content-type": FILE},
-            full=True,
-        )
         announced = {"inference-header-content-length": str(len(whole))}
         yield Attack(
             f"binary of {kind}", MODEL, lambda r=whole: r.encode(), BAD, announced, full=True
@@ -254,8 +243,3 @@ def _json(
 ) -> Attack:
     headers = {"content-type": JSON, **(headers or {})}
     return Attack(name, path, lambda: body().encode(), statuses, headers, legal, full)
-
-
-def _file(request: str) -> bytes:
-    """A request in a safetensors file's metadata."""
-    return save({}, metadata={"headlight": request})

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save
 
 KIB, MIB = 1024, 1024 * 1024
 WIDTH, VOCABULARY = 384, 30_522  # of the bundled model
@@ -701,70 +700,6 @@ PATHS = [
 ]
 
 
-def file(status: int, code: str, *rows: tuple[str, bytes]) -> Iterable[Row]:
-    """Rows of POST /v1/encode whose body is a safetensors file."""
-    headers = ((b"content-type", b"application/vnd.safetensors"),)
-    for name, body in rows:
-        yield Row(name, lambda body=body: body, status, code, headers)
-
-
-def tensors(asked: str, **named: list[int]) -> bytes:
-    """A safetensors file of token ids with this request."""
-    arrays = {name: np.array(given, np.int64) for name, given in named.items()}
-    return save(arrays, {"headlight": asked})
-
-
-def with_header(text: str | bytes) -> bytes:
-    """A safetensors file without tensors, of this header."""
-    sent = text.encode() if isinstance(text, str) else text
-    return len(sent).to_bytes(8, "little") + sent
-
-
-HALF = r'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":"\ud800"}}'
-NAMED = item('{"token_ids":{"tensor":"a"}}')
-FILES = [
-    *file(
-        400,
-        "invalid_safetensors",
-        ("no file", b""),
-        ("JSON for a file", GOOD.encode()),
-        ("half a file", tensors(NAMED, a=[101, 102])[:-1]),
-        ("a file with more behind it", tensors(NAMED, a=[101, 102]) + b"0"),
-        ("a header of 2^63 bytes", bytes(7) + b"\x80" + b"{}"),
-    ),
-    *file(
-        400,
-        "duplicate_key",
-        ("inputs twice in a file", tensors('{"inputs":["a"],"inputs":["b"]}')),
-        ("a key twice in a file, by an escape", tensors(r'{"inputs":["a"],"\u0069nputs":["b"]}')),
-        ("a tensor twice", with_header('{"a":{"dtype":"F32"},"a":{"dtype":"F32"}}')),
-        (
-            "two requests in a file",
-            with_header('{"__metadata__":{"headlight":"{}","headlight":"[]"}}'),
-        ),
-    ),
-    *file(
-        422,
-        "invalid_type",
-        ("a file's request too deep", tensors(with_field(f'"layers":{"[" * 8}{"]" * 8}'))),
-    ),
-    *file(400, "invalid_json", ("a mark in a file's request", tensors("\ufeff" + GOOD))),
-    *file(
-        400,
-        "invalid_safetensors",
-        ("a file's header too deep", with_header(f'{{"a":{{"x":{"[" * 7}{"]" * 7}}}}}')),
-        ("a file's header in Latin-1", with_header(b'{"__metadata__":{"a":"\xe9"}}')),
-        ("a file's header with a mark", with_header(b"\xef\xbb\xbf{}")),
-        ("half a pair in a tensor's fields", with_header(HALF)),
-    ),
-    *file(422, "invalid_text", ("half a pair in a file", tensors(item(r'"\ud800"')))),
-    *file(422, "out_of_range", ("an id of 5,000 digits in a file", tensors(ids("1" * 5000)))),
-    *file(422, "tensor_unknown", ("a tensor that is not there", tensors(NAMED, b=[101]))),
-    *file(422, "tensor_unused", ("a tensor too many", tensors(NAMED, a=[101], b=[1]))),
-    *file(422, "token_out_of_range", ("an id in a file past the table", tensors(NAMED, a=[30522]))),
-]
-
-
 def announced(path: str, body: str, *lengths: str, status: int, code: str | None) -> Iterable[Row]:
     """Rows whose header says how much of their body is JSON."""
     for length in lengths:
@@ -1227,7 +1162,6 @@ ROWS: dict[str, list[Row]] = {
     "spans": SPANS,
     "interventions": INTERVENTIONS,
     "paths": PATHS,
-    "files": FILES,
     "dialects": DIALECTS,
     "announced": ANNOUNCED,
 }

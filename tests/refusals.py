@@ -3,9 +3,6 @@
 import json
 from typing import Any, NamedTuple
 
-import numpy as np
-from safetensors.numpy import save
-
 LONG = 99  # characters of a path that the page does not show
 WIDTH = 384  # of the bundled model
 JSON, FILE = "application/json", "application/vnd.safetensors"
@@ -45,8 +42,6 @@ class Row(NamedTuple):
 
 TEXT = {"inputs": ["All is well"]}
 IDS, VECTOR = {"token_ids": [101, 102]}, {"embeddings": [[0.0] * WIDTH]}
-NAMED = {"inputs": [{"token_ids": {"tensor": "a"}}]}
-TYPE = (("Content-Type", FILE),)
 
 
 def attention(**fields: Any) -> dict[str, Any]:
@@ -54,18 +49,11 @@ def attention(**fields: Any) -> dict[str, Any]:
     return {**TEXT, "attention": fields}
 
 
-def file(**tensors: list[int]) -> bytes:
-    """A safetensors file with a request that names its tensor a."""
-    arrays = {name: np.array(ids, np.int64) for name, ids in tensors.items()}
-    return save(arrays, {"headlight": json.dumps(NAMED)})
-
-
 HEAD = {"layer": 5, "head": 11}
 PATCH = {**HEAD, "from": 0}
 ROWS = (
     Row("invalid_json", '{"inputs": ["All is well",]}'),
     Row("invalid_json", "{'inputs': ['All is well']}"),
-    Row("invalid_safetensors", b"{}", headers=TYPE, shown="{}"),
     Row("invalid_json", b'{"inputs": ["\xe9t\xe9"]}', shown='{"inputs": ["été"]} in Latin-1'),
     Row("duplicate_key", '{"inputs": ["a"], "inputs": ["b"]}'),
     Row(
@@ -155,13 +143,6 @@ ROWS = (
         "non_finite",
         f'{{"inputs": [{{"embeddings": [[{", ".join(["1e999"] * WIDTH)}]]}}]}}',
         shown='{"inputs": [{"embeddings": [[1e999, ...]]}]}',
-    ),
-    Row("tensor_unknown", file(b=[101]), headers=TYPE, shown=f"(metadata {json.dumps(NAMED)})"),
-    Row(
-        "tensor_unused",
-        file(a=[101], b=[102]),
-        headers=TYPE,
-        shown=f"(metadata {json.dumps(NAMED)}, tensors a and b)",
     ),
     Row("index_out_of_range", attention(heads={"9": [99]})),
     Row("index_out_of_range", attention(layers=[6])),

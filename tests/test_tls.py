@@ -147,7 +147,7 @@ async def holds(address: str, folder: Path, secure: int, plain: int) -> None:
     async with httpx.AsyncClient(verify=verify, headers=names, timeout=30) as client:
 
         async def send(size: int) -> httpx.Response:
-            head = {"content-type": "application/vnd.safetensors"}
+            head = {"content-type": "application/octet-stream"}
             return await client.post(
                 f"{url}/v1/encode", content=bytes(size), headers=head, extensions=SNI
             )
@@ -161,7 +161,7 @@ async def holds(address: str, folder: Path, secure: int, plain: int) -> None:
         http = await client.get(f"http://127.0.0.1:{plain}/live", headers={"Host": NAME})
 
     assert through.status_code == 200 and through.json()["data"] == direct.json()["data"]
-    assert (large.status_code, large.json()["code"]) == (400, "invalid_safetensors")
+    assert (large.status_code, large.json()["code"]) == (415, "unsupported_media_type")
     assert too_large.status_code == 413 and too_large.json()["code"] == "body_too_large"
     assert inside.status_code == 404 and "json" not in inside.headers.get("content-type", "")
     assert (other.status_code, other.json()["code"]) == (403, "forbidden_origin")

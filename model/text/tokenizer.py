@@ -187,11 +187,6 @@ class Tokenizer:
         """
         return self._library.decode(list(token_ids), skip_special_tokens=not special)
 
-    def normal(self, word: str) -> str:
-        """Return a word as the vocabulary has it: lower-cased, without accents, or as it is."""
-        normalizer = self._library.normalizer
-        return word if normalizer is None else normalizer.normalize_str(word)
-
     def token(self, token_id: int) -> str | None:
         """Return the token of an id, None for an id that the vocabulary lacks."""
         return self._library.id_to_token(token_id)

@@ -4,17 +4,12 @@ Of duplicate keys the parser keeps the last; what the client meant is anybody's 
 section 4). It also accepts as many values as the bytes hold, and blocks every other thread of the
 process while it runs. No tree is built here: that would cost as much as parsing. Split at its
 quotes, a body is strings and the text between them.
-
-A safetensors file is held to the same rules: its header is JSON and contains the request.
 """
 
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import orjson
-
-from service.encode.answer import METADATA
 from service.settings import Settings
 from service.wire import FIELDS
 
@@ -27,7 +22,6 @@ NO_BRACKETS = bytes(set(range(256)) - set(b"{}"))
 SPACES = b" \t\n\r"
 MOST_CACHED = 64  # gaps between strings
 SHORT_BYTES = 1024
-LENGTH_BYTES = 8  # of a safetensors file, before its header: the header's length
 
 
 class Bounds(NamedTuple):
@@ -57,10 +51,6 @@ class Bounds(NamedTuple):
             keys=MOST_KEYS,
         )
 
-    def of_header(self) -> "Bounds":
-        """Return the bounds of a safetensors header, one object with a key for each tensor."""
-        return self._replace(keys=self.objects)
-
 
 class Gap(NamedTuple):
     """The text between two strings: whether it starts with a colon, and its objects' brackets."""
@@ -86,33 +76,6 @@ def check(body: bytes, bounds: Bounds) -> str | None:
     cache: dict[bytes, Gap] = {}
     gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
     return _key_fault(parts[1::2], gaps, bounds.keys)
-
-
-def check_file(body: bytes, most: int, bounds: Bounds) -> str | None:
-    """Return the same for a safetensors file: for its header, and the request in its metadata.
-
-    What is no such file passes, and so does a header of more than `most` bytes: the file reader
-    refuses both.
-    """
-    length = header_bytes(body)
-    if length > min(most, len(body)):
-        return None
-    header = body[LENGTH_BYTES:][:length]
-    return check(header, bounds.of_header()) or check(_request(header), bounds)
-
-
-def header_bytes(body: bytes) -> int:
-    """Return how long a safetensors file says its header is."""
-    return int.from_bytes(body[:LENGTH_BYTES], "little")
-
-
-def _request(header: bytes) -> bytes:
-    """Return the request in a file's metadata; empty if there is none."""
-    try:
-        text = orjson.loads(header)["__metadata__"][METADATA]
-    except (ValueError, KeyError, TypeError):
-        return b""
-    return text.encode() if isinstance(text, str) else b""
 
 
 def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:

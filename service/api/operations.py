@@ -34,7 +34,6 @@ NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml
 INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
 PART = "/page/"  # prefix of the attention page's files
 BYTES = {"type": "string", "format": "binary"}
-FILE, FILE_ANSWER = {SAFETENSORS: {**BYTES, "description": NOTES["file"]}}, {SAFETENSORS: BYTES}
 OCTETS_AFTER = {INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}}
 
 
@@ -115,7 +114,7 @@ ALL = tuple(REFUSALS)
 READING = (*ALWAYS, "not_ready")
 INFER_READING = (*READING, "model_not_found")
 NEVER = frozenset(  # answered to an encoding: only other inputs and forms cause them
-    ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
+    ("bad_base64", "not_acceptable")
 )
 EMBEDDING_CODES = (*ENCODING, "model_not_found", "task_not_found")
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
@@ -149,7 +148,7 @@ INFER = Api(
 
 _get, _post = partial(Operation, "get"), partial(Operation, "post")
 # our own, answered as a file too
-_asks = partial(_post, NATIVE, inputs=INPUTS, media=FILE, answer_media=FILE_ANSWER)
+_asks = partial(_post, NATIVE, inputs=INPUTS, answer_media={SAFETENSORS: BYTES})
 
 
 def _model(path: str) -> tuple[Operation, ...]:

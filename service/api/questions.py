@@ -1,4 +1,4 @@
-"""POST /v1/similarity and POST /v1/maxsim: our own wire, JSON or safetensors."""
+"""POST /v1/similarity and POST /v1/maxsim: our own wire."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -280,7 +280,7 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    accept, asked = native.read(body, sent, served, ComparisonRequest)
+    accept, asked = native.accepted(sent), ComparisonRequest.model_validate_json(body)
     request = asked.plain(native.layout(asked.encoding, accept))
     return Comparison(
         request=request, media_type=accept, one="left", others="right", table="pairs."
@@ -289,7 +289,7 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
 
 def maxsim(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /v1/maxsim; raises as `similarity` does."""
-    accept, asked = native.read(body, sent, served, MaxsimRequest)
+    accept, asked = native.accepted(sent), MaxsimRequest.model_validate_json(body)
     request = asked.plain(native.layout(asked.encoding, accept))
     return Comparison(
         request=request, media_type=accept, one="query", others="results", table="matches."

@@ -14,7 +14,7 @@ from starlette.types import Receive
 
 from service.api import body
 from service.edge.asked import Asked
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.engine.fair.rotation import Thread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
@@ -101,8 +101,6 @@ class Bodies:
     def _check(self, asked: Asked, content: bytes) -> str | None:
         """Return the error code of a whole body that a route would read as JSON, if any."""
         media_type = JSON if asked.media_type is None else asked.media_type
-        if media_type == SAFETENSORS:
-            return body.check_file(content, self._json, self._bounds)
         if not asked.path.startswith(INFER):
             return body.check(content, self._bounds) if media_type == JSON else None
         length = asked.headers.get(INFERENCE_HEADER, "")
@@ -139,6 +137,6 @@ def late() -> Refused:
 
 def _binary(asked: Asked) -> bool:
     """Tell whether a body may hold arrays as bytes; the route checks how much of it is JSON."""
-    if asked.media_type in (OCTETS, SAFETENSORS):
+    if asked.media_type == OCTETS:
         return True
     return INFERENCE_HEADER in asked.headers and asked.path.startswith(INFER)

@@ -1,20 +1,15 @@
-"""The layers, heads, rows and spans that a request names -> their numbers, counted from 0."""
+"""The layers, heads and spans that a request names -> their numbers, counted from 0."""
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from model.maps.units import Units
-from service.encode.request import MOST_WORD, Attention, Gate, Input, Patch, Sweep
-from service.encode.worker import Steps
-from service.engine.work import Work
+from service.encode.request import Attention, Gate, Patch, Sweep
 from service.refusals import Refused
 
 LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
-
-Named = Mapping[str, Sequence[list[int]]]  # the tokens of a word, as often as it stands in an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,57 +107,6 @@ def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, fiel
         seen.add((layer, head))
 
 
-def named_rows(
-    rows: Sequence[int | str],
-    inputs: Sequence[Work],
-    items: Sequence[Input],
-    normal: Callable[[str], str],
-) -> Steps[list[Named]]:
-    """Find the words that rows are named by in each input, an input a step.
-
-    Args:
-        normal: a word as the tokenizer sees it.
-
-    Raises:
-        Refused: an input has no words, or fewer tokens than rows are named.
-    """
-    names = {row: normal(row.strip()) for row in rows if isinstance(row, str)}
-    named: list[Named] = []
-    for index, (source, item) in enumerate(zip(inputs, items, strict=True)):
-        if len(rows) > len(source):  # this bounds what the names cost
-            detail = f"inputs[{index}] has fewer rows than are named"
-            raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
-        words = _words(index, source, item, normal)
-        named.append({row: words.get(name, []) for row, name in names.items()})
-        yield
-    return named
-
-
-def row_numbers(
-    rows: Sequence[int | str], named: Named, index: int, units: Units
-) -> tuple[int, ...]:
-    """Return the rows asked for of one input, in the request's order; of a word, all its units.
-
-    Args:
-        named: where the words among them stand.
-        index: of the input.
-
-    Raises:
-        Refused: a row is named twice, or its word does not stand in the input once.
-    """
-    numbers: list[int] = []
-    for entry, row in enumerate(rows):
-        if isinstance(row, int):
-            numbers.append(row)
-        else:
-            places = map(units.place, _only(named[row], index, entry))
-            numbers += dict.fromkeys(units.axis[place] for place in places if place is not None)
-    if len(set(numbers)) < len(numbers):
-        detail = f"two entries name the same row of inputs[{index}]"
-        raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
-    return tuple(numbers)
-
-
 def locate(
     spans: Sequence[Sequence[int]],
     text: str,
@@ -198,38 +142,6 @@ def locate(
         (begin, start, _), (end, _, stop) = places[opening], places[closing - 1]
         located.append(Span((first, last), (begin, end + 1), (start, stop)))
     return located
-
-
-def _words(
-    index: int, source: Work, item: Input, normal: Callable[[str], str]
-) -> dict[str, list[list[int]]]:
-    """Return the tokens of each word of an input, a list for each time that it stands there."""
-    facts = source.facts
-    if facts["words"] is None:
-        raise Refused.at("words_unknown", "inputs", index)
-    places: dict[tuple[int, int], list[int]] = {}
-    segments = facts.get("segments") or [0] * len(facts["words"])
-    for token, (segment, word) in enumerate(zip(segments, facts["words"], strict=True)):
-        if word is not None:
-            places.setdefault((segment, word), []).append(token)
-    words: dict[str, list[list[int]]] = {}
-    for (segment, _), tokens in places.items():
-        text = (item.pair if segment else item.text) or ""
-        start, end = facts["offsets"][tokens[0]][0], facts["offsets"][tokens[-1]][1]
-        if end - start <= MOST_WORD:  # no longer one is named
-            words.setdefault(normal(text[start:end].strip()), []).append(tokens)
-    return words
-
-
-def _only(places: Sequence[list[int]], index: int, entry: int) -> list[int]:
-    """Return the tokens of a word that stands in an input once."""
-    if len(places) == 1:
-        return places[0]
-    detail = f"this is not a word of inputs[{index}]"
-    if places:
-        detail = f"this word stands {len(places)} times in inputs[{index}]: name one by its number"
-    loc = ("attention", "rows", entry)
-    raise Refused.at("index_out_of_range", *loc, detail=detail, count=len(places))
 
 
 def _index(key: str) -> int:

@@ -11,19 +11,15 @@ from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
-from model.text.pieces import exhaust
 from service.encode import tasks
 from service.encode.evidence import Evidence, evidence, linear_of
 from service.encode.indices import (
-    Named,
     Span,
     heads_by_layer,
     hidden_states,
     locate,
-    named_rows,
-    row_numbers,
 )
-from service.encode.inputs import THREAD_CHARACTERS, Reader
+from service.encode.inputs import Reader
 from service.encode.interventions import ByHead, Course, Interventions
 from service.encode.names import Names
 from service.encode.occlusion import Occlusion
@@ -156,8 +152,6 @@ class Planner:
         start = time.monotonic()
         try:
             works = await self._read(request, outputs, deadline, record)
-            if request.attention:
-                named = await self._named(request.attention.rows, request, works, deadline)
         finally:
             record.took("tokenize", start)
         if adapter:
@@ -169,8 +163,7 @@ class Planner:
         spans = self._spans(request, works) if spanned else {}
         if request.attention:
             for index, work in enumerate(works):
-                places = named[index] if named else {}
-                selection = self._selection(request.attention, heads, index, work, places)
+                selection = self._selection(request.attention, heads, index, work)
                 work.outputs = replace(outputs, attention=selection)
         for index, located in spans.items():
             parts = self._parts(request.pooled, located)
@@ -361,31 +354,11 @@ class Planner:
             self.check_tokens,
         )
 
-    async def _named(
-        self,
-        rows: Sequence[int | str],
-        request: Request,
-        works: Sequence[Work],
-        deadline: float,
-    ) -> Sequence[Named]:
-        """Return where words that rows are named by stand in each input; nothing without any."""
-        if not any(isinstance(row, str) for row in rows):
-            return []
-        reading = named_rows(rows, works, request.inputs, self._model.tokenizer.normal)
-        texts = (text or "" for item in request.inputs for text in (item.text, item.pair))
-        characters = sum(map(len, texts)) + sum(len(row) for row in rows if isinstance(row, str))
-        if characters < THREAD_CHARACTERS:
-            return exhaust(reading)
-        return await self._reader.worker.run(reading, deadline, characters)
-
-    def _selection(
-        self, attention: Attention, heads: Heads, index: int, source: Work, named: Named
-    ) -> Selection:
+    def _selection(self, attention: Attention, heads: Heads, index: int, source: Work) -> Selection:
         """Return what is to be shown of one sequence's attention."""
         facts = source.facts
         units = _units(attention.level, attention.specials, index, source)
-        rows = row_numbers(attention.rows, named, index, units)
-        if not set(rows) <= set(units.axis):
+        if not set(attention.rows) <= set(units.axis):
             detail = _missing_row(attention, index, units)
             raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
         special, separator = facts["special"] or [], self._model.tokenizer.separator
@@ -395,7 +368,7 @@ class Planner:
             units,
             attention.form,
             attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
-            rows,
+            tuple(attention.rows),
             attention.k or MOST_KEYS,
             attention.size or MOST_BLOCKS,
             attention.dtype == "float16",
@@ -473,11 +446,7 @@ def _units(level: Level, specials: Specials, index: int, source: Work) -> Units:
 
 def _missing_row(attention: Attention, index: int, units: Units) -> str:
     """Say which row an input does not have."""
-    number = next(
-        at
-        for at, row in enumerate(attention.rows)
-        if isinstance(row, int) and row not in units.axis
-    )
+    number = next(at for at, row in enumerate(attention.rows) if row not in units.axis)
     rows = f"{attention.level}s 0 to {len(units.spans) - 1}"
     left = "" if attention.specials == "keep" else ", without special tokens"
     return f"entry {number} is not a row of inputs[{index}], which has the {rows}{left}"

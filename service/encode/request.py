@@ -20,7 +20,6 @@ Indices = Literal["all"] | Sequence[int]
 HeadNames = Literal["all"] | Sequence[int] | Mapping[str, Sequence[int]]  # the latter by layer
 
 MOST_SPANS = 2048  # of a request; each is a vector, as a sequence is
-MOST_WORD = 100  # characters of a row's word; BERT's tokenizer reads no longer one
 
 
 class Base64(NamedTuple):
@@ -103,7 +102,7 @@ class Attention:
     layers: Indices = "all"
     heads: HeadNames = "all"
     form: Form = "full"
-    rows: Sequence[int | str] = ()
+    rows: Sequence[int] = ()
     k: int | None = None
     size: int | None = None
     weight: Weight | None = None

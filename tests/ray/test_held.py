@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
 import orjson
 import pytest
-from safetensors.numpy import save
 
-from service.encode.answer import JSON, SAFETENSORS
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from tests.ray.test_connections import replicas
 from tests.ray.test_floods import MIB, resident
 from tests.ray.test_readers import figures, until
@@ -29,27 +27,31 @@ MOST_TIMES, BUDGET_BYTES = 1.2, 512 * MIB
 SPARE_BYTES = 16 * MIB
 
 
-def zeros() -> tuple[str, bytes]:
+def zeros() -> tuple[str, str, bytes]:
     """An input of JSON numbers, as short as they can be: 539 kB, cut to 256 rows of 700."""
     rows = [[0] * WIDTH] * ROWS
-    return JSON, orjson.dumps({"inputs": [{"embeddings": rows}], "truncate": "right"})
+    body = orjson.dumps({"inputs": [{"embeddings": rows}], "truncate": "right"})
+    return "/v1/encode", f"content-type: {JSON}", body
 
 
-def halves() -> tuple[str, bytes]:
-    """A safetensors file of 7.7 MB of F16, which the model takes as float32."""
-    tensors = {f"t{i}": np.zeros((250, WIDTH), np.float16) for i in range(TENSORS)}
-    told = {"inputs": [{"embeddings": {"tensor": name}} for name in tensors]}
-    return SAFETENSORS, save(tensors, {"headlight": orjson.dumps(told).decode()})
+def halves() -> tuple[str, str, bytes]:
+    """A tensor of 7.7 MB of FP16 after its JSON, which the model takes as float32."""
+    data = bytes(2 * TENSORS * 250 * WIDTH)
+    shape, size = [TENSORS, 250, WIDTH], {"binary_data_size": len(data)}
+    tensor = {"name": "inputs_embeds", "shape": shape, "datatype": "FP16", "parameters": size}
+    told = orjson.dumps({"inputs": [tensor]})
+    headers = f"content-type: {OCTETS}\r\n{INFERENCE_HEADER}: {len(told)}"
+    return "/v2/models/all-MiniLM-L6-v2/infer", headers, told + data
 
 
-KINDS: dict[str, Callable[[], tuple[str, bytes]]] = {"zeros": zeros, "halves": halves}
+KINDS: dict[str, Callable[[], tuple[str, str, bytes]]] = {"zeros": zeros, "halves": halves}
 
 
 async def crowd(port: int, kind: str, count: int) -> Counter[str]:
     """Send so many of a kind at once; how often each status came."""
-    media_type, body = KINDS[kind]()
+    path, headers, body = KINDS[kind]()
     head = (
-        f"POST /v1/encode HTTP/1.1\r\nhost: localhost\r\ncontent-type: {media_type}\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n"
         f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     ).encode()
 

@@ -1,8 +1,8 @@
-"""POST /v1/encode: our own wire, JSON or safetensors, strict."""
+"""POST /v1/encode: our own wire, strict."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, LiteralString, TypeVar
+from typing import Annotated, Any, Literal, LiteralString
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,9 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    InstanceOf,
     Tag,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
@@ -24,7 +22,6 @@ from model.config import Mode, Side
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Reply, Sent, Served, answer_type
-from service.api.native import tensor_file
 from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
 from service.encode import answer
 from service.encode import request as encode
@@ -59,18 +56,14 @@ def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32
 
 
 def _embeddings_tag(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return "<array>"
     return "<numbers>" if isinstance(value, list) else "<base64>"
 
 
-# JSON cannot hold the array: it is how a binary wire passes on what it read
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
         Annotated[Rows, AfterValidator(_as_array), Tag("<numbers>")]
-        | Annotated[Base64Array, Tag("<base64>")]
-        | Annotated[SkipJsonSchema[InstanceOf[NDArray[Any]]], Tag("<array>")],
+        | Annotated[Base64Array, Tag("<base64>")],
         Discriminator(_embeddings_tag),
     ],
 )
@@ -358,9 +351,6 @@ class EncodeRequest(Wire):
         return [*tasks, encode.MultiVector()] if self.multi_vector else tasks
 
 
-Wanted = TypeVar("Wanted", bound=Wire)
-
-
 class NativeCall(JSONCall):
     """A request of one of our own routes, answered in JSON or as a safetensors file."""
 
@@ -391,21 +381,19 @@ def parse(body: bytes, sent: Sent, served: Served) -> Encode:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    accept, request = read(body, sent, served, EncodeRequest)
+    accept = accepted(sent)
+    request = EncodeRequest.model_validate_json(body)
     written = layout(request.encoding, accept)
     return Encode(request=request.plain(written), media_type=accept)
 
 
-def read(body: bytes, sent: Sent, served: Served, kind: type[Wanted]) -> tuple[str, Wanted]:
-    """Return the media type to answer in, and a request of one kind, from JSON or safetensors.
+def accepted(sent: Sent) -> str:
+    """Return the media type to answer in.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused: the client accepts neither.
     """
-    accept = answer_type(sent.headers.get("accept", "*/*"))
-    if sent.media_type == SAFETENSORS:
-        return accept, tensor_file.parse(body, served.most_json, kind)
-    return accept, kind.model_validate_json(body)
+    return answer_type(sent.headers.get("accept", "*/*"))
 
 
 def layout(encoding: str, accept: str) -> Layout:

@@ -3,7 +3,6 @@
 from typing import Annotated, Literal, LiteralString
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -17,7 +16,7 @@ from typing_extensions import TypeAliasType
 
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from service.encode import request as encode
-from service.encode.request import MOST_WORD, Floats
+from service.encode.request import Floats
 from service.wire import Wire
 
 MOST_SCALE = 100.0  # of a gate; much more overflows
@@ -109,21 +108,6 @@ SweepField = Annotated[
 ]
 
 
-def _of_a_text(word: str) -> str:
-    if not 0 < len(word) <= MOST_WORD:
-        size = {"most": MOST_WORD}
-        raise PydanticCustomError("index_out_of_range", "a word has 1 to {most} characters", size)
-    return word
-
-
-Word = Annotated[str, AfterValidator(_of_a_text), Field(json_schema_extra={"maxLength": MOST_WORD})]
-Row = Annotated[
-    Annotated[int, Tag("<number>")] | Annotated[Word, Tag("<word>")],
-    Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
-]
-RowNames = TypeAliasType("RowNames", Annotated[list[Row], FailFast()])
-
-
 FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
 ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
 NUMBER_AND_FORM: dict[str, LiteralString] = {
@@ -144,10 +128,8 @@ class Attention(Wire):
     form: Form = "full"
     """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
     statistics, who dominates whom, or one map through all layers."""
-    rows: RowNames = []
-    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0, or
-    words of the text, "it", each of which must stand there once; a word of several tokens is the
-    rows of all of them."""
+    rows: Integers = []
+    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0."""
     k: Annotated[int, Field(ge=1)] | None = None
     """Of the form top: how many keys to show of each row; 8 where left out."""
     size: Annotated[int, Field(ge=1)] | None = None
@@ -177,7 +159,7 @@ class Attention(Wire):
 
     @field_validator("rows")
     @classmethod
-    def _once(cls, rows: list[int | str]) -> list[int | str]:
+    def _once(cls, rows: list[int]) -> list[int]:
         if len(set(rows)) != len(rows):
             raise PydanticCustomError(
                 "index_out_of_range", "a row is named twice; each counts once"

@@ -3,14 +3,11 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save
 
-from service.api.body import Bounds, check, check_file
-from service.encode.answer import METADATA
+from service.api.body import Bounds, check
 from service.settings import Settings as Limits
 
 DEEPEST = 7
@@ -102,21 +99,6 @@ GATES = [{"layer": i, "head": j, "scale": 0.5} for i in range(48) for j in range
 def test_the_largest_requests_are_within_the_bounds(body: dict[str, Any]) -> None:
     """What each limit lets through by itself, no bound of the body refuses."""
     assert check(json.dumps(body).encode(), BOUNDS) is None
-
-
-def test_a_file_may_hold_two_tensors_for_each_input() -> None:
-    """Its header is one object with a key for each, of which a request has few."""
-    ids = np.zeros(1, np.int64)
-    count = LIMITS.max_sequences
-    inputs = [
-        {"token_ids": {"tensor": f"i{index}"}, "token_type_ids": {"tensor": f"t{index}"}}
-        for index in range(count)
-    ]
-    tensors = {f"{kind}{index}": ids for kind in "it" for index in range(count)}
-
-    file = save(tensors, metadata={METADATA: json.dumps({"inputs": inputs})})
-
-    assert check_file(file, LIMITS.max_body_bytes, BOUNDS) is None
 
 
 def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:

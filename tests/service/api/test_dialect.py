@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save
 
 from service.api.dialect import Reply, Served
 from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.edge.asked import Asked
-from service.encode.answer import INFERENCE_HEADER, SAFETENSORS
+from service.encode.answer import INFERENCE_HEADER
 from service.encode.request import Request
 from service.engine.weights import BUNDLED
 from service.memory import Hold, Memory
@@ -45,10 +44,6 @@ ENCODE: dict[str, Any] = {
     "layers": [0, -1],
     "attention": {"form": "top", "k": 2, "heads": {"5": [11]}, "level": "token"},
     "gates": [{"layer": 5, "head": 11, "scale": 0.5}],
-}
-NAMING: dict[str, Any] = {
-    "inputs": [{"token_ids": {"tensor": "a"}}, {"embeddings": {"tensor": "b"}}],
-    "attention": {},
 }
 INFER: dict[str, Any] = {
     "id": "7",
@@ -104,11 +99,6 @@ def of_json(body: bytes) -> Request:
     return native.parse(body, sent(), SERVED).request
 
 
-def of_file(body: bytes) -> Request:
-    """Our own wire, as a safetensors file."""
-    return native.parse(body, sent(content_type=SAFETENSORS), SERVED).request
-
-
 def of_inference(body: bytes) -> Request:
     """The Open Inference Protocol; the header stands on a first line here, if there is one."""
     header, line, rest = body.partition(b"\n")
@@ -124,11 +114,6 @@ def as_json(tree: Any) -> bytes:
     return json.dumps(tree).encode()
 
 
-def as_file(tree: Any) -> bytes:
-    """A tree as a file's, with the tensors that NAMING names."""
-    return save({"a": IDS[0], "b": VECTORS}, metadata={"headlight": json.dumps(tree)})
-
-
 def as_inference(data: bytes) -> Callable[[Any], bytes]:
     """What writes a tree and these bytes after it, as `of_inference` reads them."""
 
@@ -141,7 +126,6 @@ def as_inference(data: bytes) -> Callable[[Any], bytes]:
 
 DECODERS: dict[str, tuple[Decode, Callable[[Any], bytes], Any]] = {
     "JSON": (of_json, as_json, ENCODE),
-    "safetensors": (of_file, as_file, NAMING),
     "infer": (of_inference, as_json, INFER),
     "infer, ids as bytes": (of_inference, as_inference(IDS.tobytes()), BINARY),
     "infer, texts as bytes": (of_inference, as_inference(b"\1\0\0\0a\1\0\0\0b"), TEXTS),
@@ -263,7 +247,7 @@ async def test_a_request_with_other_bytes_is_read_or_refused(
     await check(replica, decode, data.draw(torn(written(whole))))
 
 
-@pytest.mark.parametrize("decode", [of_json, of_file, of_inference])
+@pytest.mark.parametrize("decode", [of_json, of_inference])
 @QUICK
 @given(body=st.binary(max_size=99))
 async def test_any_bytes_are_read_or_refused(replica: Replica, decode: Decode, body: bytes) -> None:
@@ -271,16 +255,13 @@ async def test_any_bytes_are_read_or_refused(replica: Replica, decode: Decode, b
     await check(replica, decode, body)
 
 
-@pytest.mark.parametrize("decode", [of_json, of_file, of_inference])
+@pytest.mark.parametrize("decode", [of_json, of_inference])
 @pytest.mark.parametrize("opening", [b"[", b'{"inputs":[', b'{"a":', b'{"inputs":[{"data":['])
 async def test_brackets_in_brackets_are_refused(decode: Decode, opening: bytes) -> None:
     """A hundred thousand deep."""
     body = opening * 100_000
-    if decode is of_file:
-        told = json.dumps({"__metadata__": {"headlight": body.decode()}}).encode()
-        body = len(told).to_bytes(8, "little") + told
 
     with pytest.raises(Exception) as raised:
         decode(body)
 
-    assert refusal(raised.value).code in ("invalid_json", "invalid_safetensors", "body_too_large")
+    assert refusal(raised.value).code in ("invalid_json", "body_too_large")

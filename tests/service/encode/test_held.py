@@ -15,10 +15,9 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save
 from starlette.types import ASGIApp, Message
 
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.memory import PROCESS
 from service.replica import Replica
 from tests.seams import stalled
@@ -54,14 +53,6 @@ def as_base64(dtype: str) -> Sent:
     return native([{"embeddings": {"shape": REAL.shape, "dtype": dtype, "data": data}}] * 4)
 
 
-def file(field: str, array: NDArray[Any], count: int) -> Sent:
-    """As many inputs of POST /v1/encode as safetensors."""
-    told = {"inputs": [{field: {"tensor": f"t{i}"}} for i in range(count)], "truncate": "right"}
-    tensors = {f"t{i}": array.copy() for i in range(count)}
-    body = save(tensors, {"headlight": orjson.dumps(told).decode()})
-    return "/v1/encode", body, {"content-type": SAFETENSORS}
-
-
 def infer(name: str, kind: str, array: NDArray[Any], *, binary: bool = False) -> Sent:
     """A tensor of the Open Inference Protocol."""
     tensor: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": kind}
@@ -89,9 +80,6 @@ KINDS: dict[str, Callable[[], Sent]] = {
     "numbers": lambda: native([{"embeddings": REAL.tolist()}]),
     "base64": lambda: as_base64("float32"),
     "halves in base64": lambda: as_base64("float16"),
-    "file of F16": lambda: file("embeddings", HALVES[0], 20),
-    "file of F32": lambda: file("embeddings", REAL, 20),
-    "file of I64": lambda: file("token_ids", IDS[0], MANY),
     "infer texts": lambda: infer("text", "BYTES", np.array([WORDS] * 200)),
     "infer ids": lambda: infer("input_ids", "INT64", IDS),
     "infer ids as bytes": lambda: infer("input_ids", "INT64", IDS, binary=True),

@@ -255,33 +255,6 @@ async def test_rows_count_the_units_shown(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "rows", "how", "shown"),
-    [
-        ([DOG], ["It", 2, "ate"], {}, [7, 2, 3]),
-        ([DOG], ["it"], {"level": "word", "specials": "drop"}, [7]),
-        (["Headlights dazzle"], ["dazzle"], {}, [2, 3]),
-        (["Headlights dazzle"], ["dazzle", "headlights"], {"level": "word"}, [2, 1]),
-        ([{"text": "Caf\u00e9s close", "pair": "they do"}], ["they", "cafes"], {}, [4, 1]),
-        ([{"text": "it " + "All is well. " * 400}], ["it"], {}, [1]),
-    ],
-    ids=["tokens", "a word", "tokens of a word", "words", "a pair, an accent", "long"],
-)
-async def test_rows_are_named_by_words_of_the_text(
-    client: httpx.AsyncClient, inputs: list[Any], rows: list[Any], how: Any, shown: list[int]
-) -> None:
-    """As the tokenizer sees them, in the order of the request: to the bit those of the numbers."""
-    asked = {"form": "rows", **how, **CHOSEN}
-
-    named, counted = [
-        (await encode(client, {"inputs": inputs, "truncate": "right", "attention": attention}))
-        for attention in ({"rows": rows, **asked}, {"rows": shown, **asked})
-    ]
-
-    assert named["data"][0]["attention"]["rows"] == shown
-    assert named["data"] == counted["data"]
-
-
-@pytest.mark.parametrize(
     ("heads", "by_layer"),
     [
         ("L5H11", {"5": [11]}),
@@ -415,19 +388,7 @@ BAD: dict[str, tuple[dict[str, Any], str, list[str | int]]] = {
     "negative row": (asking(form="rows", rows=[-1]), OUT, ROWS),
     "row twice": (asking(form="rows", rows=[1, 1]), OUT, ROWS),
     "row of a special token dropped": (asking(form="rows", rows=[0], specials="drop"), OUT, ROWS),
-    "absent word": (asking(form="rows", rows=["cat"]), OUT, [*ROWS, 0]),
-    "absent word beside a number": (asking(form="rows", rows=[0, "cat"]), OUT, [*ROWS, 1]),
-    "word of one input": (asking(form="rows", rows=["b"]), OUT, [*ROWS, 0]),
-    "word twice": (asking(form="rows", rows=["a", "A"]), OUT, ROWS),
-    "word and its number": (asking(form="rows", rows=["a", 1]), OUT, ROWS),
-    "word of ids": (
-        asking({"token_ids": [1037]}, form="rows", rows=["a"]),
-        "words_unknown",
-        ["inputs", 1],
-    ),
-    "no word": (asking(form="rows", rows=[""]), OUT, [*ROWS, 0]),
-    "endless word": (asking(form="rows", rows=["a" * 101]), OUT, [*ROWS, 0]),
-    "more words than rows": (asking(form="rows", rows=[*map(str, range(9000))]), OUT, ROWS),
+    "row by a word": (asking(form="rows", rows=["a"]), "invalid_type", [*ROWS, 0]),
     "row as a fraction": (asking(form="rows", rows=[0.5]), "invalid_type", [*ROWS, 0]),
     "absent head by name": (asking(heads="L5H12"), OUT, ["attention"]),
     "head twice by name": (asking(heads=["L5H1", "L5H1"]), OUT, ["attention"]),
@@ -476,24 +437,6 @@ async def test_what_cannot_be_shown_is_refused_with_its_place(
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (422, code)
     assert problem["errors"] == [{"loc": loc, "code": code}]
-
-
-@pytest.mark.parametrize(
-    ("text", "word", "count"),
-    [("The FOOD the", "the", 2), ("Headlights dazzle", "lights", 0), ("don't", "don't", 0)],
-    ids=["ambiguous", "part of a word", "several words"],
-)
-async def test_a_word_that_stands_there_otherwise_than_once_is_counted(
-    client: httpx.AsyncClient, text: str, word: str, count: int
-) -> None:
-    """And neither it nor the text is repeated."""
-    asked = {"inputs": [text], "attention": {"form": "rows", "rows": [word]}}
-
-    answer = await client.post("/v1/encode", json=asked)
-
-    assert (answer.status_code, answer.json()["count"]) == (422, count)
-    assert answer.json()["detail"].startswith("attention.rows[0]: this ")
-    assert word not in answer.json()["detail"] and text.lower() not in answer.text.lower()
 
 
 @pytest.mark.parametrize("field", ["inputs", "layers", "gates"])
