@@ -20,7 +20,6 @@ from model.errors import CheckpointError, SequenceTooLong
 from model.text.frame import NOWHERE, Tokenized
 from model.text.pieces import Part, Side, share
 
-ROLES = ("system", "query", "document")
 PLACE = re.compile(
     r"\{\{\s*messages\s*\|\s*selectattr\(\s*(['\"])role\1\s*,\s*(['\"])(?:eq|equalto|==)\2\s*,"
     r"\s*(['\"])(?P<role>\w+)\3\s*\)\s*\|\s*map\(\s*attribute\s*=\s*(['\"])content\5\s*\)"

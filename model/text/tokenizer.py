@@ -200,12 +200,6 @@ class Tokenizer:
         """Return the token that the vocabulary itself names for what it lacks."""
         return getattr(self._library.model, "unk_token", None)
 
-    @property
-    def around(self) -> tuple[int, int]:
-        """Count the special tokens before a lone text, and after it."""
-        texts = [slot.text is not None for slot in self._frames[1]]
-        return texts.index(True), texts[::-1].index(True)
-
     def highest(self) -> tuple[int, int]:
         """Return the highest token id and the highest token type that texts can get."""
         framed = [self._library.encode(""), self._library.encode("", "")]

@@ -37,7 +37,7 @@ class Maxsims:
         """Return what the answer will weigh."""
         left, *rights = _counts(plan)
         matches = len(rights) * left * MATCH
-        return Price({"matches": matches}, request.layout, plan.held + hold(plan))
+        return Price({"matches": matches}, request.layout, plan.held + _hold(plan))
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
@@ -54,7 +54,7 @@ def _scored(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
     """Return the query, and the documents by their scores, in steps of some documents."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _vectors(results[0]), list[Item]()
-    mean = head_of(plan.works[0]).mean
+    mean = _head_of(plan.works[0]).mean
     products = 0  # since the last pause
     for index, result in enumerate(results[1:]):
         vectors, kept = _vectors(result)
@@ -85,20 +85,20 @@ def _item(plan: Plan, index: int, score: Mapping[str, Any], arrays: Mapping[str,
     return Item(len(source), {**score, **source.facts, **cut}, arrays=arrays)
 
 
-def hold(plan: Plan) -> int:
+def _hold(plan: Plan) -> int:
     """Return the bytes of what task heads make, and of the products of two texts' vectors."""
     held = sum(head.bytes(len(work)) for work in plan.works for head in work.outputs.task_heads)
     query, *documents = _counts(plan)
     # of the query and one document in float64, and their products
-    size, longest = head_of(plan.works[0]).size, max(documents)
+    size, longest = _head_of(plan.works[0]).size, max(documents)
     return held + DOUBLE * (size * (query + longest) + query * longest)
 
 
 def _counts(plan: Plan) -> list[int]:
     """Return how many vectors each sequence has."""
-    return [head_of(work).count(len(work)) for work in plan.works]
+    return [_head_of(work).count(len(work)) for work in plan.works]
 
 
-def head_of(work: Work) -> Vectors:
+def _head_of(work: Work) -> Vectors:
     """Return the task head that makes a work's many vectors."""
     return next(head for head in work.outputs.task_heads if isinstance(head, Vectors))

@@ -292,7 +292,7 @@ class Planner:
                     prompt_name=prompt_name,
                     adapter=self.names.adapter(request.model, task),
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
-                    documents=request.documents if start or not request.first else None,
+                    documents=request.documents,
                 )
             except Refused as refused:
                 _place(refused, partial(_behind, start=start))

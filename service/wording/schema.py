@@ -24,7 +24,6 @@ RAISED = {
     "number_and_form": "out_of_range",
     "rows_and_form": "out_of_range",
     "weight_and_form": "out_of_range",
-    "weights_sum": "out_of_range",
     "steps_of_length_1": "out_of_range",
     "labels_distinct": "out_of_range",
     "template_hole": "out_of_range",
