@@ -16,12 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from ray import serve
+from ray.serve.config import HTTPOptions
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
 from service import settings
 from service.cluster import ingress, network, relay
+from service.cluster.progress import StartFailed
 from service.edge import entrance
 from service.edge.door import Door
 from service.engine import machine, weights
@@ -30,7 +33,6 @@ from service.fleet.bounds import Load
 from service.fleet.pages import Pages
 from service.observe import logs
 from service.preflight import cluster, variables
-from service.preflight.applications import ELSEWHERE
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -39,6 +41,18 @@ from service.settings import Settings
 logger = logging.getLogger(__name__)
 
 APPLICATION = "headlight"
+
+# What a Serve configuration says elsewhere, where Ray reads it
+ELSEWHERE = {
+    "host": "http_options.host",
+    "port": "http_options.port",
+    "replicas": "num_replicas of the deployment, or max_replicas here",
+    "address": "the cluster that reads this file",
+    "log_to_stderr": "logs/worker-*.out of each node",
+    "tls_cert": "what ends TLS in front of the cluster",
+    "tls_key": "what ends TLS in front of the cluster",
+    "api_keys": "a file on the nodes that api_keys_file names",
+}
 
 # New replicas next to the old in an update, rounded up: one for up to five. Ray replaces as many at
 # a time; without any it would stop an old one before the new one has shown that it is right.
@@ -55,25 +69,38 @@ COLLECTED = 2000, 20, 20
 TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
 
 
-def build(args: Settings) -> serve.Application:
+def build(args: dict[str, Any]) -> serve.Application:
     """Describe the service as a Serve configuration's `args` have it.
 
     What they leave out comes from the cluster's HEADLIGHT_* variables, as for `headlight serve`.
+    What is wrong is one line, the last that `serve status` shows; what serves goes on.
+
+    Args:
+        args: settings by name. Ray would check an annotated model itself, in many lines that
+            repeat the values.
 
     Raises:
-        ValueError: a setting that the configuration says elsewhere.
-        StartFailed: this cluster's nodes cannot carry requests as promised, or could not run a
-            replica; names them, and what serves goes on.
+        StartFailed: a setting is wrong, this cluster's nodes cannot carry requests as promised, or
+            could not run a replica; names them.
         ModelNotFound: the hub does not know the model.
     """
-    if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
-        raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
-    config = settings.load(args.model_dump(include=args.model_fields_set))
+    if misplaced := sorted(args.keys() & ELSEWHERE.keys()):
+        said = (f"args.{name}: not here but in {ELSEWHERE[name]}" for name in misplaced)
+        raise StartFailed("; ".join(said))
+    try:
+        given, config = Settings.model_validate(args), settings.load(args)
+    except ValidationError as error:
+        wrong = map(settings.fault, error.errors())
+        raise StartFailed("; ".join(f"args.{each}" for each in wrong)) from None
+    except ValueError as error:
+        raise StartFailed(f"args: {error}") from None
     variables.hold(config, os.environ, cluster.here())
-    require(run("build", cluster.CHECKS, config, cluster.joined(host())))
+    if listener().ssl_keyfile:
+        raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
+    require(run("build", cluster.CHECKS, config, cluster.joined(str(listener().host))))
     config = config.model_copy(update={"model": weights.pin(config.model)})
     defaults = {"ray_actor_options": actor(config), "max_surge_percent": SURGE_PERCENT}
-    cluster.prove(config, args, ingress.DEPLOYMENT, defaults)
+    cluster.prove(config, given, ingress.DEPLOYMENT, defaults)
     return describe(config, TRIES_ON_A_CLUSTER)
 
 
@@ -136,9 +163,10 @@ def kept_keys() -> Path:
     return Path(session) / "headlight-keys"
 
 
-def host() -> str:
-    """Return what every node listens on for clients."""
-    return str(_get_global_client().http_config.host)  # type: ignore[union-attr]  # raises instead
+def listener() -> HTTPOptions:
+    """Return what every node listens with for clients."""
+    options: HTTPOptions = _get_global_client().http_config  # type: ignore[union-attr]  # raises
+    return options
 
 
 @serve.deployment(name=ingress.DEPLOYMENT)
@@ -157,7 +185,7 @@ class Encoder:
         bounds.check(settings, context._deployment_config)
         counted = bounds.counted(settings, context.world_size)
         variables.hold(counted, os.environ, cluster.here())
-        require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
+        require(run("replica", cluster.CHECKS, settings, cluster.joined(str(listener().host))))
         network.raise_limit()
         self.label = context.replica_tag
         self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)

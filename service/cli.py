@@ -15,10 +15,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
@@ -26,7 +25,6 @@ from pydantic import ValidationError
 from service import keys, launch
 from service.commands.options import (
     CONFIG,
-    DASHBOARD,
     JSON,
     PRESENT,
     Grouped,
@@ -35,7 +33,6 @@ from service.commands.options import (
 )
 from service.commands.terminal import (
     FAILED,
-    INTERRUPTED,
     USAGE,
     one_line_ends,
     refuse,
@@ -45,9 +42,9 @@ from service.commands.texts import encode, heads, space
 from service.settings import Settings, fault
 from service.settings import load as settle
 
-# What `headlight deploy` can end as, and its exit status
-ENDS = {"runs": 0, "planned": 0, "refused": USAGE, "unreachable": USAGE, "failed": FAILED}
-ENDS |= {"interrupted": INTERRUPTED}
+if TYPE_CHECKING:
+    from service.preflight.finding import Finding
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -89,26 +86,25 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 @click.command(cls=Sectioned)
 @of_settings
 @CONFIG
+@click.option(
+    "--file", type=PRESENT, help="check this Serve file for `serve deploy` instead; send nothing"
+)
 @JSON
-def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
+def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) -> None:
     """Check that `headlight serve` could start with the same options; start nothing.
 
     The exit status is that of the start: 2 where the port is taken, a certificate does not fit or
-    an option is wrong, 1 where something else keeps it from starting, and 0 otherwise.
+    an option is wrong, 1 where something else keeps it from starting, and 0 otherwise. With --file
+    it is 2 where the file is wrong.
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
-    from service.preflight import machine
-    from service.preflight.finding import Finding, run
-
-    settings = load(flags, config)
-    found = list(run("doctor", machine.CHECKS, settings))
-    if not found[-1].wrong:  # torch's, without which nothing more can be looked at
-        from service.preflight import model
-
-        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find(settings)]
-        if not any(each.wrong for each in found):
-            found.append(Finding("", "fit this machine", grade="ok"))
-    rows = [(each.grade, each.path or "settings", each.what, each.mend) for each in found]
+    if file is None:
+        found, options = examined(load(flags, config))
+    elif config or any(value is not None for value in flags.values()):
+        refuse("--file is checked alone: leave the other options out", USAGE)
+    else:
+        found, options = read_serve_file(file), None
+    rows = [(each.grade, each.place or "settings", each.what, each.mend) for each in found]
     if as_json:
         named = [dict(zip(("grade", "what", "fact", "remedy"), row, strict=True)) for row in rows]
         tell(sys.stdout, json.dumps({"findings": named}))
@@ -116,7 +112,34 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
         for grade, part, what, mend in rows:
             tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
     if wrong := {each.place for each in found if each.wrong}:
-        raise SystemExit(USAGE if machine.OPTIONS & wrong else FAILED)
+        raise SystemExit(USAGE if options is None or options & wrong else FAILED)
+
+
+def examined(settings: Settings) -> tuple[list["Finding"], set[str]]:
+    """Return what is found on this machine, and whose faults end the start as a wrong option."""
+    from service.preflight import machine
+    from service.preflight.finding import Finding, run
+
+    found = list(run("doctor", machine.CHECKS, settings))
+    if not found[-1].wrong:  # torch's, without which nothing more can be looked at
+        from service.preflight import model
+
+        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find(settings)]
+        if not any(each.wrong for each in found):
+            found.append(Finding("", "fit this machine", grade="ok"))
+    return found, machine.OPTIONS
+
+
+def read_serve_file(file: Path) -> list["Finding"]:
+    """Return what is wrong in a Serve file, or that nothing is."""
+    from service.preflight import serve_file
+    from service.preflight.finding import Finding
+
+    try:
+        found = list(serve_file.check(file))
+    except OSError as error:
+        refuse(str(error), USAGE)
+    return found or [Finding(str(file), "is as Ray's schema has it", grade="ok")]
 
 
 @click.command()
@@ -136,119 +159,8 @@ def convert(model: str, out: Path) -> None:
     tell(sys.stdout, f"headlight: {out} is ready; headlight serve --model {shlex.quote(str(out))}")
 
 
-@click.group()
-def config() -> None:
-    """Look at a cluster's configuration."""
-
-
-@config.command("check")
-@click.argument("files", nargs=-1, required=True, type=PRESENT)
-@JSON
-def check_files(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check Serve files, RayServices and env files of a cluster; send nothing.
-
-    Each mistake is a line, FILE:LINE: key: reason. The exit status is 2 if there is one. Serve
-    files are checked against the variables of the env files among FILES.
-    """
-    from service.deployment.check import check, row
-
-    try:
-        findings, right = check(files)
-    except OSError as error:
-        refuse(str(error), USAGE)
-    if as_json:
-        tell(sys.stdout, json.dumps({"findings": list(map(row, findings)), "right": right}))
-    else:
-        for line in [*findings, *right]:
-            tell(sys.stdout, str(line))
-    if any(finding.wrong for finding in findings):
-        raise SystemExit(USAGE)
-
-
-@click.command()
-@click.argument("file", type=PRESENT)
-@DASHBOARD
-@click.option(
-    "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds  [default: 300]"
-)
-@click.option("--prune", is_flag=True, help="remove the applications that FILE does not name")
-@click.option("--dry-run", is_flag=True, help="show what would change, and send nothing")
-@JSON
-def deploy(
-    file: Path, address: str, wait: float, prune: bool, dry_run: bool, as_json: bool
-) -> None:
-    """Check a Serve FILE, deploy it to a running cluster, and report the result.
-
-    The exit status is 2 if nothing was sent, and 1 if what was sent does not run. With --dry-run
-    it is 2 if the command without it would be refused.
-    """
-    from service.deployment import deploy as deployment
-    from service.deployment.dashboard import Ended
-
-    def say(line: str) -> None:
-        tell(sys.stderr, line)
-
-    plan = None
-    try:
-        prepared = deployment.prepare(file, address, wait, say)
-        plan = prepared.plan
-        for line in plan.lines() if not as_json else ():
-            tell(sys.stdout if dry_run else sys.stderr, line)
-        if not prune:
-            prepared.keep()
-        end = ("planned", "nothing was sent") if dry_run else ("runs", prepared.send(wait, say))
-    except Ended as error:
-        end = error.status, str(error)
-    except KeyboardInterrupt:
-        end = "interrupted", "stopped; nothing was sent"
-    except OSError as error:  # of the file
-        end = "refused", f"headlight: {error}"
-    status, text = end
-    if status != "refused":
-        text = f"headlight: {' '.join(text.split())}"
-    if as_json:
-        lines = text.removeprefix("headlight: ").splitlines()
-        planned = asdict(plan) if plan else None
-        tell(sys.stdout, json.dumps({"status": status, "said": lines, "plan": planned}))
-    else:
-        tell(sys.stderr if ENDS[status] else sys.stdout, text)
-    raise SystemExit(ENDS[status])
-
-
-@click.command()
-@DASHBOARD
-@JSON
-def status(address: str, as_json: bool) -> None:
-    """Show what a cluster serves: applications, models, replicas, the last error.
-
-    The exit status is 0 if all that was deployed runs, 1 if something does not or nothing is
-    deployed, and 2 if the cluster cannot be reached. A service of `headlight serve` has no
-    dashboard to ask.
-    """
-    from rich.console import Console
-
-    from service.deployment import status as view
-    from service.deployment.dashboard import Dashboard, Unreachable
-
-    try:
-        rows = view.serving(Dashboard(address))
-    except Unreachable as error:
-        refuse(str(error), USAGE)
-    if as_json:
-        tell(sys.stdout, json.dumps({"applications": list(map(asdict, rows))}))
-    elif rows:
-        Console().print(view.table(rows))
-        for line in view.errors(rows):
-            tell(sys.stdout, line)
-    else:
-        tell(sys.stdout, "headlight: nothing is deployed")
-    if not rows or not all(row.right for row in rows):
-        raise SystemExit(FAILED)
-
-
 main.section("Serve", serve, doctor)
 main.section("Ask a model about texts", encode, heads, space)
-main.section("Run on a cluster", config, deploy, status)
 main.section("Prepare a model", convert)
 
 

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from service import keys
+from service.wording.words import meant, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +305,10 @@ def load(
         for name, value in named.items()
         if name not in theirs
     }
+    for name in sorted(variables.keys() - Settings.model_fields.keys()):
+        near = nearest(name, Settings.model_fields).upper()
+        hint = f"; did you mean {PREFIX}{near}?" if near else ""
+        raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
     settings = Settings.model_validate(values)
@@ -337,7 +342,7 @@ def fault(error: ErrorDetails) -> str:
     """Say in a line what is wrong with one setting."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting"
+        return f"{name}: no such setting{meant(name, Settings.model_fields)}"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
     return f"{name}: {error['msg']}, not {error['input']!r}"

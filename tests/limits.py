@@ -287,12 +287,6 @@ ROWS = (
     ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
-    Row(
-        "deployment.dashboard.SECONDS",
-        "the command fails",
-        "for an answer of Ray's dashboard",
-    ),
-    Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.network.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
     Row(
         "preflight.cluster.PROBE_SECONDS",
@@ -344,7 +338,6 @@ NO_LIMITS = {
     "api.vocabulary.WRITTEN_BYTES", "api.vocabulary.ID_BYTES",
     "cluster.relay.LOOK_SECONDS", "cluster.network.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
-    "deployment.deploy.POLL_SECONDS",    "deployment.dashboard.MOST_ACTORS",
     "cluster.drain.PAUSE_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.observer.LAG_SECONDS",

@@ -397,7 +397,6 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
         {
             "service.app",
             "service.cluster.controller",
-            "service.deployment",
             "service.fleet",
             "service.launch",
             "service.preflight",

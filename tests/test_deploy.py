@@ -4,13 +4,14 @@ import re
 import shlex
 import warnings
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from service.cluster import ingress
+from service.cluster.progress import StartFailed
 from service.preflight import variables
 from service.settings import Settings
 
@@ -173,11 +174,16 @@ def test_a_container_that_takes_too_much_memory_is_its_own_fault() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"port": 9000, "replicas": 2}, "not port but http_options.port; not replicas but num_"),
-        ({"prot": 1}, "prot"),
+        (
+            {"port": 9000, "replicas": 2},
+            "args.port: not here but in http_options.port; args.replicas: not here but in num_",
+        ),
+        ({"thread": 1}, 'args.thread: no such setting; did you mean "threads"?'),
+        ({"threads": 0}, "args.threads: Input should be greater than or equal to 1, not 0"),
+        ({"max_replicas": 2, "min_replicas": 3}, "args: min_replicas 3 must not be more than"),
         ({"drain_seconds": 7}, "DRAINING_PERIOD_S: is '25'; must be 7"),
     ],
-    ids=["elsewhere", "unknown", "cluster"],
+    ids=["elsewhere", "unknown", "out of bounds", "of two", "cluster"],
 )
 def test_what_a_configuration_cannot_say_is_refused(
     args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, app: ModuleType
@@ -187,8 +193,18 @@ def test_what_a_configuration_cannot_say_is_refused(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    with pytest.raises(Exception, match=re.escape(said)):
-        app.build(Settings.model_validate({"drain_seconds": DRAIN_SECONDS, **args}))
+    with pytest.raises(StartFailed, match=f"^.*{re.escape(said)}[^\n]*$"):
+        app.build({"drain_seconds": DRAIN_SECONDS, **args})
+
+
+def test_a_listener_with_tls_is_refused(monkeypatch: pytest.MonkeyPatch, app: ModuleType) -> None:
+    """HAProxy would answer in clear text."""
+    for name, value in ingress.clustered(Settings()).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(app, "listener", lambda: SimpleNamespace(ssl_keyfile="/key"))
+
+    with pytest.raises(StartFailed, match="ssl_"):
+        app.build({})
 
 
 def test_every_file_the_page_names_is_there() -> None:

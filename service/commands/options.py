@@ -27,9 +27,6 @@ KEY_FILE = click.option(
     type=FILE,
     help="file with an API key; from the service's own key file, the first key is used",
 )
-DASHBOARD = click.option(
-    "--address", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard"
-)
 JSON = click.option("--json", "as_json", is_flag=True, help="print JSON, for programs")
 FORMAT = click.option(
     "--format",
@@ -42,7 +39,8 @@ COLUMN = click.option(
 TRUNCATE = click.option(
     "--truncate",
     type=click.Choice(["refuse", "right", "left"]),
-    help="where to cut long texts of a file  [default: refuse]",
+    help="what to do with over-long texts in a file: refuse, or cut on this side  "
+    "[default: refuse]",
 )
 RANKING = (
     click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),

@@ -40,7 +40,7 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option(
     "--precision",
     type=click.Choice(["float", "int8", "uint8", "binary", "ubinary"]),
-    help="how the vectors of a file are written, in how many bytes  [default: float]",
+    help="number format of the vectors in --out  [default: float]",
 )
 @TRUNCATE
 @URL
@@ -80,7 +80,7 @@ def encode_file(
     from service.commands.bulk import jobs, source
 
     if file is None or out is None:
-        raise Unusable("give TEXT, or --file and --out")
+        raise Unusable("--file also needs --out" if file else "give TEXT, or --file and --out")
     if flags["attention"] or flags["plot"]:
         raise Unusable("--file excludes --attention and --plot")
     texts = source.File.of(file, flags["format"], flags["column"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.fleet import policy
 from service.fleet.policy import BUSY, LOOP, WAITING
@@ -56,7 +57,7 @@ def counted(settings: Settings, replicas: int | None) -> Settings:
 
 
 def check(settings: Settings, config: Any) -> None:
-    """Check that a Serve configuration leaves the number of replicas to us where we were asked.
+    """Check that a Serve configuration leaves to us what `args` decide.
 
     Args:
         config: Ray's, of the deployment, as the configuration made it.
@@ -64,6 +65,12 @@ def check(settings: Settings, config: Any) -> None:
     Raises:
         StartFailed: it says something that would override `args`, or be ignored.
     """
+    for name in ("max_ongoing_requests", "max_queued_requests"):
+        if getattr(config, name) != ingress.ongoing(settings):
+            raise StartFailed(f"{name}: leave it out; max_waiting_requests in args decides it")
+    least = ingress.shutdown_seconds(settings)
+    if config.graceful_shutdown_timeout_s < least:
+        raise StartFailed(f"graceful_shutdown_timeout_s: write at least {least:g}, or leave it out")
     scales, said = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
         if scales is not None:

@@ -25,12 +25,10 @@ from service.cluster import network
 from service.cluster.ingress import LABEL
 from service.cluster.progress import StartFailed, last_line
 from service.preflight import model
-from service.preflight.applications import Application
 from service.preflight.finding import Checks, Finding
 from service.preflight.machine import most
 from service.preflight.model import Node
 from service.settings import Settings
-from service.wording.words import counted, listed
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +38,6 @@ PROBE_SECONDS = 20.0  # for all nodes to answer, at once
 # What a replica is counted as where a file's ray_actor_options leave it out
 ASKED = {"num_cpus": 1.0}
 COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-MINOR = 1e-4  # Ray counts resources in such parts
-Resources = Mapping[str, float]
 
 
 class Cluster(NamedTuple):
@@ -150,10 +146,10 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in joined("").nodes if hosts(node, actor)]
-        if not nodes and running:
-            raise StartFailed(f"no node has what a replica asks for: {_wanted(actor)}")
-        if not nodes:  # nodes may join later, as on Kubernetes
-            logger.warning("no node to probe", extra={"reason": _wanted(actor)})
+        if not nodes:  # they may join later; until then Ray says what it waits for
+            wanted = taken({**ASKED, **actor}).items()
+            asks = ", ".join(f"{name} {amount:g}" for name, amount in wanted)
+            logger.warning("no node to probe", extra={"reason": asks})
         # next to an old one, unless the file keeps it off their nodes or wants the old one gone
         overlapping = not running or (
             options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
@@ -204,46 +200,6 @@ def judge(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
         faults += [f"node {at}: {node.short}" for at, node in nodes.items()]
     if faults:
         raise StartFailed("; ".join(faults))
-
-
-def lacking(ours: Sequence[Application], nodes: Sequence[Resources]) -> Iterator[Finding]:
-    """Find replicas for which Ray would wait for ever.
-
-    Args:
-        nodes: what each node has in all, as Ray counts it.
-    """
-    for each in ours:
-        replicas, resources = each.replicas[0], need(each)
-        bound = each.options.get("max_replicas_per_node") or replicas
-        rooms = [min(fits(resources, node), bound) for node in nodes]
-        if resources and sum(rooms) < replicas:
-            text = f"{counted(replicas, 'replica')} of {in_words(resources)} each"
-            has = f"the nodes have room for {sum(rooms)}"
-            if not any(rooms):
-                most = {name: max(node.get(name, 0) for node in nodes) for name in resources}
-                short = {name: count for name, count in most.items() if count < resources[name]}
-                text = f"a replica takes {in_words(resources)}"
-                has = f"no node has {f'more than {in_words(short)}' if short else 'all of it'}"
-            yield Finding(each.at("ray_actor_options"), text, has)
-
-
-def need(ours: Application) -> Resources:
-    """Return what a replica takes from its node."""
-    kind = ours.actor.get("accelerator_type")
-    resources = taken(ours.actor) | ({f"accelerator_type:{kind}": 0.001} if kind else {})
-    if ours.settings.device == "cuda" and "ray_actor_options" not in ours.options:
-        resources["GPU"] = 1.0  # as service.app:build has it
-    return resources
-
-
-def fits(resources: Resources, node: Resources) -> int:
-    """Return how many replicas a node has room for; no bound if they take nothing."""
-    return min((int(node.get(name, 0) / one + MINOR) for name, one in resources.items()), default=0)
-
-
-def in_words(resources: Resources) -> str:
-    """Return resources in words: CPU 2 and GPU 1."""
-    return listed([f"{name} {value:g}" for name, value in sorted(resources.items())], "and")
 
 
 def _deployed(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
@@ -302,11 +258,6 @@ def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple
             yield address, Node(fault=f"it did not answer within {PROBE_SECONDS:g} s")
         except RayError as error:
             yield address, Node(fault=last_line(error))
-
-
-def _wanted(actor: Mapping[str, Any]) -> str:
-    """Say what a replica takes from a node."""
-    return ", ".join(f"{name} {amount:g}" for name, amount in taken({**ASKED, **actor}).items())
 
 
 def _labelled(node: Mapping[str, Any]) -> bool:

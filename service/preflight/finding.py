@@ -5,16 +5,11 @@ serve     `headlight serve`: what Ray would wait for in vain, before it starts
 build     service.app:build, in a task of Ray's, before an old replica is touched
 node      each node that may host a new replica, asked by build
 replica   a replica on its own node, before it loads anything
-config    `headlight config check`: files alone
-deploy    `headlight deploy`: a file and the cluster that it is for
 
 machine.py      doctor serve       node
 model.py        doctor serve       node
-cluster.py             serve build node replica        deploy
-serve_file.py                                   config deploy
-applications.py                                 config deploy
-schema.py                                       config deploy
-variables.py                                    config
+cluster.py             serve build      replica
+serve_file.py   doctor
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.cluster.progress import StartFailed
-from service.wording.words import Loc, place
 
 Entry = Literal["doctor", "serve", "build", "node", "replica"]
 Grade = Literal["ok", "note", "FAIL"]
@@ -34,29 +28,16 @@ class Finding:
     """One thing found.
 
     Args:
-        place: the part of the machine; or the keys and indices in a file.
+        place: the part of the machine, or the key of a file; empty where `what` says it.
         what: what is wrong there, or what is there.
         mend: what to do about it; empty if nothing.
         grade: FAIL: nothing starts with it; note: right in some places, or slower.
-        file, line: where the place is, for a file's.
     """
 
-    place: Loc | str
+    place: str
     what: str
     mend: str = ""
     grade: Grade = "FAIL"
-    file: str = ""
-    line: int = 0
-
-    @property
-    def path(self) -> str:
-        """Return the place in words."""
-        return self.place if isinstance(self.place, str) else place(self.place)
-
-    @property
-    def text(self) -> str:
-        """Return what was found and what to do."""
-        return f"{self.what}; {self.mend}" if self.mend else self.what
 
     @property
     def wrong(self) -> bool:
@@ -64,9 +45,8 @@ class Finding:
         return self.grade == "FAIL"
 
     def __str__(self) -> str:
-        at = f"{self.file}:{self.line}" if self.file else ""
-        note = "note: " if self.file and self.grade == "note" else ""
-        return ": ".join(filter(None, (at, self.path, f"{note}{self.text}")))
+        text = f"{self.what}; {self.mend}" if self.mend else self.what
+        return f"{self.place}: {text}" if self.place else text
 
 
 def run(entry: Entry, checks: Checks, *subject: object) -> Iterator[Finding]:

@@ -146,7 +146,7 @@ def cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
     here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
     if settings.threads is None and settings.most > here:
-        text = f"each takes a core at least, and this machine has only {here}"
+        text = f"each replica needs at least one core; this machine has {here}"
         yield Finding(f"{most(settings)} {settings.most}", text)
     elif wanted > here:
         text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"

@@ -1,25 +1,22 @@
-"""Every Serve file, env file and RayService of deploy/ passes `headlight config check`."""
+"""Every Serve file and RayService of deploy/ passes `headlight doctor --file`."""
 
-import warnings
 from pathlib import Path
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own age
-    from service.deployment import check
+import pytest
+from click.testing import CliRunner
 
+from service.cli import main
 from tests.manifests import manifests
 
-DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+SERVE = Path(__file__).parent.parent.parent / "deploy" / "serve"
 
 
-def test_what_deploy_holds_for_a_cluster_is_right(tmp_path: Path) -> None:
-    """Serve files against the variables next to them, the chart's RayService against its own."""
-    serve = sorted((DEPLOY / "serve").iterdir())
-    service = tmp_path / "rayservice.yaml"
-    service.write_text(manifests()["rayservice.yaml"])
+@pytest.mark.parametrize("name", [*(file.name for file in SERVE.glob("*.yaml")), "rayservice.yaml"])
+def test_what_deploy_holds_for_a_cluster_is_as_ray_reads_it(name: str, tmp_path: Path) -> None:
+    """One line says so."""
+    file = tmp_path / name
+    file.write_text(manifests()[name] if name in manifests() else (SERVE / name).read_text())
 
-    for files in (serve, [service]):
-        found, right = check.check(files)
+    said = CliRunner().invoke(main, ["doctor", "--file", str(file)])
 
-        assert [str(each) for each in found if each.wrong] == []
-        assert len(right) == len(files) > 0
+    assert (said.exit_code, said.stdout) == (0, f"ok    {file}  is as Ray's schema has it\n")

@@ -37,7 +37,11 @@ def test_every_setting_is_an_option_with_its_sentence() -> None:
             {},
             "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
         ),
-        ((), {"HEADLIGHT_PROT": "1"}, "prot: no such setting"),
+        (
+            (),
+            {"HEADLIGHT_PROT": "1"},
+            "HEADLIGHT_PROT: no such setting; did you mean HEADLIGHT_PORT?",
+        ),
         (("--host", "192.0.2.77"), {}, "cannot listen on 192.0.2.77 port 8000"),
         (("--model", "nowhere"), {"HEADLIGHT_PORT": "18998"}, "no folder nowhere"),
     ],

@@ -37,7 +37,7 @@ def test_a_setting_that_cannot_be_honoured_is_refused(
     flags: dict[str, str], environ: dict[str, str]
 ) -> None:
     """Out of bounds, of the wrong type, or unknown."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError):
         load(flags, environ)
 
 

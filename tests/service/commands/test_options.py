@@ -131,7 +131,7 @@ def test_help_has_a_section_for_each_subject() -> None:
     assert SECTIONS.keys() <= Settings.model_fields.keys()
 
 
-@pytest.mark.parametrize("command", ["serve", "doctor", "deploy", "status", "config check"])
+@pytest.mark.parametrize("command", ["serve", "doctor", "encode", "heads", "space", "convert"])
 def test_help_speaks_to_people(command: str) -> None:
     """No name of a type of Python's, no switch that asks for a value, no empty default."""
     said = CliRunner().invoke(main, [*command.split(), "--help"]).output
@@ -159,5 +159,6 @@ def test_commands_stand_in_sections() -> None:
     said = CliRunner().invoke(main, ["--help"]).output
 
     listed = re.findall(r"^  ([a-z]+) ", said, re.MULTILINE)
-    assert sorted(listed) == sorted(main.commands)
+    assert listed == ["serve", "doctor", "encode", "heads", "space", "convert"]
+    assert sorted(listed) == sorted(main.commands) and said.count("\n") <= 24  # a screen
     assert not re.search(r"[a-z]\.\.\.", said)

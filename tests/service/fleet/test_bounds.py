@@ -43,9 +43,13 @@ def test_bounds_delays_and_our_policy_are_what_ray_gets() -> None:
     assert found.__globals__["HIGH"] == policy.HIGH
 
 
-def said(scales: Any, *options: str) -> Any:
+def said(scales: Any, *options: str, **others: float) -> Any:
     """Ray's deployment as a Serve configuration made it."""
-    return SimpleNamespace(autoscaling_config=scales, user_configured_option_names=set(options))
+    queues = {name: 768 for name in ("max_ongoing_requests", "max_queued_requests")}
+    ours = {**queues, "graceful_shutdown_timeout_s": 35.0, **others}
+    return SimpleNamespace(
+        autoscaling_config=scales, user_configured_option_names=set(options), **ours
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,20 @@ def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, l
     """Ray would let the deployment's own go first, or ignore it, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
         bounds.check(settings, config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("max_ongoing_requests", 5, "leave it out; max_waiting_requests in args decides it"),
+        ("max_queued_requests", -1, "leave it out; max_waiting_requests in args decides it"),
+        ("graceful_shutdown_timeout_s", 20, "write at least 35, or leave it out"),
+    ],
+)
+def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: str) -> None:
+    """Ray would refuse them in its own words, or end their replica first."""
+    with pytest.raises(StartFailed, match=f"^{name}: {line}$"):
+        bounds.check(Settings(), said(None, **{name: value}))
 
 
 def test_what_is_said_once_is_taken() -> None:

@@ -15,15 +15,6 @@ def test_what_is_lacking_ends_the_start() -> None:
         require([*rest, Finding("", "no GPU"), Finding("port", "8000 is taken", "choose another")])
 
 
-def test_a_finding_of_a_file_says_where() -> None:
-    """FILE:LINE: key: what; what to write. A note says that it is one."""
-    wrong = Finding(("args", "inputs", 3), "is x", "write y", file="a.yaml", line=7)
-    note = Finding((), "is x", grade="note", file="a.yaml", line=7)
-
-    assert str(wrong) == "a.yaml:7: args.inputs[3]: is x; write y"
-    assert str(note) == "a.yaml:7: note: is x"
-
-
 def test_an_entry_point_runs_the_checks_that_apply_to_it() -> None:
     """In the order of the table, on what it is given."""
     checks = {

@@ -84,12 +84,12 @@ ROWS = {
     "more replicas than cores": (
         f"--replicas {CORES + 1}",
         {},
-        f"replicas {CORES + 1}: each takes a core at least, and this machine has only {CORES}",
+        f"replicas {CORES + 1}: each replica needs at least one core; this machine has {CORES}",
     ),
     "more replicas than cores at the most": (
         f"--max-replicas {CORES + 1}",
         {},
-        f"max_replicas {CORES + 1}: each takes a core at least, and this machine has only",
+        f"max_replicas {CORES + 1}: each replica needs at least one core; this machine has",
     ),
     "memory of the most replicas": (
         f"--max-replicas {CORES}",

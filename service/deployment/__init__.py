@@ -1,1 +1,0 @@
-"""A Serve configuration: read, checked, sent to a cluster, and awaited."""

@@ -1,7 +1,0 @@
-"""Ray, imported once and without what its import warns of, which is its own age."""
-
-import warnings
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import ray.serve.schema  # noqa: F401
