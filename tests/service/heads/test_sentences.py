@@ -167,20 +167,6 @@ def test_the_corpus_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert [sentence.control for sentence in corpus.sentences] == [False] * 3 + [True] * 3
 
 
-def test_the_messages_of_the_guide_are_those_given(tmp_path: Path) -> None:
-    """Each for the line next to it."""
-    rows = re.findall(r"^\| `(\{.*\})` \| `(.*)` \|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    path = tmp_path / "bad.jsonl"
-
-    for line, message in rows:
-        path.write_text(line)
-        with pytest.raises(BadCorpus) as caught:
-            sentences.read(path)
-        assert str(caught.value) == f"bad.jsonl line 1: {message}"
-
-    assert len(rows) == 4
-
-
 def test_the_guide_names_every_field_of_a_line() -> None:
     """By the name that the file has."""
     table = re.findall(r"^\| `(\w+)` \| ", PAGE.read_text("utf-8"), re.MULTILINE)
