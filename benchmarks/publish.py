@@ -48,8 +48,8 @@ def brief(told: dict[str, Any]) -> str:
     servers = [each.name for each in SERVERS.values() if each.name in ran and not each.batches_only]
     processor = told["processor"]
     lines = [
-        "Over HTTP next to other servers in one run, in float32, texts that never repeat (the bare"
-        " server sorts 32 mixed ones by length).",
+        "Over HTTP next to other servers in one run, in float32, unique texts; in the 32-text row"
+        " the bare server sorts by length.",
         f"Sentences per second, medians of {told['rounds']} rounds, {processor['cores']} cores of"
         f" an {processor['name']}, {told['date']}, commit {told['commit']}:\n",
         f"| | {' | '.join(servers)} |",
