@@ -73,7 +73,7 @@ def test_manifests_are_written_where_there_is_no_helm(tmp_path: Path) -> None:
     subprocess.run([sys.executable, script, "--kuberay", folder], check=True, cwd=tmp_path)
 
     names = {path.name for path in folder.iterdir()}
-    assert {"rayservice.yaml", "networkpolicy.yaml", "prometheusrule.yaml"} <= names
+    assert {"rayservice.yaml", "networkpolicy.yaml", "scrapeconfig.yaml"} <= names
     for path in folder.iterdir():
         objects = [one for one in yaml.safe_load_all(path.read_text()) if one]
         assert objects and all(one["metadata"]["name"] for one in objects)

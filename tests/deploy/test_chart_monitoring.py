@@ -1,7 +1,6 @@
 """Many releases under one Prometheus and one Grafana: each is told apart, none is judged twice."""
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 PROMETHEUS, GRAFANA = DEPLOY / "prometheus", DEPLOY / "grafana"
 # One name in two namespaces, two names in one; joined by a hyphen, two of them would be one
 RELEASES = [("team-a", "search"), ("team-b", "search"), ("team-b", "rank"), ("team", "a-search")]
-BOARDS = ["headlight.json"]
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
@@ -50,79 +48,49 @@ def of(kind: str, documents: Objects) -> Objects:
     return [one["spec"] for one in documents if one["kind"] == kind]
 
 
-def boards(documents: Objects) -> dict[str, dict[str, Any]]:
-    """Dashboards by their files' names."""
-    maps = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
-    return {name: json.loads(text) for one in maps for name, text in one.items()}
-
-
-def test_a_release_has_the_projects_rules_for_itself_alone(
-    releases: dict[tuple[str, str], Objects],
+def test_only_what_is_installed_once_has_rules_and_dashboards(
+    releases: dict[tuple[str, str], Objects], once: Objects
 ) -> None:
-    """The same text, but that each selector names it."""
-    for (namespace, name), documents in releases.items():
-        ours = f'namespace="{namespace}", release="{name}", job="headlight'
-        expected = {
-            f"{name}-{path.stem}": yaml.safe_load(path.read_text().replace('job="headlight', ours))
-            for path in (PROMETHEUS / "rules").iterdir()
-        }
+    """With each release they would come twice."""
+    kinds = {one["kind"] for documents in releases.values() for one in documents}
 
-        rules = [one for one in documents if one["kind"] == "PrometheusRule"]
-        assert {one["metadata"]["name"]: one["spec"] for one in rules} == expected
+    assert not kinds & {"PrometheusRule", "ConfigMap"}
+    assert {one["kind"] for one in once} == {"PrometheusRule", "ConfigMap"}
 
 
-def test_rules_for_all_are_the_projects_own_but_for_what_only_a_release_knows(
-    once: Objects,
-) -> None:
-    """A release whose series are all gone has no label to be found by."""
-    given = of("PrometheusRule", once)
+def test_the_rules_are_the_projects_own(once: Objects) -> None:
+    """Each file, as Prometheus without an operator reads it."""
     files = [PROMETHEUS / "rules" / f"{name}.yml" for name in ("alerts", "recording")]
 
-    assert given == [yaml.safe_load(path.read_text()) for path in files]
-    assert "absent(" not in json.dumps(given)
-
-
-def test_a_release_beside_those_keeps_the_rule_that_misses_it(render: dict[str, Any]) -> None:
-    """With its scrapes; without them, nothing of it is there to be missed."""
-    quiet = {"rules": False, "dashboards": False}
-    answers = render["rendered"](
-        scraped={"monitoring": quiet}, apart={"monitoring": {**quiet, "scrape": False}}
-    )
-
-    (presence,) = of("PrometheusRule", loaded(answers["scraped"]))
-    assert [group["name"] for group in presence["groups"]] == ["headlight-presence"]
-    assert boards(loaded(answers["scraped"])) == {}
-    assert of("PrometheusRule", loaded(answers["apart"])) == []
+    assert of("PrometheusRule", once) == [yaml.safe_load(path.read_text()) for path in files]
+    assert {*files} == {*(PROMETHEUS / "rules").iterdir()}
 
 
 def test_alerts_link_to_where_the_runbooks_are(render: dict[str, Any]) -> None:
-    """As a value says, of either chart."""
+    """As a value says."""
     wiki = "https://wiki.example/headlight"
-    answers = [
-        render["rendered"](one={"monitoring": {"runbooks": wiki}})["one"],
-        render["rendered"](render["MONITORING"], one={"runbooks": wiki})["one"],
-    ]
+    answer = render["rendered"](render["MONITORING"], one={"runbooks": wiki})["one"]
 
-    for answer in answers:
-        rules = [
-            rule
-            for spec in of("PrometheusRule", loaded(answer))
-            for group in spec["groups"]
-            for rule in group["rules"]
-            if "alert" in rule
-        ]
-        urls = {rule["annotations"]["runbook_url"] for rule in rules}
-        assert urls == {f"{wiki}/{rule['alert']}.md" for rule in rules}
+    rules = [
+        rule
+        for spec in of("PrometheusRule", loaded(answer))
+        for group in spec["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    urls = {rule["annotations"]["runbook_url"] for rule in rules}
+    assert urls == {f"{wiki}/{rule['alert']}.md" for rule in rules}
 
 
 # Prometheus
 
 
 def series(namespace: str, name: str, missing: str | None = None) -> Iterator[dict[str, str]]:
-    """What a release publishes of which one request in 20 fails; nothing if it is missing."""
-    if name == missing:
-        return
+    """What a release publishes of which one request in 20 fails; if it is missing, no answer."""
     labels = f'job="headlight", namespace="{namespace}", release="{name}", instance="{name}:8000"'
+    if name == missing:
+        yield {"series": f"up{{{labels}}}", "values": "0x80"}
+        return
     failing = "0+5x80" if (namespace, name) == RELEASES[0] else "0x80"
     requests = f'headlight_requests_total{{{labels}, replica="r", route="/v1/encode", input="text"'
     values = {
@@ -158,13 +126,9 @@ def fired(alert: str, summary: str, **labels: str) -> dict[str, Any]:
 
 
 @needs_promtool
-@pytest.mark.parametrize("installed", ["each", "once"])
-def test_an_alert_is_of_the_one_release_that_fails(
-    installed: str, releases: dict[tuple[str, str], Objects], once: Objects, tmp_path: Path
-) -> None:
-    """Once, whether each release has its rules or all have the same."""
-    each = [spec for documents in releases.values() for spec in of("PrometheusRule", documents)]
-    specs = each if installed == "each" else of("PrometheusRule", once)
+def test_an_alert_is_of_the_one_release_that_fails(once: Objects, tmp_path: Path) -> None:
+    """Once, with its namespace and name."""
+    specs = of("PrometheusRule", once)
     alert, (namespace, name) = "HeadlightAvailabilityBurn", RELEASES[0]
     summary = "so many requests fail that 30 days' error budget is gone in"
     expected = [
@@ -185,19 +149,15 @@ def test_an_alert_is_of_the_one_release_that_fails(
 
 
 @needs_promtool
-@pytest.mark.parametrize("alert", ["HeadlightTargetDown", "HeadlightNotReady"])
 def test_a_release_that_is_gone_is_missed_though_others_are_there(
-    alert: str, releases: dict[tuple[str, str], Objects], tmp_path: Path
+    once: Objects, tmp_path: Path
 ) -> None:
-    """By its own namespace and name."""
-    each = [spec for documents in releases.values() for spec in of("PrometheusRule", documents)]
-    said = {
-        "HeadlightTargetDown": "rank: no answer to GET /metrics for a minute",
-        "HeadlightNotReady": "every replica: not ready for a minute",
-    }
-    expected = [fired(alert, said[alert], namespace="team-b", release="rank")]
+    """By its own namespace and name: its target stays, and is down."""
+    alert, summary = "HeadlightTargetDown", "rank:8000: no answer to GET /metrics for a minute"
+    labels = {"namespace": "team-b", "release": "rank", "instance": "rank:8000"}
+    expected = [fired(alert, summary, **labels)]
 
-    assert judged(tmp_path, each, "rank", alert, expected) == ""
+    assert judged(tmp_path, of("PrometheusRule", once), "rank", alert, expected) == ""
 
 
 def test_every_scrape_says_whose_series_they_are(
@@ -245,48 +205,12 @@ def test_prometheus_may_read_the_counts_of_haproxy_and_no_other_port_of_its(
 # Grafana
 
 
-def test_no_two_releases_share_a_dashboard(releases: dict[tuple[str, str], Objects]) -> None:
-    """Neither its file, which the sidecar writes into one folder, nor its uid or title."""
-    every = {place: boards(documents) for place, documents in releases.items()}
-    names = [name for each in every.values() for name in each]
-    shown = [board for each in every.values() for board in each.values()]
-
-    assert len(names) == len(set(names)) == len(RELEASES) * len(BOARDS)
-    for key in ("uid", "title"):
-        assert len({board[key] for board in shown}) == len(shown)
-    assert all(len(board["uid"]) <= 40 for board in shown)
-
-
-def test_a_releases_dashboard_shows_it_alone(releases: dict[tuple[str, str], Objects]) -> None:
-    """All else is the project's own."""
-    for (namespace, name), documents in releases.items():
-        for file in BOARDS:
-            board = boards(documents)[f"{namespace}.{name}.{file}"]
-            own = json.loads((GRAFANA / file).read_text())
-            ours = f'namespace="{namespace}", release="{name}"'
-            text = json.dumps(board)
-            listed = {one["name"] for one in board["templating"]["list"]}
-            kept = [one for one in own["templating"]["list"] if one["name"] in listed]
-            expected = {**own, "templating": {"list": kept}}
-            expected |= {"uid": board["uid"], "title": f"{own['title']}: {namespace}/{name}"}
-
-            assert listed == {one["name"] for one in own["templating"]["list"]} - {
-                "namespace",
-                "release",
-            }
-            assert not re.search(r"\$(namespace|release)", text)
-            any_one = 'namespace=~"$namespace", release=~"$release"'
-            back = text.replace(json.dumps(ours)[1:-1], json.dumps(any_one)[1:-1])
-            assert json.loads(back) == expected
-
-
-def test_dashboards_for_all_are_the_projects_own(once: Objects) -> None:
+def test_the_dashboard_is_the_projects_own(once: Objects) -> None:
     """To the byte, and marked for the sidecar."""
-    maps = [one for one in once if one["kind"] == "ConfigMap"]
+    (board,) = (one for one in once if one["kind"] == "ConfigMap")
 
-    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in maps)
-    shown = {name: text for one in maps for name, text in one["data"].items()}
-    assert shown == {name: (GRAFANA / name).read_text() for name in BOARDS}
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert board["data"] == {"headlight.json": (GRAFANA / "headlight.json").read_text()}
 
 
 # What is installed once

@@ -64,7 +64,7 @@ def test_the_configuration_and_its_rules_are_valid() -> None:
 
 
 def test_every_selector_begins_with_the_job() -> None:
-    """There the chart puts namespace and release, and other programs' series stay outside."""
+    """Other programs' series stay outside."""
     text = " ".join(rule["expr"] for rule in rules())
     series = re.findall(r"(?<![\w:])((?:\w+:)?(?:headlight|haproxy|ray)_[\w:]+|up)(\S*)", text)
 

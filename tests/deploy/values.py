@@ -129,7 +129,7 @@ CASES: dict[str, dict[str, Any]] = {
     "nothing": {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
-        "monitoring": {"scrape": False, "rules": False, "dashboards": False},
+        "monitoring": {"scrape": False},
         "workers": {"topologySpread": []},
     },
 }
@@ -219,9 +219,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "networkPolicy.extraEgress: allow the way to settings.tracing": {
         "settings": {"tracing": "http://collector:4318/v1/traces"}
     },
-    "at '/monitoring/runbooks': 'docs/runbooks' does not match pattern": {
-        "monitoring": {"runbooks": "docs/runbooks"}
-    },
+    "at '/monitoring': additional properties 'rules' not allowed": {"monitoring": {"rules": True}},
     "httpRoute.parentRefs: name the gateway it belongs to": {"httpRoute": {"enabled": True}},
     "release name 1st: KubeRay wants a letter": {"release": "1st"},
     "workers.cpu.resources.memory 1Gi: with less than 2Gi the pod is killed": {
