@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -48,7 +47,7 @@ from service.keys import STALE_SECONDS, follow_keys, tenants
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import Observer, loop_clock, watch_lag
+from service.observe.observer import Observer, loop_clock
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -108,7 +107,7 @@ class Replica:
 
     async def load_model(self) -> None:
         """Load the weights, prove them, and make the parts that need them; raises as `start`."""
-        settings, began = self.settings, time.perf_counter()
+        settings = self.settings
         device, kind = machine.precision(settings)
         machine.same_bits(settings)
         count = machine.lanes(settings, device)
@@ -120,14 +119,10 @@ class Replica:
         proving = partial(proving, settings.require_same_bits, texts, compared)
         self.proof = await self.lanes.call(0, proving)
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
-        self._make_parts(time.perf_counter() - began)
+        self._make_parts()
 
-    def _make_parts(self, loading: float) -> None:
-        """Make the parts that need the model.
-
-        Args:
-            loading: seconds that it took to load and to prove.
-        """
+    def _make_parts(self) -> None:
+        """Make the parts that need the model."""
         settings, metrics, lanes, model = self.settings, self.metrics, self.lanes, self.lanes.model
         name = settings.served_model_name or self.source.name
         self.identity = Identity(name, model.digest, self.proof.numerics)
@@ -147,7 +142,7 @@ class Replica:
         )
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _reader(settings, model, admission.texts)
-        vitals.publish(metrics, settings, self.batcher, preamble, self.device, loading)
+        vitals.publish(metrics, self.batcher, preamble, self.device)
         if model.trained and not model.own_pooling and not model.task_heads:  # else it is for them
             logger.warning(PLAIN)
         if left := unread(self.source.folder):
@@ -177,7 +172,6 @@ class Replica:
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)
-        self.lagging = asyncio.create_task(watch_lag(metrics.lagged))
         self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
         self.writing = Lock()  # of the one large answer that is being written
 
@@ -192,7 +186,7 @@ class Replica:
             Highlight: Highlights(),
         }
         planner = Planner(self.name, model, self.reader, settings)
-        known = planner, self.admission, settings, self.metrics
+        known = planner, self.admission, settings
         self.spaces = Spaces(
             model, planner, self.dtype, self.reader.max_tokens, CLOSE[getattr(torch, self.dtype)]
         )
@@ -209,7 +203,6 @@ class Replica:
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
         self.health.close()
-        self.lagging.cancel()
         self.heads.close()
         await self.batcher.drain()
         self.lanes.close()

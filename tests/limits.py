@@ -340,7 +340,7 @@ NO_LIMITS = {
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
     "cluster.drain.PAUSE_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
-    "engine.speed.MEMORY_SECONDS", "observe.observer.LAG_SECONDS",
+    "engine.speed.MEMORY_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",
     "edge.door.LOOK_SECONDS", "api.body.SHORT_BYTES", "encode.answer.TOLD_BYTES",
     "preflight.machine.STORE_BYTES",

@@ -38,7 +38,6 @@ from service.encode.price import Price, adapter_flops, copy_flops, flops, head_f
 from service.encode.request import Request, ZeroShot
 from service.encode.space import Spaces
 from service.engine.fair.line import Timing
-from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
@@ -76,13 +75,12 @@ class Gateway:
         planner: Planner,
         admission: Admission,
         settings: Settings,
-        metrics: Metrics,
         endings: Mapping[type, Ending],
         spaces: Spaces,
         adapters: Mapping[str, Adapter],
     ) -> None:
         self._config, self._adapters, self._identities = config, adapters, identities
-        self._planner, self._admission, self._metrics = planner, admission, metrics
+        self._planner, self._admission = planner, admission
         self.endings, self.spaces = endings, spaces
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
 
@@ -119,9 +117,6 @@ class Gateway:
         outcome, timing = await self._admission.run(
             plan.works, deadline, record, price, course=plan.course, asked=asked
         )
-        if request.attention:
-            heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
-            self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = await ending.finish(request, plan, outcome, deadline)
         preamble = self._identities[plan.adapter].preamble(request.dtype)
         space = self.spaces.of(request, plan.adapter)

@@ -375,14 +375,12 @@ class Batches:
             raise Broken(self.fault)
         start = time.monotonic()
         records: dict[Record, None] = {}
-        by_key: dict[str, int] = {}  # tokens; of the service's own works, by no key
         tokens = 0
         for work in works:
-            length, key = len(work), ""
+            tokens += len(work)
             if (record := work.record) is not None:
-                records[record], key = None, record.key
+                records[record] = None
                 record.began = record.began or start
-            tokens, by_key[key] = tokens + length, by_key.get(key, 0) + length
         try:
             results = await self._launch(lane, works, threads)
             if self._broken:
@@ -393,9 +391,7 @@ class Batches:
         finally:
             seconds = (time.monotonic() - start) * threads
             self.lane_seconds += seconds
-            self._metrics.batch(len(works), tokens, seconds)
-            for key, part in by_key.items():
-                self._metrics.computed(seconds * part / tokens, key)
+            self._metrics.batch(tokens, seconds)
             if self._tracing:
                 self._tracing.batch(list(records), len(works), tokens, start)
 

@@ -1,10 +1,8 @@
 """What a replica publishes of itself: facts that stay, and gauges read at every scrape."""
 
 import os
-import platform
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -13,7 +11,6 @@ from service.engine.batcher import Batcher
 from service.engine.work import Result, Work
 from service.memory import KINDS, PROCESS
 from service.observe.metrics import Metrics
-from service.settings import Settings
 
 # by state; asked only of a replica on CUDA
 GPU_BYTES: dict[str, Callable[[], float]] = {
@@ -25,40 +22,23 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 
 def publish(
     metrics: Metrics,
-    settings: Settings,
     batcher: Batcher[Work, Result],
     head: Mapping[str, str],
     device: str,
-    load_seconds: float,
 ) -> None:
     """Put a replica's own facts and gauges into its metrics.
 
     Args:
         head: what every answer says of the model.
-        load_seconds: what loading and checking the model took.
     """
     metrics.describe(
         "model_info", "Always 1; the labels name the model that is served.", **head, device=device
     )
-    metrics.describe(
-        "build_info",
-        "Always 1; the labels give the versions of the software.",
-        version=version("headlight"),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        ray=version("ray"),
-    )
     watch = metrics.watch
-    text = "Seconds spent loading and checking the model."
-    watch("model_load_duration_seconds", text, lambda: load_seconds)
     text = "Requests waiting in the replica's queue."
     watch("waiting_requests", text, lambda: batcher.waiting_requests)
-    text = "Most requests that may wait in the replica's queue."
-    watch("waiting_requests_limit", text, lambda: settings.max_waiting_requests)
     text = "Tokens waiting in the replica's queue."
     watch("waiting_tokens", text, lambda: batcher.waiting_tokens)
-    text = "Most tokens that may wait in the replica's queue."
-    watch("waiting_tokens_limit", text, lambda: settings.max_waiting_tokens)
     text = "Seconds of work that waits or runs, by the measured speed."
     watch("waiting_seconds", text, lambda: batcher.waiting_seconds)
     text = "Lanes, each of which runs a batch."
@@ -68,8 +48,6 @@ def publish(
     text = "Bytes held by requests: bodies, arrays being computed, answers not yet read."
     for kind in KINDS:
         watch("held_bytes", text, partial(PROCESS.bytes.__getitem__, kind), kind=kind)
-    text = "Most bytes that requests may hold together."
-    watch("held_bytes_limit", text, lambda: settings.max_held_bytes)
     watch("resident_memory_bytes", "Bytes of the process in RAM.", _resident_bytes)
     if device.startswith("cuda"):
         for state, read in GPU_BYTES.items():

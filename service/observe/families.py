@@ -3,17 +3,12 @@
 Source of the names: Prometheus, "Metric and label naming".
 """
 
-from typing import get_args
-
-from model.maps.choices import Form
 from service.refusals import REFUSALS
 
 # Seconds of a route, each at most twice the one before, so that a p99 read between two is at most
 # twice off; 0.25 is the objective. A stage's are the same, for comparison, plus finer ones.
 BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8)
-LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 1, 10)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, *BUCKETS)
-SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a batch
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 # What each family counts, and in what unit; those of `watch` and `describe` bring their own
@@ -23,46 +18,32 @@ SENTENCES = {
     "interactive_duration_seconds": (
         "Seconds to the end of a 200 of few tokens, without its wait for others of its key."
     ),
-    "response_bytes": "Bytes of response bodies.",
     "shed": "Requests refused for lack of room or time.",
     "invalid_inputs": "Requests refused because of what they contain.",
     "nonfinite_outputs": "Requests refused because the model's answer held NaN or infinity.",
     "readers_cut_off": "Connections closed because the client read the answer too slowly.",
-    "auth_failures": "Requests answered 401: no API key, or an unknown one.",
     "stage_duration_seconds": "Seconds that a request spends in a stage.",
-    "event_loop_lag_seconds": "Seconds by which the event loop is late.",
     "event_loop_seconds": "Seconds that the event loop's thread has computed.",
     "tokens": "Tokens of answered requests.",
-    "compute_seconds": (
-        "Seconds that lanes have spent on batches, each batch's shared out by its tokens."
-    ),
-    "batch_sequences": "Sequences in a batch, self-checks included.",
     "batch_tokens": "Tokens in a batch, self-checks included.",
     "lane_seconds": "Seconds that lanes have spent on batches, each lane counted by itself.",
     "cancelled": "Requests whose client disconnected before the answer.",
     "canary_runs": "Self-checks that were run.",
     "canary_failures": "Self-checks that gave a wrong answer or failed.",
     "accelerator_errors": "Batches lost to a device error.",
-    "attention_maps": "Attention heads returned, counted for each sequence.",
-    "attention_bytes": "Bytes of attention returned.",
     "log_lines_lost": "Log lines that could not be written, for example because the disk is full.",
-    "last_success_timestamp_seconds": (
-        "Unix time of the model's last answer, in seconds; 0 before the first."
-    ),
     "start_time_seconds": "Unix time at which the replica started, in seconds.",
 }
 
 # The objective for short requests: the seconds, for a request of at most so many tokens
 OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512
-AROUND = (0.064, 0.125, OBJECTIVE_SECONDS, 0.5, 1)  # those of BUCKETS that it needs
 
 # The inputs of a request: none, or none readable; texts; token ids; embeddings; or all of these
 NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
-BY_KEY = ("tokens", "compute_seconds")  # usage, counted by key where keys are set
-WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
+WAITED, ERRORS = ("queue", "forward"), ("oom", "other")
 SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
 UNDER_WAY, SHARE = "key_under_way", "share"
 SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, SHARE)  # where keys are set

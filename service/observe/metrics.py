@@ -24,10 +24,9 @@ from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetri
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from model.maps.choices import Form
 from service.observe import families
 from service.observe.record import STAGES, Record
-from service.refusals import CALLERS, UNAUTHORIZED
+from service.refusals import CALLERS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
@@ -153,25 +152,19 @@ class Metrics:
 
         self._requests = of.counts("requests", "route", "input", "code", *by_key)
         self._seconds = of.spreads("request_duration_seconds", families.BUCKETS, "route")
-        interactive = of.spreads("interactive_duration_seconds", families.AROUND)
+        interactive = of.spreads("interactive_duration_seconds", families.BUCKETS)
         self._interactive = interactive[()]
-        self._response_bytes = of.counts("response_bytes")
         self._shed = of.counts("shed", "reason", *by_key)
         self._reasons = (*families.SHED, *(families.SHED_BY_KEY if keys else ()))
         self._invalid = of.counts("invalid_inputs", "code")
         self._nonfinite = of.counts("nonfinite_outputs")
-        self._unauthorized = of.counts("auth_failures")
         stages = of.spreads("stage_duration_seconds", families.STAGE_BUCKETS, "stage")
         self._stages = {stage: stages[stage,] for stage in STAGES}
 
-        self._lag = own.spreads("event_loop_lag_seconds", families.LAGS)[()]
         self._loop = own.counts("event_loop_seconds")
         self._tokens = own.counts("tokens", *by_key)
-        # without keys it would be lane_seconds
-        self._compute = own.counts("compute_seconds", *by_key) if keys else None
         for key in self._keys:
             self._publish(key)
-        self._batch_sequences = own.spreads("batch_sequences", families.SEQUENCES)[()]
         self._batch_tokens = own.spreads("batch_tokens", families.TOKENS)[()]
         self._lane_seconds = own.counts("lane_seconds")
         self._cancelled = own.counts("cancelled", "stage", values=families.WAITED)
@@ -179,11 +172,7 @@ class Metrics:
         self._canary_failures = own.counts("canary_failures")
         self._cut_off = own.counts("readers_cut_off")
         self._errors = own.counts("accelerator_errors", "kind", values=families.ERRORS)
-        self._maps = own.counts("attention_maps", "form", values=families.FORMS)
-        self._map_bytes = own.counts("attention_bytes", "form", values=families.FORMS)
         self.line_lost = own.counts("log_lines_lost").add
-        self._succeeded = 0.0  # in calendar time
-        self.watch("last_success_timestamp_seconds", None, lambda: self._succeeded)
         self._gauge("start_time_seconds").set_to_current_time()
 
     def render(self, *, exemplars: bool = False) -> bytes:
@@ -197,10 +186,12 @@ class Metrics:
         return self._pages[exemplars] + page(self._of_replica.registry)
 
     def expect(self, routes: Mapping[str, Iterable[str]]) -> None:
-        """Publish each route by its possible inputs before it is asked, except pages."""
+        """Publish each route by its possible inputs before it is asked, except pages.
+
+        Its seconds come with its first request: 17 series a route, of which a p99 misses that one.
+        """
         self._pages.clear()
         for route in routes.keys() - families.PAGES:
-            self._seconds[route,]
             for kind in routes[route]:
                 self._expect(route, kind, "")
 
@@ -218,7 +209,7 @@ class Metrics:
     def request(self, record: Record) -> None:
         """Count one request, however it ended; the only place that does.
 
-        Its values are counted as `Spread.observe` does, without a call for each of the seven.
+        Its values are counted as `Spread.observe` does, without a call for each of them.
         """
         self._pages.clear()
         key = record.key if record.key in self._keys else ""
@@ -235,19 +226,14 @@ class Metrics:
             seconds.exemplars[place] = Exemplar(trace, record.seconds, time.time())
         if record.code == 200 and 0 < record.tokens <= families.INTERACTIVE_TOKENS:
             spread, taken = self._interactive, record.seconds - record.turn_seconds
-            spread.counts[bisect_left(families.AROUND, taken)] += 1
+            spread.counts[bisect_left(families.BUCKETS, taken)] += 1
             spread.sum += taken
-        self._response_bytes[()] += record.bytes
         for name, start, end in record.stages:
             spread, taken = self._stages[name], end - start
             spread.counts[bisect_left(families.STAGE_BUCKETS, taken)] += 1
             spread.sum += taken
-        if record.refused or record.code == UNAUTHORIZED:
+        if record.refused:
             self._refused(record, key)
-
-    def lagged(self, seconds: float) -> None:
-        """Record one lag of the event loop."""
-        self._lag.observe(seconds)
 
     def looped(self, seconds: float) -> None:
         """Set the seconds that the event loop has computed so far."""
@@ -256,22 +242,10 @@ class Metrics:
     def encoded(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
         self._tokens[self._keys.get(key, self._keys[""])] += tokens
-        self._succeeded = time.time()
 
-    def computed(self, lane_seconds: float, key: str) -> None:
-        """Count a key's share of a batch; without a key, the service's own work as well."""
-        if self._compute is not None:
-            self._compute[self._keys.get(key, self._keys[""])] += lane_seconds
-
-    def shown(self, form: Form, maps: int, size: int) -> None:
-        """Count the heads of an answer that shows attention, and its bytes."""
-        self._maps.add(form, by=maps)
-        self._map_bytes.add(form, by=size)
-
-    def batch(self, sequences: int, tokens: int, lane_seconds: float) -> None:
+    def batch(self, tokens: int, lane_seconds: float) -> None:
         """Count one batch, the service's own among them."""
         self._lane_seconds[()] += lane_seconds
-        self._batch_sequences.observe(sequences)
         self._batch_tokens.observe(tokens)
 
     def cancelled(self, stage: Literal["queue", "forward"]) -> None:
@@ -313,8 +287,6 @@ class Metrics:
         for reason in self._reasons:
             self._shed.setdefault((reason, *labels), 0.0)
         self._tokens.setdefault(labels, 0.0)
-        if self._compute is not None:
-            self._compute.setdefault(labels, 0.0)
 
     def _refused(self, record: Record, key: str) -> None:
         """Count why a request was not answered as asked."""
@@ -325,8 +297,6 @@ class Metrics:
             self._nonfinite.add()
         elif code == families.OVERLOADED or code in families.LATE:
             self._turned_away(record, key)
-        if record.code == UNAUTHORIZED:
-            self._unauthorized.add()
 
     def _turned_away(self, record: Record, key: str) -> None:
         """Count a request for which there was no room or no time; a page is not work."""

@@ -1,6 +1,6 @@
 """Reports each finished request once, to the metrics, the traces and the log.
 
-It also watches the event loop that answers them: how late it is, and how much it computes.
+It also has a clock of how much the event loop that answers them computes.
 
 A report takes several times as long if its code and data have just left the processor's caches,
 as they do between answers. So requests are reported several at a time
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 logger = logging.getLogger(__name__)
 
 PARENT = TRACEPARENT.encode()
-LAG_SECONDS = 0.05  # between two looks at how late the event loop is
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
 # Probes never stop asking for these; they and the 401s of clients that guess keys share a line
@@ -123,14 +122,6 @@ class Observer:
         )
         line.created = record.ended
         logger.handle(line)
-
-
-async def watch_lag(observe: Callable[[float], None]) -> None:
-    """Sleep over and over, and tell by how many seconds each sleep was too long."""
-    while True:
-        due = time.perf_counter() + LAG_SECONDS
-        await asyncio.sleep(LAG_SECONDS)
-        observe(max(time.perf_counter() - due, 0.0))
 
 
 def loop_clock() -> Callable[[], float]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -22,8 +21,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.prove]
 MIB = 1024 * 1024
 BODY_BYTES, MOST_GROWTH_BYTES = 2048 * MIB, 64 * MIB
 CONNECTIONS, MIXED = 64, 10_000
-FLOOD_SECONDS, IDLE_SECONDS = 20, 5
-LAG_SECONDS, LIVE_SECONDS = "0.05", 0.25
+FLOOD_SECONDS = 20
+LIVE_SECONDS = 0.25
 WORDS = "the cat sat on a mat because it was warm and then ran off".split()
 
 
@@ -107,7 +106,7 @@ def test_large_json_answers_leave_room_for_small_requests(service: "Service") ->
         "attention": {"layers": [5]},
     }
 
-    until = time.monotonic() + IDLE_SECONDS + FLOOD_SECONDS
+    until = time.monotonic() + FLOOD_SECONDS
     codes: Counter[int] = Counter()
 
     async def flood() -> None:
@@ -138,43 +137,23 @@ def test_large_json_answers_leave_room_for_small_requests(service: "Service") ->
         ),
         threading.Thread(target=probe, args=("GET", "/live", None, live)),
     ]
-    start = lags(service)
-    time.sleep(IDLE_SECONDS)
-    before = lags(service)
     for each in probes:
         each.start()
     asyncio.run(flood())
     for each in probes:
         each.join()
-    after = lags(service)
-    counted = {bound: after[bound] - before[bound] for bound in after}
-    share = counted[LAG_SECONDS] / counted["+Inf"]
-    idle = (before[LAG_SECONDS] - start[LAG_SECONDS]) / (before["+Inf"] - start["+Inf"])
     figures = (
         f"answers {dict(codes)}, small p99 {p99(small):.3f} s of {len(small)}, "
-        f"/live p99 {p99(live):.3f} s, most {max(live):.3f} s of {len(live)}, "
-        f"lag within {LAG_SECONDS} s: {share:.4f} of {counted['+Inf']:.0f} "
-        f"(idle before: {idle:.4f}), all: {counted}"
+        f"/live p99 {p99(live):.3f} s, most {max(live):.3f} s of {len(live)}"
     )
     print(figures)
     assert set(codes) <= {200, 429} and codes[200] > 0, figures
-    assert share >= 0.99, figures
     assert p99(live) <= LIVE_SECONDS, figures
 
 
 def p99(seconds: list[float]) -> float:
     """The 99th percentile."""
     return sorted(seconds)[int(len(seconds) * 0.99)]
-
-
-def lags(service: "Service") -> dict[str, float]:
-    """Lags of the event loop so far, by upper bound."""
-    return {
-        sample.labels["le"]: sample.value
-        for family in text_string_to_metric_families(service.metrics())
-        for sample in family.samples
-        if sample.name == "headlight_event_loop_lag_seconds_bucket"
-    }
 
 
 def test_ten_thousand_mixed_requests_are_each_answered_once_and_right(service: "Service") -> None:
