@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,10 @@ import jsonschema
 import pytest
 from starlette.types import ASGIApp
 
+from service.encode.plan import Planner
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import (
-    Observer,
-)
+from service.observe.observer import TELL_SECONDS, Observer
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
@@ -148,3 +150,129 @@ async def test_probes_and_unknown_keys_share_a_line(
     }
     observer.sum_up()
     assert len(log().splitlines()) == len(lines)
+
+
+async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log: Log) -> None:
+    """Not when it was written."""
+    await client.get("/info")
+    ended = time.time()
+    await asyncio.sleep(2 * TELL_SECONDS)
+
+    (line,) = requests(log)
+    assert datetime.fromisoformat(line["ts"]).timestamp() <= ended
+
+
+async def test_requests_under_way_are_counted_until_they_end(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """Also where one ends without an answer."""
+
+    def under_way() -> bytes:
+        page = replica.page(False)
+        return page.partition(b"requests_in_flight{")[2].partition(b"} ")[2].split()[0]
+
+    first = asyncio.create_task(client.post("/v1/encode", json=WELL))
+    while not replica.batcher.busy:
+        await asyncio.sleep(0)
+    before, _ = under_way(), first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+
+    assert (before, under_way()) == (b"1.0", b"0.0")
+
+
+async def test_the_line_of_a_traced_request_names_its_trace(
+    traced_client: httpx.AsyncClient, log: Log
+) -> None:
+    """One request id and one trace id join answer, line, spans and exemplar."""
+    answer = await traced_client.post("/v1/encode", json=WELL)
+    page = await traced_client.get("/metrics", headers={"accept": "application/openmetrics-text"})
+
+    trace_id = answer.headers["traceparent"].split("-")[1]
+    line, _ = requests(log)
+    assert (line["trace_id"], line["request_id"]) == (trace_id, answer.headers["x-request-id"])
+    assert f'# {{trace_id="{trace_id}"}}' in page.text
+
+
+async def test_the_lines_of_requests_can_be_switched_off(
+    client: httpx.AsyncClient,
+    replica: Replica,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that logs at the load balancer need not log twice."""
+    monkeypatch.setattr(replica, "observer", Observer(Metrics("r"), "", None, lines=False))
+    await client.get("/live")
+
+    assert log() == ""
+
+
+async def test_a_fault_is_a_line_with_its_request(
+    client: httpx.AsyncClient,
+    replica: Replica,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What broke, where, and for whom; then the request's own line."""
+    monkeypatch.delattr(Planner, "plan")
+    answer = await client.post("/v1/encode", json=WELL)
+
+    (request,) = requests(log)
+    fault, _ = map(json.loads, log().splitlines())
+    assert (answer.status_code, request["code"]) == (500, 500)
+    assert (fault["event"], fault["error"]) == ("request failed", "AttributeError")
+    assert fault["request_id"] == request["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_nothing_that_a_client_sends_is_told(
+    traced_client: httpx.AsyncClient,
+    traced: Replica,
+    spans: Spans,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A word in every place of a request appears in no line, no series and no span."""
+    post, c = traced_client.post, CANARY
+    bodies: list[Any] = [
+        {"inputs": [c]},
+        {"inputs": [{"text": c, "pair": c}]},
+        {"inputs": [{"text": c, "prompt_name": c}]},
+        {"inputs": [c], "prompt_name": c},
+        {"inputs": [c], "model": c},
+        {"inputs": [c], c: c},
+        {"inputs": [c], "encoding": c, "dtype": c, "attention": {"form": c}},
+        {"inputs": [f"{c} " * 600]},
+        {"inputs": [{"embeddings": [[NUMBER] * 384] * 2}]},
+        {"inputs": [{"embeddings": {"shape": [1, 384], "dtype": "float32", "data": c}}]},
+    ]
+    for body in bodies:
+        await post("/v1/encode", json=body)
+    await post("/v1/encode", content=f'{{"{c}'.encode())
+    await post("/v1/explain", json={"text": c, "layer": 0, "model": c})
+    await post("/v1/attend", json={"scores": [[NUMBER]], "value": [[NUMBER]]})
+    await post(f"/v1/encode?dry_run={c}&{c}={c}", json=WELL)
+    await post(f"/{c}/v1/encode", json=WELL)
+    await traced_client.request(c, "/v1/encode")
+    names = ("accept", "content-type", "user-agent", "authorization", "x-headlight-deadline-ms")
+    for name in (*names, "traceparent", "tracestate", "cookie", "host", c):
+        await post("/v1/encode", json=WELL, headers={name: c})
+    for value in (f"{c} \x1b[31m", f"{c}\xff"):
+        await post("/v1/encode", json=WELL, headers=[(b"x-request-id", value.encode("latin-1"))])
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    both = {"traceparent": traceparent, "tracestate": f"vendor={c}"}
+    assert (await post("/v1/encode", json=WELL, headers=both)).status_code == 200
+    # a fault whose text is the request's: "invalid literal for int(): ..."
+    monkeypatch.setattr(Planner, "plan", lambda self, request, *_: int(request.inputs[0].text))
+    assert (await post("/v1/encode", json={"inputs": [c]})).status_code == 500
+    monkeypatch.undo()
+
+    page = await traced_client.get("/metrics")
+    exemplars = await traced_client.get(
+        "/metrics", headers={"accept": "application/openmetrics-text"}
+    )
+    traced_spans = json.dumps(spans())
+    told = (log(), page.text, exemplars.text, traced_spans)
+    assert len(requests(log)) == len(bodies) + 6 + 10 + 2 + 2 + 2
+    for text in told:
+        assert CANARY not in text.lower() and str(NUMBER) not in text
+        assert CANARY.encode().hex() not in text
