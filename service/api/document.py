@@ -1,67 +1,45 @@
 """GET /openapi.json: the API as a document.
 
-Requests are described by the types that read them, answers by answers.yaml. The examples are the
-requests of notes.yaml and what the service answered to them, examples.json:
-
-    answers     by operation, then by the request's name: status and body
-    fields      a value of each field, by its schema's name and its own
-
-Long lists are cut and numbers rounded; a test sends the requests again.
+Requests are described by the types that read them, our own answers by answers.yaml. What another
+API answers stands in a document of its own, to which its routes link. The examples are in
+notes.yaml.
 """
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, get_args
 
-import orjson
 import yaml
 from pydantic import TypeAdapter
 
 from model.config import Task
 from model.maps.choices import FIELDS
-from service.api.open_inference.tensors import OUTPUTS
-from service.api.openai import CODES
-from service.api.operations import EMBEDDING_CODES, NOTES, OPERATIONS, Operation
-from service.api.tei import ERROR_TYPES, OTHER_ERROR
+from service.api.operations import NOTES, OPERATIONS, Operation
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 
 WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
-    "openai_code": sorted(CODES.get(code, code) for code in EMBEDDING_CODES),
-    "tei_error_type": sorted({OTHER_ERROR, *ERROR_TYPES.values()}),
     "statistic": list(FIELDS),
     "task": list(get_args(Task)),
-    "infer_output": list(OUTPUTS),
 }
 REF = "#/components/schemas/"
 IN_PATH = re.compile(r"{(\w+)}")
 EITHER = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
 
-OK = 200
-
 Schemas = dict[Any, dict[str, Any]]  # by type
-Answered = Mapping[str, Any]  # status and body
 
 
 @cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
     schemas, components = _schemas()
-    shown = examples()
-    for name, values in NOTES["schemas"].items():
-        components[name]["examples"] = values
-    for name, values in shown["fields"].items():
-        for field, value in values.items():
-            components[name]["properties"][field].setdefault("examples", [value])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         methods = paths.setdefault(operation.path, {})
-        answers = shown["answers"].get(f"{operation.method} {operation.path}", {})
-        methods[operation.method] = _operation(operation, schemas, answers)
+        methods[operation.method] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
@@ -69,14 +47,6 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
-
-
-def examples() -> dict[str, dict[str, Any]]:
-    """Return what the service answered, and a value of each field."""
-    stored: dict[str, dict[str, Any]] = orjson.loads(
-        files("service.api").joinpath("examples.json").read_bytes()
-    )
-    return stored
 
 
 def _schemas() -> tuple[Schemas, dict[str, Any]]:
@@ -150,21 +120,20 @@ def _kind(kind: str) -> dict[str, Any]:
     return {"$ref": REF + named} if named[0].isupper() else {"type": named}
 
 
-def _operation(
-    operation: Operation, schemas: Schemas, answers: Mapping[str, Answered]
-) -> dict[str, Any]:
+def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     notes = NOTES["paths"].get(operation.path, {})
     summary = NOTES["summaries"][operation.path]
     tree: dict[str, Any] = {"summary": summary, "tags": [operation.api.name]}
     if "description" in notes:
         tree["description"] = notes["description"]
+    if operation.api.reference:
+        tree["externalDocs"] = {"url": operation.api.reference}
     if parameters := [*_in_path(operation.path), *notes.get("parameters", ())]:
         tree["parameters"] = parameters
     if operation.request is not None:
         body = {JSON: {"schema": schemas[operation.request], "examples": notes["examples"]}}
         tree["requestBody"] = {"required": True, "content": body | _content(operation.media)}
-    success = {"200": _success(operation, schemas, answers)}
-    tree["responses"] = success | _refusals(operation, schemas, answers)
+    tree["responses"] = {"200": _success(operation)} | _refusals(operation)
     return tree
 
 
@@ -177,14 +146,11 @@ def _in_path(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _success(
-    operation: Operation, schemas: Schemas, answers: Mapping[str, Answered]
-) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": "The answer." if answers else "No body."}
+def _success(operation: Operation) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": "The answer." if operation.answer else "No body."}
     content = _content(operation.answer_media)
     if operation.answer:
-        json = {"schema": _kind(operation.answer), **_examples(answers, OK)}
-        content = {JSON: json, **content}
+        content = {JSON: {"schema": _kind(operation.answer)}, **content}
     elif content:
         response["description"] = "The page."
     if content:
@@ -199,19 +165,7 @@ def _content(bodies: Any) -> dict[str, Any]:
     return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
 
 
-def _examples(answers: Mapping[str, Answered], status: int) -> dict[str, Any]:
-    """Return the answers with one status, by the names of their requests."""
-    bodies = {
-        name: {"value": answer["body"]}
-        for name, answer in answers.items()
-        if answer["status"] == status
-    }
-    return {"examples": bodies} if bodies else {}
-
-
-def _refusals(
-    operation: Operation, schemas: Schemas, answers: Mapping[str, Answered]
-) -> dict[str, Any]:
+def _refusals(operation: Operation) -> dict[str, Any]:
     """Return the refusals by status, each with the codes it may carry."""
     api = operation.api
     codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
@@ -225,7 +179,7 @@ def _refusals(
     return {
         str(status): {
             "description": ", ".join(names),
-            "content": {api.media_type: {"schema": error, **_examples(answers, status)}},
+            "content": {api.media_type: {"schema": error}},
         }
         for status, names in sorted(by_status.items())
     }

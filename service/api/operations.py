@@ -48,6 +48,7 @@ class Api(NamedTuple):
         problem: words a refusal.
         media_type: of a refusal.
         shared_statuses: `statuses` of a second API that shares the route.
+        reference: the address of its own document, which describes its answers; empty: ours does.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Api(NamedTuple):
     problem: Wording
     media_type: str = JSON
     shared_statuses: Mapping[str, int] | None = None
+    reference: str = ""
 
 
 class Operation(NamedTuple):
@@ -113,6 +115,7 @@ class Operation(NamedTuple):
 ALL = tuple(REFUSALS)
 READING = (*ALWAYS, "not_ready")
 INFER_READING = (*READING, "model_not_found")
+ANY = "any"  # the kind of JSON that another API describes
 NEVER = frozenset(  # answered to an encoding: only other inputs and forms cause them
     ("bad_base64", "not_acceptable")
 )
@@ -122,28 +125,53 @@ TASKS = (*ENCODING, "task_not_found")
 INFER_STATUSES = {code: open_inference.status(code) for code in REFUSALS}
 
 NATIVE = Api("Headlight", "Problem", {}, READING, ALL, native.problem, MEDIA_TYPE)
-OPENAI = Api("OpenAI", "OpenAIError", refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
-TEI = Api("Text Embeddings Inference", "TEIError", refusals.TEI, READING, ENCODING, tei.problem)
-TEI_TASKS = Api(TEI.name, "TEIError", refusals.TEI, READING, TASKS, tei.problem)
-RANKING = (*TASKS, "model_not_found")
-TEI_RERANK = Api(
-    TEI.name,
-    "TEIError | RerankError",
+OPENAI = Api(
+    "OpenAI",
+    ANY,
+    refusals.OPENAI,
+    ALWAYS,
+    EMBEDDING_CODES,
+    openai.problem,
+    reference="https://platform.openai.com/docs/api-reference/embeddings",
+)
+TEI = Api(
+    "Text Embeddings Inference",
+    ANY,
     refusals.TEI,
     READING,
-    RANKING,
-    tei_tasks.rerank_problem,
-    shared_statuses={},
+    ENCODING,
+    tei.problem,
+    reference="https://huggingface.github.io/text-embeddings-inference/",
 )
-RERANK = Api("Rerank (Jina, Cohere)", "RerankError", {}, READING, RANKING, rerank.problem)
-COHERE = Api("Cohere", "RerankError", {}, READING, EMBEDDING_CODES, cohere.problem)
+TEI_TASKS = TEI._replace(body_codes=TASKS)
+RANKING = (*TASKS, "model_not_found")
+TEI_RERANK = TEI._replace(body_codes=RANKING, problem=tei_tasks.rerank_problem, shared_statuses={})
+RERANK = Api(
+    "Rerank (Jina, Cohere)",
+    ANY,
+    {},
+    READING,
+    RANKING,
+    rerank.problem,
+    reference="https://docs.cohere.com/reference/rerank",
+)
+COHERE = Api(
+    "Cohere",
+    ANY,
+    {},
+    READING,
+    EMBEDDING_CODES,
+    cohere.problem,
+    reference="https://docs.cohere.com/reference/embed",
+)
 INFER = Api(
     "Open Inference Protocol",
-    "InferError",
+    ANY,
     INFER_STATUSES,
     INFER_READING,
     INFERRING,
     open_inference.problem,
+    reference="https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md",
 )
 
 _get, _post = partial(Operation, "get"), partial(Operation, "post")
@@ -153,11 +181,11 @@ _asks = partial(_post, NATIVE, inputs=INPUTS, answer_media={SAFETENSORS: BYTES})
 
 def _model(path: str) -> tuple[Operation, ...]:
     """Return the Open Inference Protocol's routes for a model, whose path may name its version."""
-    infer = (f"{path}/infer", "InferAnswer", InferRequest, open_inference.parse, OF_ONE_KIND)
+    infer = (f"{path}/infer", ANY, InferRequest, open_inference.parse, OF_ONE_KIND)
     octets = {OCTETS: BYTES}
     return (
-        _get(INFER, path, "InferModel", handler="metadata"),
-        _get(INFER, f"{path}/ready", "InferReady", handler="model_ready", metric=PROBE),
+        _get(INFER, path, ANY, handler="metadata"),
+        _get(INFER, f"{path}/ready", ANY, handler="model_ready", metric=PROBE),
         _post(INFER, *infer, octets, octets, headers=OCTETS_AFTER),
     )
 
@@ -165,7 +193,7 @@ def _model(path: str) -> tuple[Operation, ...]:
 COMPARED, MATCHED = questions.ComparisonRequest, questions.MaxsimRequest
 EMBED, EMBED_ALL = tei.EmbedRequest, tei.EmbedAllRequest
 EITHER_RANK = tei_tasks.RankRequest | rerank.RerankRequest
-EMBEDDINGS = ("EmbeddingsAnswer", openai.EmbeddingsRequest, openai.parse, OF_TOKENS)
+EMBEDDINGS = (ANY, openai.EmbeddingsRequest, openai.parse, OF_TOKENS)
 PROMETHEUS = dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS))
 LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 OPERATIONS = (
@@ -214,47 +242,43 @@ OPERATIONS = (
     ),
     _post(OPENAI, "/v1/embeddings", *EMBEDDINGS),
     _post(OPENAI, "/embeddings", *EMBEDDINGS, metric="/v1/embeddings"),
-    _get(OPENAI, "/v1/models", "Models", handler="models"),
-    _get(OPENAI, "/models", "Models", handler="models", metric="/v1/models"),
-    _get(OPENAI, "/v1/models/{id}", "Model", codes=(*ALWAYS, "model_not_found"), handler="model"),
-    _post(TEI, "/", "Vectors", EMBED, tei_tasks.main, OF_TOKENS, metric="/embed"),
-    _post(TEI, "/embed", "Vectors", EMBED, tei.embed, OF_TOKENS, codes=TASKS),
-    _post(TEI, "/embed_all", "TokenVectors", EMBED_ALL, tei.embed_all, OF_TOKENS),
+    _get(OPENAI, "/v1/models", ANY, handler="models"),
+    _get(OPENAI, "/models", ANY, handler="models", metric="/v1/models"),
+    _get(OPENAI, "/v1/models/{id}", ANY, codes=(*ALWAYS, "model_not_found"), handler="model"),
+    _post(TEI, "/", ANY, EMBED, tei_tasks.main, OF_TOKENS, metric="/embed"),
+    _post(TEI, "/embed", ANY, EMBED, tei.embed, OF_TOKENS, codes=TASKS),
+    _post(TEI, "/embed_all", ANY, EMBED_ALL, tei.embed_all, OF_TOKENS),
     _post(
         TEI,
         "/similarity",
-        "Similarities",
+        ANY,
         tei.SimilarityRequest,
         tei.similarity,
         OF_TEXT,
         codes=TASKS,
     ),
-    _post(TEI, "/tokenize", "Pieces", tei.TokenizeRequest, codes=TAKING, handler="tokenize"),
-    _post(TEI, "/decode", "Texts", tei.DecodeRequest, codes=TAKING, handler="decode"),
-    _post(TEI_RERANK, "/rerank", "Ranks | RerankAnswer", EITHER_RANK, tei_tasks.rerank, OF_TEXT),
-    _post(
-        TEI_TASKS, "/predict", "Predictions", tei_tasks.PredictRequest, tei_tasks.predict, OF_TEXT
-    ),
-    _post(
-        TEI_TASKS, "/embed_sparse", "SparseVectors", EMBED_ALL, tei_tasks.embed_sparse, OF_TOKENS
-    ),
-    _post(RERANK, "/v1/rerank", "RerankAnswer", rerank.RerankRequest, rerank.jina, OF_TEXT),
-    _post(RERANK, "/v2/rerank", "RerankAnswer", rerank.RerankRequest, rerank.cohere, OF_TEXT),
+    _post(TEI, "/tokenize", ANY, tei.TokenizeRequest, codes=TAKING, handler="tokenize"),
+    _post(TEI, "/decode", ANY, tei.DecodeRequest, codes=TAKING, handler="decode"),
+    _post(TEI_RERANK, "/rerank", ANY, EITHER_RANK, tei_tasks.rerank, OF_TEXT),
+    _post(TEI_TASKS, "/predict", ANY, tei_tasks.PredictRequest, tei_tasks.predict, OF_TEXT),
+    _post(TEI_TASKS, "/embed_sparse", ANY, EMBED_ALL, tei_tasks.embed_sparse, OF_TOKENS),
+    _post(RERANK, "/v1/rerank", ANY, rerank.RerankRequest, rerank.jina, OF_TEXT),
+    _post(RERANK, "/v2/rerank", ANY, rerank.RerankRequest, rerank.cohere, OF_TEXT),
     _post(
         COHERE,
         "/v2/embed",
-        "EmbedAnswer",
+        ANY,
         cohere.EmbedV2Request,
         cohere.parse,
         OF_TOKENS,  # as the route whose metrics it shares
         metric="/v1/embeddings",
     ),
     _get(TEI, "/health", public="always", handler="health", metric=PROBE),
-    _get(INFER, "/v2", "InferServer", handler="server"),
+    _get(INFER, "/v2", ANY, handler="server"),
     _get(
         INFER,
         "/v2/health/live",
-        "InferLive",
+        ANY,
         public="always",
         handler="server_live",
         metric="/live",
@@ -263,7 +287,7 @@ OPERATIONS = (
     _get(
         INFER,
         "/v2/health/ready",
-        "InferReady",
+        ANY,
         public="always",
         handler="server_ready",
         metric=PROBE,

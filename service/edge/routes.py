@@ -118,4 +118,5 @@ def _pattern(path: str) -> re.Pattern[str]:
     parts = re.split(r"{(\w+)}", path)
     named = [f"(?P<{name}>{PARTS[name]})" for name in parts[1::2]]
     plain = map(re.escape, parts[::2])
-    return re.compile("".join(p + n for p, n in zip(plain, [*named, ""], strict=True)))
+    whole = "".join(p + n for p, n in zip(plain, [*named, ""], strict=True))
+    return re.compile(whole, re.DOTALL)  # a name may hold any character

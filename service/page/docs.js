@@ -157,31 +157,23 @@ const opened = (box) => {
 const answers = (about) => {
   const parts = [];
   for (const [status, { content = {} }] of Object.entries(about.responses)) {
-    const [media, { schema, examples = {} } = {}] = Object.entries(content)[0] || [];
+    const [{ schema } = {}] = Object.values(content);
     if (status.startsWith("2")) {
       parts.push(make("h3", {}, `Answer, ${Object.keys(content).join(" or ") || "without a body"}`));
       if (schema?.$ref || schema?.anyOf) parts.push(body(schema));
-      if (Object.keys(examples).length)
-        parts.push(make("p", { class: "note" }, "The service's answers to these examples; long lists are cut and numbers rounded."));
-      parts.push(...real(examples));
     }
   }
   const refusals = Object.entries(about.responses).filter(([status]) => !status.startsWith("2"));
-  const list = make("dl", {}, ...refusals.flatMap(([status, { description, content }]) => [
-    make("dt", {}, code(status), " ", description), make("dd", {}, ...real(Object.values(content)[0].examples || {}))]));
+  const list = make("dl", {}, ...refusals.map(([status, { description }]) => make("dt", {}, code(status), " ", description)));
   parts.push(make("details", {}, make("summary", {}, "Refusals"), list));
   return parts;
 };
-const real = (examples) => Object.entries(examples).map(([name, { value }], index) => {
-  const box = make("details", {}, make("summary", {}, name), make("pre", { class: "answer" }, pretty(value)));
-  box.open = index === 0;
-  return box;
-});
 
 const operation = (path, method, about) => {
   const section = make("section", { id: place(method, path) || method },
     make("h2", {}, make("span", { class: "method" }, method.toUpperCase()), " ", code(path)), make("p", {}, about.summary + "."));
   if (about.description) section.append(make("p", {}, ...sentence(about.description)));
+  if (about.externalDocs) section.append(make("p", {}, "Its answers are described by ", make("a", { href: about.externalDocs.url, rel: "noreferrer" }, "the API's own document"), "."));
   section.append(...trial(path, method, about));
   if (about.parameters) section.append(make("h3", {}, "Parameters"), make("dl", {}, ...about.parameters.flatMap((each) =>
     field(each.name, { ...each.schema, description: `${each.description || ""} In the ${each.in}.`.trim() }, each.required))));

@@ -1,6 +1,9 @@
-"""GET /openapi.json describes what the service answers, field by field."""
+"""GET /openapi.json describes what our own routes answer, field by field, and links to the rest."""
 
+import asyncio
 import copy
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,12 +11,21 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from service.api.document import document
-from service.api.operations import NOTES
+from service.api.operations import NATIVE, NOTES, OPERATIONS, PAGES, Operation
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-EXAMPLE, GATED = NOTES["schemas"]["EncodeRequest"]
-SHOWN = NOTES["schemas"]["Attention"]
+EXAMPLE = NOTES["paths"]["/v1/encode"]["examples"]["a map"]["value"]
+GATED = NOTES["paths"]["/v1/encode"]["examples"]["without a head"]["value"]
+SHOWN: list[dict[str, Any]] = [  # one of every form
+    {"layers": [5], "heads": [11]},
+    {"form": "rows", "rows": [3], "heads": "L0H5", "level": "word"},
+    {"form": "top", "k": 2, "specials": "drop", "dtype": "float16"},
+    {"form": "blocks", "size": 2},
+    {"form": "stats"},
+    {"form": "dominance", "weight": "probability"},
+    {"form": "rollout", "specials": "renormalize"},
+]
 MIXED = NOTES["paths"]["/v1/attend"]["examples"]["scores"]["value"]
 ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
 TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
@@ -157,12 +169,92 @@ async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
     assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
-@pytest.mark.parametrize(
-    "asked", [EXAMPLE, GATED, {"inputs": [ONE]}], ids=["shown", "gated", "ids"]
-)
-async def test_the_examples_are_answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> None:
-    """What the document proposes works, and is what it says."""
-    of("Answer").validate(await answered(client, asked))
+ASKED = [
+    (row, name)
+    for row in OPERATIONS
+    if row.request is not None
+    for name in NOTES["paths"][row.path]["examples"]
+]
+
+
+@pytest.mark.parametrize(("row", "name"), ASKED, ids=[f"{row.path}, {n}" for row, n in ASKED])
+async def test_an_example_is_allowed_and_answered_as_described(
+    client: httpx.AsyncClient, row: Operation, name: str
+) -> None:
+    """With a status that stands there, and no fault of the service's."""
+    example, about = NOTES["paths"][row.path]["examples"][name], document()["paths"][row.path]
+    path = row.path.format(model="all-MiniLM-L6-v2", version=1)
+    query = f"?{example['x-query']}" if "x-query" in example else ""
+
+    answer = await client.post(path + query, json=example["value"])
+
+    schema = about["post"]["requestBody"]["content"]["application/json"]["schema"]
+    checker(schema).validate(example["value"])
+    described = about["post"]["responses"][str(answer.status_code)]["content"]
+    checker(described[answer.headers["content-type"]]["schema"]).validate(answer.json())
+    assert answer.status_code < 500
+    assert ("efused" in example["summary"]) == (answer.status_code != 200)
+
+
+async def test_a_route_of_another_api_has_its_document_and_one_example() -> None:
+    """Ours need no other, and have examples of each form."""
+    for row in OPERATIONS:
+        about = document()["paths"][row.path][row.method]
+        assert about.get("externalDocs", {}).get("url", "").startswith("https://") == (
+            row.api is not NATIVE
+        )
+        examples = NOTES["paths"].get(row.path, {}).get("examples", {})
+        assert row.request is None or examples
+        assert row.api is NATIVE or len(examples) <= 1
+
+
+def checker(schema: dict[str, Any]) -> Draft202012Validator:
+    """What checks a value against a schema of the document."""
+    return Draft202012Validator({**schema, "components": document()["components"]})
+
+
+def fields() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field of every request and answer by its schema's name and its own."""
+    for name, schema in document()["components"]["schemas"].items():
+        for field, described in schema.get("properties", {}).items():
+            yield f"{name}.{field}", described
+
+
+async def test_every_field_is_described_by_a_sentence() -> None:
+    """From a capital letter to a full stop."""
+    undescribed = [
+        name for name, field in fields() if not field.get("description", "").rstrip().endswith(".")
+    ]
+
+    assert len(list(fields())) > 300
+    assert undescribed == []
+
+
+async def test_every_route_of_the_service_is_described(client: httpx.AsyncClient) -> None:
+    """But the pages for people with their files, and the document itself."""
+    served = set[tuple[str, str]]()
+    for path in {row.path for row in (*OPERATIONS, *PAGES)}:
+        named = path.replace("{version}", "1").replace("{model}", "m").replace("{id}", "m")
+        refused = await client.delete(named)
+        assert refused.status_code == 405, path
+        served |= {(path, method) for method in refused.headers["allow"].split(", ")}
+
+    described = {
+        (path, method.upper())
+        for path, operations in document()["paths"].items()
+        for method in operations
+    }
+    unshown = {(row.path, "GET") for row in PAGES}
+    assert {pair for pair in served if pair[1] != "HEAD"} - unshown == described
+
+
+async def test_the_table_needs_no_torch() -> None:
+    """The chart is rendered from it where no model runs."""
+    code = "import sys, service.api.operations; sys.exit('torch' in sys.modules)"
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+
+    assert await process.wait() == 0
 
 
 async def test_a_statistic_of_nothing_is_described(client: httpx.AsyncClient) -> None:

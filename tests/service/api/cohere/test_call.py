@@ -14,7 +14,6 @@ from service.api.dialect import Served
 from service.api.precisions import PRECISIONS, written
 from service.encode.shown import numbers
 from service.replica import Replica
-from tests.described import hold
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,7 +27,6 @@ async def embed(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     asked = {"model": NAME, "input_type": "search_document", "texts": TEXTS, **body}
     answer = await http.post("/v2/embed", json=asked)
     assert answer.status_code == 200, answer.text
-    hold("/v2/embed", answer)
     told: dict[str, Any] = answer.json()
     return told
 
@@ -153,7 +151,6 @@ async def test_a_refusal_has_the_shape_that_its_clients_read(
     """With the place in the request as it was sent."""
     asked = {"model": NAME, "input_type": "search_document", "texts": TEXTS, **body}
     answer = await client.post("/v2/embed", json=asked)
-    hold("/v2/embed", answer)
 
     told = answer.json()
     assert (answer.status_code, told["code"]) == (status, code)

@@ -14,7 +14,6 @@ from service.api.dialect import Served
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
 from service.replica import Replica
-from tests.described import hold
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,7 +26,6 @@ async def embed(http: httpx.AsyncClient, **body: Any) -> list[Any]:
     """The vectors of an answer that must come, each as it is written."""
     answer = await http.post("/v1/embeddings", json={"model": NAME, "input": TEXTS, **body})
     assert answer.status_code == 200, answer.text
-    hold("/v1/embeddings", answer)
     return [row["embedding"] for row in answer.json()["data"]]
 
 
@@ -186,7 +184,6 @@ async def test_a_refusal_is_said_where_jinas_clients_look(
     """In `detail`, which they raise, and in OpenAI's error, both in one sentence."""
     asked = {"model": NAME, "input": TEXTS, **body}
     answer = await client.post("/v1/embeddings", json=asked)
-    hold("/v1/embeddings", answer)
 
     told = answer.json()
     assert (answer.status_code, told["error"]["code"]) == (400, code), told
