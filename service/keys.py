@@ -1,8 +1,8 @@
 """API keys: what is kept of each, and which ones let in now, as their file changes.
 
 A text of keys holds one per line, or several separated by commas: [name:]key or
-[name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536 rate=20000. A key itself
-is never kept.
+[name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536. A key itself is
+never kept.
 
 A file of keys is followed:
 
@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
-LIMIT = re.compile(r"(requests|tokens|rate)=([1-9][0-9]{0,11})")
+OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # no part of a key is like it
+OPTIONS = ("requests", "tokens")
+LIMIT = re.compile(rf"({'|'.join(OPTIONS)})=([1-9][0-9]{{0,11}})")
 DIGEST = r"[0-9a-f]{64}"
 # What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
 LIKE_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
@@ -55,12 +57,10 @@ class Limits:
 
     Args:
         requests, tokens: most that may wait.
-        rate: tokens per second.
     """
 
     requests: int | None = None
     tokens: int | None = None
-    rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,15 @@ def _limits(words: list[str], line: int) -> Limits:
     pairs = [match.groups() for match in map(LIMIT.fullmatch, words) if match]
     values = {name: int(value) for name, value in pairs}
     if len(values) < len(words):
+        options = (match[1] for match in map(OPTION.fullmatch, words) if match)
+        if unknown := next((name for name in options if name not in OPTIONS), None):
+            raise ValueError(
+                f"api_keys: line {line} has the unknown option {unknown}=; only "
+                "requests= and tokens= are known"
+            )
         raise ValueError(
-            f"api_keys: line {line} has something else after the key than requests=, tokens= and "
-            "rate=, each once and with a whole number from 1"
+            f"api_keys: line {line} has something else after the key than requests= and tokens=, "
+            "each once and with a whole number from 1"
         )
     return Limits(**values)
 

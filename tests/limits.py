@@ -89,9 +89,9 @@ ROWS = (
     ),
     # how long
     Row(
-        "edge.gate.MOST",
+        "edge.gate.MOST_INSIDE",
         "deadline_exceeded",
-        "requests of a key past the door at a time, where there are several keys; others wait",
+        "requests of a key past the door at a time while another key is active; others wait",
     ),
     Row("edge.reading.LONGEST_LENGTH", "body_too_large", "digits of Content-Length, less zeros"),
     Row("edge.reading.BODY_SECONDS", "request_timeout", "for a body to come whole"),
@@ -324,9 +324,7 @@ NO_LIMITS = {
     "keys.LOOK_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.LOOK_SECONDS",
-    "edge.gate.JUST_SECONDS",
-    "edge.gate.LATELY_SECONDS", "edge.gate.LONG_SECONDS",
-    "edge.gate.LONGEST_PAUSE_SECONDS",
+    "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.reading.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "encode.admission.REQUEST_BYTES", "encode.admission.INPUT_BYTES", "encode.admission.ID_BYTES",

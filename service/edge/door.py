@@ -2,7 +2,7 @@
 
     read      its headers, once; whose it is; which operation it asks for
     check     what the headers alone let us refuse before the body is read (rules.py)
-    gate      room and a turn, where several keys share the replica (gate.py)
+    gate      room, and a bound on one key's requests, where several share the replica (gate.py)
     body      within its limits, and in time (reading.py)
     handler   what the operation does (encoding.py, handlers.py)
     send      the answer, counted and named, piece by piece
@@ -26,10 +26,10 @@ from starlette.types import Receive, Scope, Send
 from service.api import dialect
 from service.api.dialect import Reply
 from service.cluster import ingress
-from service.edge import gate, reading, rules
+from service.edge import reading, rules
 from service.edge.asked import DEADLINE, Asked, seconds
 from service.edge.encoding import TRUNCATED, Encoding
-from service.edge.gate import Gate
+from service.edge.gate import Full, Gate, Place
 from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.reading import Bodies, BodyWorker
 from service.edge.routes import UNKNOWN, Routes, expected
@@ -41,7 +41,7 @@ from service.encode.space import HEADER as SPACE
 from service.engine.fair.rotation import OWNER
 from service.keys import tenants
 from service.memory import PROCESS, Hold
-from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
+from service.observe.families import OVERLOADED, SHARE
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal
 from service.replica import Replica
@@ -55,6 +55,7 @@ CLOSE = (b"connection", b"close")
 ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
 NONE: Set[str] = frozenset()
 LOOK_SECONDS = 0.25  # between two looks for requests whose time is up
+PAUSE_SECONDS = 1.0  # before a flood's refusal: who is refused comes again, and costs as much
 TIMES = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
 
 
@@ -104,7 +105,7 @@ class Door:
             self._look()
         try:
             try:
-                await self._enter(asked, raw, twice, receive)
+                await self._enter(asked, raw, twice, receive, client)
                 record = self._begin(asked, raw)
                 asked.until = record.start + self._longest
                 if not client.begin(asked.task):
@@ -116,7 +117,7 @@ class Door:
                 reply = self._refuse(asked, raw, error)
             asked.until = math.inf  # however slow its reader: the connection cuts that off
             if asked.place:
-                self.gate.begin(asked.place)
+                self.gate.leave(asked.place)
             await self._send(asked, reply, scope, send)
         except asyncio.CancelledError:
             if not client.left:
@@ -149,13 +150,18 @@ class Door:
         return asked, raw, twice
 
     async def _enter(
-        self, asked: Asked, raw: RawHeaders, twice: Set[str], receive: Receive
+        self,
+        asked: Asked,
+        raw: RawHeaders,
+        twice: Set[str],
+        receive: Receive,
+        client: Client,
     ) -> None:
         """Admit a request and read its body.
 
         Raises:
             Refused: why it may not come in.
-            ClientDisconnect: its body does not arrive.
+            ClientDisconnect: it has left, or its body does not arrive.
         """
         if self._ring.keys is not self._shared:
             self._share()
@@ -163,15 +169,13 @@ class Door:
         key = self._keys.admit(asked.method, asked.path, named)
         asked.key = key.name if key else ""
         self._rules.check(asked, raw, twice, authorized=key is not None)
+        await self._take_place(asked)
         if asked.method != "POST":
-            if self.gate.several:
-                await self._take_place(asked)
             return
         if asked.route:
             asked.given = seconds(asked.headers, self._deadline)
-        if self.gate.several:
-            await self._take_place(asked)
-            await self._take_turn(asked)
+        if asked.place:
+            await self._pass_gate(asked, asked.place, client)
         if len(self._under_way) > self._most:
             asked.shed = "queue_full"
             raise Refused(OVERLOADED, retry_after=1)
@@ -186,25 +190,33 @@ class Door:
 
     async def _take_place(self, asked: Asked) -> None:
         """Take a request's room; refuse a key with too much under way, though not at once."""
-        OWNER.set(asked.key)
         try:
-            asked.place = self.gate.take(asked.key)
-        except gate.Full as full:
+            if place := self.gate.take(asked.key):
+                OWNER.set(asked.key)
+                asked.place = place
+        except Full:
             self._under_way.discard(asked)  # waiting for its refusal is no work
-            if full.seconds:
-                await asyncio.sleep(full.seconds)
-            asked.shed = UNDER_WAY
+            await asyncio.sleep(PAUSE_SECONDS)
+            asked.shed = SHARE
             raise Refused(OVERLOADED, retry_after=1) from None
 
-    async def _take_turn(self, asked: Asked) -> None:
-        """Wait for a request's turn; reading metrics is no work and takes none."""
-        if asked.place:
-            most = min(asked.given, self._deadline)
-            try:
-                asked.waited = await self.gate.wait(asked.place, most)
-            except TimeoutError:
-                asked.waited, asked.shed = most, SHARE
-                raise Refused("deadline_exceeded") from None
+    async def _pass_gate(self, asked: Asked, place: Place, client: Client) -> None:
+        """Wait until a request may pass; reading metrics is no work and need not."""
+        most = min(asked.given, self._deadline)
+        if not client.bind(asked.task):
+            raise ClientDisconnect
+        try:
+            asked.waited = await self.gate.enter(place, most)
+        except TimeoutError:
+            asked.waited, asked.shed = most, SHARE
+            raise Refused("deadline_exceeded") from None
+        except asyncio.CancelledError:
+            if not client.left:
+                raise
+            asked.task.uncancel()
+            raise ClientDisconnect from None
+        finally:
+            client.end(asked.task)
 
     def _begin(self, asked: Asked, raw: RawHeaders) -> Record:
         """Begin to watch a request that has arrived whole or is refused."""

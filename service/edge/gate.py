@@ -1,23 +1,14 @@
-"""The gate at the door: whose requests may enter, how many, and when.
+"""The gate at the door: how many requests of one key may be inside while another key is active.
 
-Where several keys share a replica, each has room and takes turns; with one key or none, all pass.
+Each request inside costs the event loop milliseconds, and each round of the loop does all that is
+ready: of a hundred inside, each waits for all others several times, and the engine's fair queue
+comes too late for that. So where several keys share a replica:
 
-    room    One key's requests never take all of a replica's room. A key may have twice as many
-            under way as there is room left: two thirds of the whole for one key alone, less for
-            each of several; and however many keys flood, one more finds room.
-    turns   While another key asks for little, a key's requests pass a few at a time. Each that
-            passes costs the event loop milliseconds, and each round of the loop does all that is
-            ready: of a hundred requests under way, each waits for all others several times. The
-            engine's fair queue comes too late for that. So a key may have as many inside as the
-            least demanding other key has, or just had, and at most MOST.
-
-A key that asks once in a while leaves the others all they can take, and still finds room when it
-asks: while it is known, their requests pass one per round of the loop, which is no fewer, but in
-short rounds. A request that may not pass yet is parked as a future in its key's line, its body
-unread, and costs the loop nothing.
-
-Source of the room: Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds for Shared-Memory
-Packet Switches".
+    inside  While another key is active, MOST_INSIDE requests of a key pass; the others wait as
+            futures, their bodies unread, and cost nothing. The number doubles with each
+            DOUBLE_SECONDS for which no other key has asked.
+    room    One key's requests, inside or not, never take all that a replica is sent; who asks for
+            more is refused, so that another key's request still arrives.
 """
 
 import asyncio
@@ -26,69 +17,34 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-SHARE = 2  # times the room that is left
-MOST = 64  # requests of one key inside, where there are several keys
-# A request that takes longer waits for the model, not the loop: others of its key need not wait
-LONG_SECONDS = 1.0
-REFUSALS_A_SECOND, LONGEST_PAUSE_SECONDS = 50, 5.0  # of a key that asks too much at once
-JUST_SECONDS = 0.1  # and up to twice as long; a key that asks ten times a second is always there
-LATELY_SECONDS = 10.0  # after which a silent key no longer counts
+from service.engine.fair.rotation import fits
 
-
-class Just:
-    """A count, and its recent maximum."""
-
-    def __init__(self) -> None:
-        self.count, self._window, self._most, self._before = 0, 0, 0, 0
-
-    def most(self, now: float) -> int:
-        """Return the maximum since the start of the previous time window."""
-        window = int(now // JUST_SECONDS)
-        if window > self._window:
-            self._before = self._most if window == self._window + 1 else self.count
-            self._most, self._window = self.count, window
-        return max(self._most, self._before)
-
-    def change(self, by: int, now: float) -> None:
-        """Add to the count from now on."""
-        self.most(now)
-        self.count += by
-        self._most = max(self._most, self.count)
+MOST_INSIDE = 6  # another key's p99 is 4 times its idle one with 8: tests/service/test_sharing.py
+# A key that asks ten times a second is always there; one that asks every few seconds takes less
+# than a tenth from the others
+DOUBLE_SECONDS = 0.1
 
 
 class Line:
-    """One key's requests: those under way, those that passed, and those that wait for a turn."""
+    """One key's requests: those that a replica has, those inside, and those that wait."""
 
     def __init__(self) -> None:
         self.under_way = self.inside = 0
-        self.just = Just()
-        self.came = -math.inf  # when the last of them came
-        self.passed = False  # whether one has, in this round of the loop
-        self.refused = 0.0  # when the last of its refusals leaves
         self.parked = deque[asyncio.Future[None]]()
+        self.gone = -math.inf  # when the last one inside left
 
 
 class Place:
     """What one request takes at the gate, and gives back."""
 
-    __slots__ = ("counted", "inside", "line", "timer")
+    __slots__ = ("inside", "line")
 
     def __init__(self, line: Line) -> None:
-        self.line = line
-        self.counted = self.inside = False
-        self.timer: asyncio.TimerHandle | None = None
+        self.line, self.inside = line, False
 
 
 class Full(Exception):
-    """A key has as many requests under way as it may.
-
-    Args:
-        seconds: how long to delay its refusal, since refused clients come again.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+    """A key has as many requests under way as it may."""
 
 
 class Gate:
@@ -104,122 +60,104 @@ class Gate:
         self, names: Collection[str], most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most, self._clock = most, clock
-        self.lines, self.total, self.several = dict[str, Line](), 0, False
+        self.lines, self.total = dict[str, Line](), 0
+        self.active = set[Line]()  # those of which a request is inside or waits
+        self._gone = deque[Line](maxlen=2)  # those that were last active, the latest last
+        self._looking: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
     def set_keys(self, names: Collection[str]) -> None:
-        """Share among these keys from now on; a key that stays keeps its line."""
-        before, self.several = self.lines, len(names) > 1
-        self.lines = {name: before.get(name) or Line() for name in names}
-        for line in before.values():
-            self._pass(line)  # there may be fewer to wait for
+        """Share among these keys from now on; a key's requests that are here keep their places."""
+        shared = names if len(names) > 1 else ()
+        self.lines = {name: self.lines.get(name) or Line() for name in shared}
 
     def take(self, name: str) -> Place | None:
         """Give a key's request its room; None where there are no others to leave room for.
 
         Raises:
-            Full: there is no room for it.
+            Full: there is none for it.
         """
-        if not self.several or (line := self.lines.get(name)) is None:
+        if (line := self.lines.get(name)) is None:
             return None
-        if line.under_way >= SHARE * (self._most - self.total):
-            raise Full(self._pause(line))
+        if not fits(1, self._most - self.total, line.under_way):
+            raise Full
         line.under_way += 1
         self.total += 1
         return Place(line)
 
-    async def wait(self, place: Place, seconds: float) -> float:
+    async def enter(self, place: Place, seconds: float) -> float:
         """Wait until a request may pass; return the seconds waited, 0 where it need not wait.
 
         Raises:
-            TimeoutError: its turn does not come in time.
+            TimeoutError: it may not in time.
         """
-        line = place.line
-        line.came = came = self._clock()
-        line.just.change(1, came)
-        place.counted = True
-        free = not line.parked and self._may_pass(line)
+        line, came = place.line, self._clock()
+        self.active.add(line)
+        free = not line.parked and line.inside < self._bound(line)
         if free:
-            self._enter(line)
+            line.inside += 1
         else:
             await self._park(line, seconds)
         place.inside = True
-        place.timer = asyncio.get_running_loop().call_later(LONG_SECONDS, self._leave, place)
         return 0.0 if free else self._clock() - came
 
-    def begin(self, place: Place) -> None:
-        """End a request's turn as its answer begins: its reader may be slow."""
-        if place.timer:
-            place.timer.cancel()
-        self._leave(place)
-        if place.counted:
-            place.counted = False
-            place.line.just.change(-1, self._clock())
+    def leave(self, place: Place) -> None:
+        """End a request's turn, if it has one: its answer begins, and its reader may be slow."""
+        if place.inside:
+            place.inside = False
+            place.line.inside -= 1
+            self._pass(place.line)
 
     def give_back(self, place: Place) -> None:
         """End a request: its turn, and the room that it took."""
-        self.begin(place)
+        self.leave(place)
         place.line.under_way -= 1
         self.total -= 1
 
-    def _pause(self, line: Line) -> float:
-        """Return the seconds to delay a refusal while a key floods."""
-        now = self._clock()
-        next_ = max(line.refused + 1 / REFUSALS_A_SECOND, now)
-        line.refused = min(next_, now + LONGEST_PAUSE_SECONDS)
-        return line.refused - now
-
     async def _park(self, line: Line, seconds: float) -> None:
-        """Wait in line."""
-        future = asyncio.get_running_loop().create_future()
-        line.parked.append(future)
-        self._pass(line)
+        turn = asyncio.get_running_loop().create_future()
+        line.parked.append(turn)
+        if self._looking is None:
+            self._look_later()
         try:
             async with asyncio.timeout(seconds):
-                await future
+                await turn
         except BaseException:
-            if not future.cancelled():
-                self._step_out(line)  # its turn came just as it gave up
-            elif future in line.parked:
-                line.parked.remove(future)
+            if not turn.cancelled():
+                line.inside -= 1  # its turn came just as it gave up
+            elif turn in line.parked:
+                line.parked.remove(turn)
+            self._pass(line)
             raise
 
-    def _leave(self, place: Place) -> None:
-        """End a turn unless it has ended."""
-        if place.inside:
-            place.inside = False
-            self._step_out(place.line)
-
-    def _step_out(self, line: Line) -> None:
-        line.inside -= 1
-        self._pass(line)
-
     def _pass(self, line: Line) -> None:
-        """Let in all that may pass."""
-        while line.parked and self._may_pass(line):
-            future = line.parked.popleft()
-            if not future.done():  # else it has just given up
-                future.set_result(None)
-                self._enter(line)
+        """Let in all that may pass, after one has left."""
+        bound = self._bound(line)
+        while line.parked and line.inside < bound:
+            turn = line.parked.popleft()
+            if not turn.done():  # else it has just given up
+                turn.set_result(None)
+                line.inside += 1
+        if not line.inside and not line.parked and line in self.active:
+            self.active.remove(line)
+            line.gone = self._clock()
+            if line not in self._gone or line is self._gone[0]:
+                self._gone.append(line)
 
-    def _enter(self, line: Line) -> None:
-        """Count a passing request; where another key is known, the next waits for another round."""
-        line.inside += 1
-        since = self._clock() - LATELY_SECONDS
-        if any(other.came > since for other in self.lines.values() if other is not line):
-            line.passed = True
-            asyncio.get_running_loop().call_soon(self._next_round, line)
-
-    def _next_round(self, line: Line) -> None:
-        line.passed = False
-        self._pass(line)
-
-    def _may_pass(self, line: Line) -> bool:
-        """Tell whether one more request of a key may be inside now."""
-        return not line.passed and (not line.inside or line.inside < self._inside(line))
-
-    def _inside(self, line: Line) -> int:
+    def _bound(self, line: Line) -> float:
         """Return how many requests of a key may be inside now."""
-        now = self._clock()
-        others = (other.just.most(now) for other in self.lines.values() if other is not line)
-        return min([MOST, *(most for most in others if most)])
+        if len(self.active) > (line in self.active):
+            return MOST_INSIDE
+        gone = max((other.gone for other in self._gone if other is not line), default=-math.inf)
+        return MOST_INSIDE * 2 ** min((self._clock() - gone) / DOUBLE_SECONDS, 60)
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(DOUBLE_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Let in what may pass by now, and look again while any wait."""
+        self._looking = None
+        for line in tuple(self.active):
+            self._pass(line)
+        if any(line.parked for line in self.active):
+            self._look_later()

@@ -110,10 +110,18 @@ class Client:
         self._listen, self.left = listen, False
         self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
 
-    def begin(self, task: asyncio.Task[Any]) -> bool:
-        """Bind a task whose body is read to this client until it leaves; False if it has left."""
+    def bind(self, task: asyncio.Task[Any]) -> bool:
+        """Bind a task to this client until it leaves; False if it has left.
+
+        That it leaves is seen late where a large body is unread.
+        """
         if not self.left:
             self._tasks.add(task)
+        return not self.left
+
+    def begin(self, task: asyncio.Task[Any]) -> bool:
+        """Bind a task whose body is read, and listen; False if its client has left."""
+        if self.bind(task):
             self._listen()
         return not self.left
 

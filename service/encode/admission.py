@@ -263,7 +263,7 @@ class Admission:
         record.began, start = 0.0, time.monotonic()
         tokens, cost = sum(map(len, every)), self._batcher.cost(every)
         try:
-            self._batcher.admit(*self._with_following(tokens, cost, key), deadline, key)
+            self._batcher.check(*self._with_following(tokens, cost, key), deadline, key)
             if course is None:
                 results, timing = await self._batcher.submit(works, deadline, key)
                 outcome = Outcome(results, [])

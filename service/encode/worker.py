@@ -7,21 +7,19 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
-from service.engine.fair.rotation import OWNER, Thread
+from service.engine.fair.rotation import OWNER, Thread, fits
 from service.refusals import Refused
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work
 
-SHARE = 2  # a key may have this many times the room that is left
 MOST_WAITING = 16  # requests at once, where they are counted; what they ask for waits in memory
 
 
 class Worker:
     """One queue for work of one kind; who waits takes turns, a step each, and so do keys.
 
-    Where there are several, one alone has two thirds of the room, so that another finds some; two
-    that always ask have two fifths each.
+    Where there are several, none takes all the room.
 
     Not in a lane: it says nothing of the model's speed, which admission goes by.
 
@@ -71,8 +69,8 @@ class Worker:
 
     def _has_room(self, owner: str, size: int) -> bool:
         """Tell whether so much more of a key's may wait; where nothing waits, it always may."""
-        left, own = self._most - self.waiting, self._own[owner] + size
-        return not self.waiting or (size <= left and (not owner or own <= SHARE * left))
+        own = self._own[owner] if owner else None
+        return not self.waiting or fits(size, self._most - self.waiting, own)
 
     def _count(self, owner: str, size: int) -> None:
         """Count so much more as waiting."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Result, Timing, Work
-from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
+from service.engine.fair.queue import SMALL, DeadlinePassed, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
 
@@ -107,14 +107,14 @@ class Batcher(Generic[Work, Result]):
         self._small = small
         self._queue: Queue[Work, Result] = Queue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
+        self._running: dict[asyncio.Task[list[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
         self._starts = 0  # of batches
         self._company = Company(self._pump)
 
     def set_limits(self, limits: Mapping[str, Limits]) -> None:
         """Limit what arrives from now on by these limits of each key, by its name."""
-        self._queue.set_limits(limits, self._clock())
+        self._queue.set_limits(limits)
 
     @property
     def waiting_requests(self) -> int:
@@ -159,7 +159,7 @@ class Batcher(Generic[Work, Result]):
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in as many batches as it takes; all or nothing.
 
-        It waits even in a full queue: whether it may is asked before, with `admit`.
+        It waits even in a full queue: whether it may is asked before, with `check`.
 
         Args:
             works: one per sequence; its len() is its number of tokens.
@@ -167,7 +167,6 @@ class Batcher(Generic[Work, Result]):
             key: name of the API key that sent it.
 
         Raises:
-            Overloaded: another key's request took its place in the queue.
             DeadlinePassed: the deadline passed before the request, or its turn, came.
             Exception: the error of the first sequence that failed.
         """
@@ -195,15 +194,8 @@ class Batcher(Generic[Work, Result]):
         """Return how many tokens of short sequences take as long as these works."""
         return sum(map(self._cost, works))
 
-    def admit(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
-        """Make room for a request of this many tokens, or raise what `check` raises."""
-        for job in self.check(tokens, cost, deadline, key):
-            self._fail(job, Overloaded(self._queue.delay(job.key) / self.speed, "share"))
-
-    def check(
-        self, tokens: int, cost: float, deadline: float, key: str = ""
-    ) -> list[Job[Work, Result]]:
-        """Return the waiting requests whose place a request would take now.
+    def check(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
+        """Refuse a request that would not be admitted now.
 
         Args:
             tokens: that it holds, and cost: in tokens of short sequences.
@@ -218,7 +210,7 @@ class Batcher(Generic[Work, Result]):
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
-        return self._queue.check(tokens, cost, seconds, self._speed.current, key, now)
+        self._queue.check(tokens, cost, seconds, self._speed.current, key)
 
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
         if not job.future.done():
@@ -274,7 +266,7 @@ class Batcher(Generic[Work, Result]):
         self._running[task] = Run(self._clock(), batch.cost / share / self._speed.current, share)
         task.add_done_callback(partial(self._end, lanes))
 
-    def _end(self, lanes: list[int], task: asyncio.Task[set[Job[Work, Result]]]) -> None:
+    def _end(self, lanes: list[int], task: asyncio.Task[list[Job[Work, Result]]]) -> None:
         """Free the lanes, then tell the requests: what one sends next finds them idle."""
         del self._running[task]
         self._idle = sorted([*self._idle, *lanes], reverse=True)
@@ -288,7 +280,7 @@ class Batcher(Generic[Work, Result]):
 
     async def _run(
         self, batch: Batch[Work, Result], lanes: list[int], alone: int | None
-    ) -> set[Job[Work, Result]]:
+    ) -> list[Job[Work, Result]]:
         """Run a batch and keep its results; returns the jobs it was for.
 
         Args:
@@ -310,7 +302,7 @@ class Batcher(Generic[Work, Result]):
             else:
                 job.results[index] = result
                 job.unfinished -= 1
-        jobs = {job for job, _ in batch}
+        jobs = list(dict.fromkeys(job for job, _ in batch))
         for job in jobs:
             job.computed += seconds
         return jobs

@@ -1,6 +1,6 @@
 """Two keys of one service: one floods or is busy, the other asks; either is measured.
 
-`python tests/ray/tenants.py PORT KEY COUNT` is the flood, in a process of its own behind all
+`python tests/ray/tenants.py PORT KEY COUNT SIZE` is the flood, in a process of its own behind all
 others, so that who measures does not feel the client of it.
 """
 
@@ -26,15 +26,16 @@ NICE = 10
 AGAIN_SECONDS = 0.5  # after a refusal
 EVERY_SECONDS = 0.1
 ASKED = {"inputs": ["All is well"]}
-BODY = json.dumps(ASKED).encode()
+LARGE = {"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}  # 12,800 tokens
+SIZES = {"small": ASKED, "large": LARGE}
 
 
 @contextmanager
 def flooded(
-    service: "Service", key: str, connections: int, begun: str = "429"
+    service: "Service", key: str, connections: int, begun: str = "429", size: str = "small"
 ) -> Iterator[Counter[str]]:
     """A flood with a key, of which one was answered so; what all were is known at its end."""
-    command = [sys.executable, __file__, str(service.port), key, str(connections)]
+    command = [sys.executable, __file__, str(service.port), key, str(connections), size]
     codes: Counter[str] = Counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -78,33 +79,33 @@ def speed(service: "Service", name: str, key: str, over: Callable[[], None]) -> 
     return (answered() - before) / (time.monotonic() - begun)
 
 
-async def connection(port: int, key: str, codes: Counter[int]) -> None:
+async def connection(port: int, key: str, body: bytes, codes: Counter[int]) -> None:
     """Ask without end on one connection, which is kept."""
     head = (
         "POST /v1/encode HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        f"authorization: Bearer {key}\r\ncontent-length: {len(BODY)}\r\n\r\n"
+        f"authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while True:
-        writer.write(head.encode() + BODY)
+        writer.write(head.encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:] if line)
         if "content-length" not in headers:
             raise ValueError(lines, await reader.read(300))  # none of ours
         await reader.readexactly(int(headers["content-length"]))
         codes[int(lines[0].split()[1])] += 1
-        if codes.total() % 100 == 0:
+        if codes.total() % 100 == 0 or len(body) > len(json.dumps(ASKED)):
             print(json.dumps(codes), flush=True)
         if lines[0].split()[1] != "200":
             await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def flood(port: int, key: str, count: int) -> None:
+async def flood(port: int, key: str, count: int, size: str) -> None:
     """So many connections at once."""
-    codes: Counter[int] = Counter()
-    await asyncio.gather(*(connection(port, key, codes) for _ in range(count)))
+    codes, body = Counter[int](), json.dumps(SIZES[size]).encode()
+    await asyncio.gather(*(connection(port, key, body, codes) for _ in range(count)))
 
 
 if __name__ == "__main__":
     os.nice(NICE)
-    asyncio.run(flood(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    asyncio.run(flood(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))

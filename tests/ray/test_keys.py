@@ -83,7 +83,7 @@ def test_keys_change_while_it_serves(keyed: "Service", keys: Keys) -> None:
     texts = {KEY: "All is well", OTHER: "All is not", new: "All is new"}
     answers = {text: answered(keyed, OTHER, text) for text in texts.values()}
     with asked(keyed, texts, answers) as seen:
-        turn(keys, seen, before | {KEY: "me:{} rate=90000", new: "me:{} rate=90000"}, new, 200)
+        turn(keys, seen, before | {KEY: "me:{} tokens=90000", new: "me:{} tokens=90000"}, new, 200)
         turn(keys, seen, {OTHER: "other:{}", new: "me:{} requests=9"}, KEY, 401)
         keys.write(keys.lines, also="me:short\n")
         wait(lambda: total(keyed, "headlight_keys_stale") == 1, "a gauge of a wrong file")
@@ -132,7 +132,7 @@ def test_two_replicas_change_keys_under_load_and_kills(start: "Start", tmp_path:
     """With other limits each time: none that is gone lets in, none that is not is refused."""
     ages, steady = [f"the-key-of-a-number-{age}" for age in range(ROUNDS + 1)], OTHER
     keys = Keys(tmp_path)
-    keys.write({ages[0]: "a:{} requests=8 rate=100000", steady: "b:{}"})
+    keys.write({ages[0]: "a:{} requests=8 tokens=100000", steady: "b:{}"})
     texts = {key: f"All is well, says {key}" for key in (*ages, steady)}
     took = {"let in": list[float](), "refused": list[float]()}
     with start("--replicas", "2", "--api-keys-file", str(keys.file)) as service:
@@ -150,7 +150,7 @@ def test_two_replicas_change_keys_under_load_and_kills(start: "Start", tmp_path:
 
         with asked(service, texts, answers) as seen:
             for age, (old, new) in enumerate(pairwise(ages)):
-                limits = f" requests={9 + age} rate={200_000 + age}"
+                limits = f" requests={9 + age} tokens={200_000 + age}"
                 both = {old: "a:{}" + limits, new: "a:{}" + limits, steady: "b:{} tokens=90000"}
                 took["let in"].append(turn(keys, seen, both, new, 200))
                 kill()

@@ -49,11 +49,11 @@ def test_what_travels_is_where_the_file_is_whatever_a_replicas_directory(
 
 def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
     """In any order; two keys of a name, of which a client changes from one to the other."""
-    text = f"a:{KEY} rate=20000 requests=64\na:{OTHER} requests=64 rate=20000, {KEY}x tokens=5"
+    text = f"a:{KEY} tokens=20000 requests=64\na:{OTHER} requests=64 tokens=20000, {KEY}x tokens=5"
 
     held = keys.read(text)
 
-    assert keys.tenants(held) == {"a": Limits(64, None, 20000), "key-3": Limits(None, 5, None)}
+    assert keys.tenants(held) == {"a": Limits(64, 20000), "key-3": Limits(None, 5)}
     assert keys.read(",".join(map(keys.entry, held))) == held
     assert KEY not in repr(held) and DIGEST not in repr(held)
 
@@ -74,8 +74,8 @@ def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
         (f"{'n' * 65}:{KEY}", 1),
         (f"{KEY}:{OTHER}:{KEY}", 1),
         (f"a:{KEY}\nb:{KEY}", 2),
-        (f"a:{KEY} rate=1\na:{OTHER} rate=2", 2),
-        (f"a:{KEY} rate=1\nb:{KEY}x\na:{OTHER}", 3),
+        (f"a:{KEY} tokens=1\na:{OTHER} tokens=2", 2),
+        (f"a:{KEY} tokens=1\nb:{KEY}x\na:{OTHER}", 3),
     ],
 )
 def test_an_entry_that_is_wrong_is_named_by_its_line(text: str, line: int) -> None:
@@ -83,6 +83,13 @@ def test_an_entry_that_is_wrong_is_named_by_its_line(text: str, line: int) -> No
     with pytest.raises(ValueError, match=rf"^api_keys: line {line} \S[^\n]+$") as refused:
         keys.read(text)
     assert not {KEY, OTHER, "short"} & set(str(refused.value).replace(":", " ").split())
+
+
+@pytest.mark.parametrize("option", ["rate", "burst"])
+def test_an_option_that_is_not_known_is_named(option: str) -> None:
+    """One that was known once, too, since what it promised does not hold any more."""
+    with pytest.raises(ValueError, match=f"line 2 has the unknown option {option}=; only"):
+        keys.read(f"a:{KEY}\nb:{OTHER} requests=3 {option}=20000")
 
 
 def test_no_key_goes_by_the_name_of_another() -> None:
@@ -119,7 +126,7 @@ WRONG = {
     "empty": ("", "there is no key"),
     "a comma": (" \n,", "there is no key"),
     "malformed": (f"{OF_A}b:short\n", "line 2 has no key of 16 to 256 letters"),
-    "other limits": (f"{OF_A}b:{B}\na:{B}x rate=3", "line 3 gives its name other limits"),
+    "other limits": (f"{OF_A}b:{B}\na:{B}x tokens=3", "line 3 gives its name other limits"),
     "repeated": (f"{OF_A}b:{A}", "line 2 repeats the key of an earlier line"),
     "cut off": (f"{OF_A}b:{B[:7]}", "line 2 has no key of 16 to 256 letters"),
     "no text": (b"a:\xff\xfe", "it is no text in UTF-8"),
@@ -180,7 +187,7 @@ def test_a_client_changes_from_one_key_to_another(file: Path) -> None:
     """First both let in, by one name, and then the second alone."""
     held = Ring((), file)
     digests = []
-    for text in (f"a:{A} rate=9\na:{B} rate=9", f"a:{B} rate=9"):
+    for text in (f"a:{A} tokens=9\na:{B} tokens=9", f"a:{B} tokens=9"):
         file.write_text(text)
         held.look()
         digests.append([key.digest for key in held.keys])
@@ -302,7 +309,7 @@ def test_keys_are_stale_when_their_file_has_not_been_read_for_long(file: Path) -
 
 def test_the_settings_own_keys_stay_and_count_before_the_files(file: Path) -> None:
     """A name's limits are one: a file that gives others is wrong."""
-    own = keys.read(f"a:{A} rate=5")
+    own = keys.read(f"a:{A} tokens=5")
     with pytest.raises(Unusable, match="line 1 gives its name other limits"):
         file.write_text(f"a:{B}")
         Ring(own, file)

@@ -8,44 +8,32 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
-Waiter = TypeVar("Waiter")
 Result = TypeVar("Result")
 
 OWNER = ContextVar("owner", default="")  # name of the key whose request a task is; of one key, none
+SHARE = 2  # a key may have this many times the room that is left, so that another finds some
 
 
-class Rotation(Generic[Waiter]):
-    """Who waits: a line for each key, each line first come, first served."""
+def fits(size: int, left: int, own: int | None) -> bool:
+    """Tell whether so much more fits into the room that is left, and leaves some to other keys.
 
-    def __init__(self) -> None:
-        self._lines = dict[str, deque[Waiter]]()  # in order of their turn
-        self._last = ""  # whose turn was the last
+    One key alone gets two thirds of a room, two that always ask two fifths each. Source: Choudhury
+    and Hahne 1998, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches".
 
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def add(self, waiter: Waiter) -> None:
-        """Join the line of the request's key."""
-        self._lines.setdefault(OWNER.get(), deque()).append(waiter)
-
-    def next(self) -> Waiter:
-        """Tell whose turn it is, of those who wait; not the last one's, if there is another."""
-        if self._last in self._lines:
-            self._lines[self._last] = self._lines.pop(self._last)
-        self._last, line = next(iter(self._lines.items()))
-        waiter = line.popleft()
-        if not line:
-            del self._lines[self._last]
-        return waiter
+    Args:
+        own: what the key has of the room; None where there are no other keys.
+    """
+    return size <= left and (own is None or own + size <= SHARE * left)
 
 
 class Lock:
-    """Held by one request at a time, in its own event loop."""
+    """Held by one request at a time, in its own event loop; each key's line first come."""
 
     def __init__(self) -> None:
-        self._held, self._waiting = False, Rotation[asyncio.Future[None]]()
+        self._held = False
+        self._lines = dict[str, deque[asyncio.Future[None]]]()  # in order of their turn
 
     async def acquire(self) -> Literal[True]:
         """Wait for a turn."""
@@ -57,19 +45,23 @@ class Lock:
     def release(self) -> None:
         """End it, and let the next have its own."""
         self._held = False
-        while self._waiting and not self._held:
-            place = self._waiting.next()
-            if not place.done():  # else it has given up
-                place.set_result(None)
+        while self._lines and not self._held:
+            name = next(iter(self._lines))
+            line = self._lines.pop(name)
+            turn = line.popleft()
+            if line:
+                self._lines[name] = line
+            if not turn.done():  # else it has given up
+                turn.set_result(None)
                 self._held = True
 
     async def _wait(self) -> None:
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.add(place)
+        turn = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(OWNER.get(), deque()).append(turn)
         try:
-            await place
+            await turn
         except asyncio.CancelledError:
-            if not place.cancelled():
+            if not turn.cancelled():
                 self.release()  # its turn came as it gave up
             raise
 

@@ -16,7 +16,7 @@ KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 
 @pytest.mark.parametrize(
     "text",
-    [f"{KEY}\n", f"team-a:{KEY}\n", f"team-a:{KEY} requests=64 rate=20000\nteam-b:{OTHER}\n"]
+    [f"{KEY}\n", f"team-a:{KEY}\n", f"team-a:{KEY} requests=64 tokens=20000\nteam-b:{OTHER}\n"]
     + [f"team-a:sha256:{'0' * 64}\nteam-b:{KEY}", f"\n\n  {KEY}  \n"],
     ids=["bare", "named", "limited, the first of two", "after a digest", "among blanks"],
 )

@@ -11,17 +11,9 @@ import httpx
 import pytest
 
 from service import keys
-from service.edge import gate
-from service.edge.gate import (
-    JUST_SECONDS,
-    LATELY_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    MOST,
-    REFUSALS_A_SECOND,
-    Full,
-    Gate,
-    Place,
-)
+from service.edge import door
+from service.edge.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, Gate, Place
+from service.edge.transport import CLIENT, Client
 from service.replica import Replica
 from tests.conftest import Connected
 from tests.scraped import samples
@@ -35,12 +27,6 @@ LONG = 1000.0
 ASKED = {"inputs": ["a"]}
 
 
-@pytest.fixture(autouse=True)
-def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn lasts until its request ends, however long a busy machine takes for a test."""
-    monkeypatch.setattr(gate, "LONG_SECONDS", LONG)
-
-
 class Way:
     """A gate at a clock that stands, and who has passed, in order."""
 
@@ -49,14 +35,10 @@ class Way:
         self.gate = Gate(names, 10_000, lambda: self.now)
         self.passed: list[tuple[str, float]] = []
 
-    def visit(self, name: str, seconds: float = LONG) -> "Visit":
-        """A request comes in the loop's next round."""
-        return Visit(self, name, seconds)
-
     async def come(self, name: str, count: int = 1, seconds: float = LONG) -> list["Visit"]:
         """Requests come, and those pass that may."""
-        visits = [self.visit(name, seconds) for _ in range(count)]
-        await settled(count)
+        visits = [Visit(self, name, seconds) for _ in range(count)]
+        await settled()
         return visits
 
     async def end(self, *visits: "Visit") -> None:
@@ -81,7 +63,7 @@ class Visit:
         waited = 0.0
         try:
             if self.place:
-                waited = await self.way.gate.wait(self.place, seconds)
+                waited = await self.way.gate.enter(self.place, seconds)
         except BaseException:
             self.end()
             raise
@@ -94,193 +76,148 @@ class Visit:
             self.way.gate.give_back(place)
 
 
-async def settled(count: int = 0) -> None:
-    """All that is ready has run, and so many have passed one after the other."""
-    for _ in range(5 + count):
+async def settled() -> None:
+    """All that is ready has run."""
+    for _ in range(6):
         await asyncio.sleep(0)
 
 
-async def test_a_key_alone_has_most_inside_and_the_others_wait_in_order() -> None:
+def empty(gate: Gate) -> bool:
+    """Whether nothing of any key is counted any more."""
+    lines = gate.lines.values()
+    left = sum(line.under_way + line.inside + len(line.parked) for line in lines)
+    return gate.total == left == len(gate.active) == 0
+
+
+@pytest.mark.parametrize("names", ["ab", "a", ""])
+async def test_while_no_other_key_is_active_all_pass(names: str) -> None:
+    """Whether there are others or not."""
+    way = Way(*names)
+    await way.come("a", 40 * MOST_INSIDE)
+
+    assert way.passed == [("a", 0.0)] * 40 * MOST_INSIDE
+
+
+async def test_while_another_key_is_active_some_pass_and_the_others_wait_in_order() -> None:
     """One goes, the next comes; how long it waited is known."""
     way = Way("a", "b")
-    flood = await way.come("a", MOST)
+    quiet = await way.come("b")
+    flood = await way.come("a", MOST_INSIDE)
     late = await way.come("a", 3)
     way.now += 2.0
     await way.end(flood[0], flood[1])
 
     assert [visit.task.done() for visit in late] == [True, True, False]
-    assert way.passed == [("a", 0.0)] * MOST + [("a", 2.0)] * 2
-    assert way.inside("a") == MOST
+    assert way.passed == [("b", 0.0)] + [("a", 0.0)] * MOST_INSIDE + [("a", 2.0)] * 2
+    await way.end(*flood[2:])
+    await way.end(*late, *quiet)
+    assert empty(way.gate)
 
 
-async def test_of_a_single_key_all_pass() -> None:
-    """It waits for no other, nor does a request without a key."""
-    lone, several = Way("a"), Way("a", "b")
-    await lone.come("a", 3 * MOST)
-    await several.come("", 3 * MOST)
-
-    assert len(lone.passed) == len(several.passed) == 3 * MOST
-
-
-async def test_a_key_that_asks_for_little_passes_a_flood_and_thins_it() -> None:
-    """Those that are inside end; then as many as it had at once."""
+async def test_a_key_that_comes_passes_a_flood_and_bounds_it() -> None:
+    """Those that are inside end, and none follows until there are few."""
     way = Way("a", "b")
-    flood = await way.come("a", 2 * MOST)
-    small = await way.come("b", 2)
-    assert all(visit.task.done() for visit in small)
+    flood = await way.come("a", 10 * MOST_INSIDE)
+    (small,) = await way.come("b")
+    more = await way.come("a", 2)
+    assert small.task.done() and not more[0].task.done()
 
-    await way.end(*flood[: MOST - 2])
-    assert way.inside("a") == 2
-    await way.end(flood[MOST - 1])
-    assert way.inside("a") == 2 and flood[MOST].task.done()
+    await way.end(*flood[: 9 * MOST_INSIDE])
+    assert way.inside("a") == MOST_INSIDE and not more[0].task.done()
+    await way.end(flood[-1])
+    assert way.inside("a") == MOST_INSIDE and more[0].task.done() and not more[1].task.done()
+
+
+async def test_two_floods_do_not_stop_each_other() -> None:
+    """Each has as many inside."""
+    way = Way("a", "b")
+    both = await way.come("a", 3 * MOST_INSIDE), await way.come("b", 3 * MOST_INSIDE)
+    await way.end(*both[0][: 2 * MOST_INSIDE + 1])
+    await way.come("a", 9)
+
+    assert way.inside("a") == way.inside("b") == MOST_INSIDE or way.inside("b") == 3 * MOST_INSIDE
+    await way.end(*both[1][: 2 * MOST_INSIDE + 1])
+    await way.come("b", 9)
+    assert way.inside("a") == way.inside("b") == MOST_INSIDE
+
+
+async def test_when_the_other_key_is_silent_twice_as_many_pass_each_moment() -> None:
+    """So one that asks again soon finds few, and one that does not costs little."""
+    way = Way("a", "b")
+    quiet = await way.come("b")
+    flood = await way.come("a", 9 * MOST_INSIDE)
+    inside = []
+    await way.end(*quiet)
+    for visit in flood[:4]:
+        inside.append(way.inside("a"))
+        way.now += DOUBLE_SECONDS
+        await way.end(visit)
+
+    assert inside == [MOST_INSIDE, 2 * MOST_INSIDE, 4 * MOST_INSIDE, 8 * MOST_INSIDE]
+
+
+async def test_who_waits_passes_soon_after_the_other_has_gone_though_none_inside_ends() -> None:
+    """In time that passes, not only as others end."""
+    way = Way("a", "b")
+    quiet = await way.come("b")
+    await way.come("a", MOST_INSIDE)
+    (late,) = await way.come("a")
+    await way.end(*quiet)
+    assert not late.task.done()
+    way.now += DOUBLE_SECONDS
+
+    await asyncio.wait_for(late.task, 10)
 
 
 async def test_other_keys_leave_those_that_stay_their_places() -> None:
-    """Who waits goes on waiting, in its order; a key that is gone is waited for no longer."""
+    """Who waits goes on waiting; of a key that is gone nothing is left when its requests end."""
     way = Way("a", "b")
-    flood = await way.come("a", MOST + 2)
-    small = await way.come("b", 1)
-    way.gate.set_keys(["a", "b", "c"])
-    await way.end(*flood[: MOST - 1])
-    assert way.inside("a") == 1 and not flood[MOST].task.done()
-
+    quiet = await way.come("b")
+    flood = await way.come("a", MOST_INSIDE + 2)
     way.gate.set_keys(["a", "c"])
-    await settled()
-    assert all(visit.task.done() for visit in flood) and small[0].task.done()
-    await way.end(*small)
-    assert way.inside("a") == 3
-
-
-async def test_a_key_that_is_gone_lets_pass_what_it_had_waiting() -> None:
-    """And one that comes shares from then on with the one that was alone."""
-    way = Way("a", "b")
-    flood = await way.come("a", MOST + 2)
-    way.gate.set_keys(["b"])
+    assert way.gate.lines.keys() == {"a", "c"} and way.inside("a") == MOST_INSIDE
     await way.end(flood[0])
-    await way.end(flood[1])
+    assert flood[-2].task.done() and not flood[-1].task.done()
+
+    way.gate.set_keys(["a"])
+    way.now += DOUBLE_SECONDS
+    await way.end(*quiet, *flood[1:-1])
     assert all(visit.task.done() for visit in flood)
-
-    way.gate.set_keys(["b", "c"])
-    assert len([visit for visit in await way.come("b", MOST + 1) if visit.task.done()]) == MOST
-
-
-async def test_two_busy_keys_do_not_hold_each_other_back() -> None:
-    """What counts is how many each has under way, whether they have passed or not."""
-    way = Way("a", "b")
-    await way.come("b", 5)
-    both = await way.come("a", 2 * MOST), await way.come("b", 2 * MOST)
-    await way.end(both[0][0])
-    await settled(MOST)
-
-    assert way.inside("a") == way.inside("b") == MOST
-
-
-async def test_a_key_that_asks_no_more_soon_counts_no_more() -> None:
-    """It does for a moment, whatever else it had before: most ask again at once."""
-    way = Way("a", "b")
-    await way.end(*await way.come("b"))
-    flood = await way.come("a", 2 * MOST)
-    way.now += JUST_SECONDS
-    await way.end(flood[0])
-    assert way.inside("a") == 1
-
-    way.now += JUST_SECONDS
-    await way.end(flood[1])
-    await settled(MOST)
-    assert way.inside("a") == MOST
-
-
-async def test_beside_a_key_that_asked_lately_one_passes_in_a_round() -> None:
-    """So a request that comes meanwhile finds a short round, without all of a batch's clients."""
-    way = Way("a", "b")
-    await way.end(*await way.come("b"))
-    way.now += LATELY_SECONDS - 1
-    for _ in range(7):
-        way.visit("a")
-    inside = [way.inside("a")]
-    for _ in range(3):
-        await asyncio.sleep(0)
-        inside.append(way.inside("a"))
-    assert inside == [0, 1, 2, 3]
-
-    await settled()
-    way.now += 1
-    for _ in range(7):
-        way.visit("a")
-    await asyncio.sleep(0)
-    assert way.inside("a") == 14
-
-
-async def test_a_request_under_way_is_lately_however_long() -> None:
-    """One that runs for minutes is still one."""
-    way = Way("a", "b")
-    await way.come("b")
-    way.now += 100 * LATELY_SECONDS
-    await way.come("a", 2 * MOST)
-
-    assert way.inside("a") == 1
-
-
-async def test_a_keys_refusals_leave_so_many_a_second() -> None:
-    """None waits longer than the longest pause; of another key, or later, none waits at all."""
-    now = 7.0
-    gate = Gate(["a", "b"], 0, lambda: now)
-
-    def pause(name: str) -> float:
-        with pytest.raises(Full) as full:
-            gate.take(name)
-        return full.value.seconds
-
-    pauses = [pause("a") for _ in range(600)]
-    other = pause("b")
-    now += 2 * LONGEST_PAUSE_SECONDS
-
-    assert pauses[:2] == pytest.approx([0, 1 / REFUSALS_A_SECOND])
-    assert pauses[100] == pytest.approx(100 / REFUSALS_A_SECOND)
-    assert max(pauses) == pytest.approx(LONGEST_PAUSE_SECONDS)
-    assert (other, pause("a")) == (0.0, 0.0)
+    await way.end(flood[-1])
+    assert empty(way.gate) and way.gate.take("a") is None
 
 
 async def test_one_that_gives_up_leaves_no_trace() -> None:
     """Parked, or in the very moment of its turn."""
     way = Way("a", "b")
-    flood = await way.come("a", MOST)
+    quiet = await way.come("b")
+    flood = await way.come("a", MOST_INSIDE)
     parked = await way.come("a", 3)
     parked[1].task.cancel()
     await settled()
+    assert len(way.gate.lines["a"].parked) == 2
     flood[0].end()  # the first's turn has come
     parked[0].task.cancel()
     await settled()
     assert [visit.task.cancelled() for visit in parked] == [True, True, False]
-    assert parked[2].task.done() and way.inside("a") == MOST
+    assert parked[2].task.done() and way.inside("a") == MOST_INSIDE
 
-    await way.end(*flood[1:], parked[2])
-    line = way.gate.lines["a"]
-    assert line.inside == line.just.count == len(line.parked) == 0
-
-
-async def test_a_turn_is_over_when_it_has_lasted_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few large requests hold up no small one of their key; their end changes nothing."""
-    monkeypatch.setattr(gate, "LONG_SECONDS", 0.0)
-    way = Way("a", "b")
-    large = await way.come("a", MOST)
-    (small,) = await way.come("a")
-    assert small.task.done()
-
-    await way.end(*large, small)
-    line = way.gate.lines["a"]
-    assert line.inside == line.just.count == 0
+    await way.end(*flood[1:], parked[2], *quiet)
+    assert empty(way.gate)
 
 
 async def test_whose_turn_does_not_come_in_time_hears_of_it() -> None:
     """And has no turn that it would have to end."""
     way = Way("a", "b")
-    await way.come("a", MOST)
+    quiet = await way.come("b")
+    flood = await way.come("a", MOST_INSIDE)
     (late,) = await way.come("a", seconds=0.0)
 
     with pytest.raises(TimeoutError):
         await late.task
-    assert way.inside("a") == MOST and not way.gate.lines["a"].parked
+    assert way.inside("a") == MOST_INSIDE and not way.gate.lines["a"].parked
+    await way.end(*flood, *quiet)
+    assert empty(way.gate)
 
 
 Coming = Callable[[], Awaitable[dict[str, Any]]]
@@ -299,36 +236,40 @@ async def sent(app: Any, key: str, coming: Coming, method: str = "POST") -> list
     return messages
 
 
-async def test_the_body_of_a_parked_request_is_not_read_and_its_client_may_leave(
+async def test_a_parked_request_has_no_body_read_and_its_client_may_leave(
     served: Callable[..., Connected],
 ) -> None:
-    """At its turn it is told that it has left, and the next one's comes."""
-    gates, reads = [asyncio.Event() for _ in range(MOST)], list[int]()
+    """It gives up its place at once, and is counted as one whose client left."""
+    reading, gate, reads = asyncio.Semaphore(0), asyncio.Event(), list[str]()
 
     async def read() -> dict[str, Any]:
-        reads.append(len(reads))
-        if reads[-1] < MOST:
-            await gates[reads[-1]].wait()
+        reads.append("read")
+        reading.release()
+        await gate.wait()
         return {"type": "http.request", "body": b"{}"}
 
-    async def left() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
+    app, client = served(api_keys=HELD).app, Client()
 
-    app = served(api_keys=HELD).app
-    flood = [asyncio.create_task(sent(app, A, read)) for _ in range(MOST)]
-    await settled()
-    flood += [asyncio.create_task(sent(app, A, coming)) for coming in (left, left, read)]
-    await settled()
-    assert len(reads) == MOST
+    async def from_client() -> list[Any]:
+        CLIENT.set(client)
+        return await sent(app, A, read)
 
-    flood[-1].cancel()
-    gates[0].set()
-    gone = [(await task)[0]["status"] for task in flood[MOST:-1]]
-    assert gone == [499] * 2 and len(reads) == MOST
-    for one in gates:
-        one.set()
-    await asyncio.gather(*flood, return_exceptions=True)
-    assert app.gate.lines["a"].inside == app.gate.total == 0
+    quiet = asyncio.create_task(sent(app, B, read))
+    flood = [asyncio.create_task(sent(app, A, read)) for _ in range(MOST_INSIDE)]
+    for _ in range(1 + MOST_INSIDE):
+        await reading.acquire()
+    parked = [asyncio.create_task(from_client()) for _ in range(3)]
+    await settled()
+    line = app.gate.lines["a"]
+    assert len(line.parked) == 3 and line.under_way == MOST_INSIDE + 3
+
+    client.leave()
+    statuses = [(await task)[0]["status"] for task in (*parked, asyncio.create_task(from_client()))]
+    assert statuses == [499] * 4 and len(reads) == 1 + MOST_INSIDE
+    assert len(line.parked) == 0 and line.under_way == MOST_INSIDE
+    gate.set()
+    await asyncio.gather(quiet, *flood)
+    assert empty(app.gate)
 
 
 async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
@@ -338,10 +279,10 @@ async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
     async with served(api_keys=HELD) as client:
         gate = client.app.gate
         page = await client.get("/metrics", headers={"authorization": f"Bearer {B}"})
-        waited = [await gate.wait(gate.take("a"), 0.01) for _ in range(MOST)]
+        waited = [await gate.enter(gate.take("a"), 0.01) for _ in range(2 * MOST_INSIDE)]
 
     assert page.status_code == 200
-    assert waited == [0.0] * MOST
+    assert waited == [0.0] * 2 * MOST_INSIDE
 
 
 async def test_a_slow_reader_of_an_answer_holds_no_turn(
@@ -359,10 +300,12 @@ async def test_a_slow_reader_of_an_answer_holds_no_turn(
 
     headers = [(b"authorization", f"Bearer {A}".encode())]
     scope = {"type": "http", "method": "POST", "path": "/v1/encode", "headers": headers}
-    theirs = [asyncio.create_task(app(dict(scope), receive, slowly)) for _ in range(2 * MOST)]
+    theirs = [
+        asyncio.create_task(app(dict(scope), receive, slowly)) for _ in range(2 * MOST_INSIDE)
+    ]
     for _ in theirs:
         await begun.acquire()
-    assert app.gate.lines["a"].inside == 0 and app.gate.total == 2 * MOST
+    assert app.gate.lines["a"].inside == 0 and app.gate.total == 2 * MOST_INSIDE
     for task in theirs:
         task.cancel()
     await asyncio.gather(*theirs, return_exceptions=True)
@@ -386,8 +329,8 @@ async def test_whose_turn_comes_too_late_is_answered_so(
     async with served(api_keys=HELD) as client:
         before = (await client.get("/metrics", headers=bearer)).text
         gate = client.app.gate
-        for _ in range(MOST):
-            await gate.wait(gate.take("a"), LONG)
+        for name in "a" * MOST_INSIDE + "b":
+            await gate.enter(gate.take(name), LONG)
         late = [
             await client.post(
                 path,
@@ -413,10 +356,10 @@ async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
     """As if it had had its turn at once."""
     waits = [3.0, 31.0]
 
-    async def wait(gate: Gate, place: Place, seconds: float) -> float:
+    async def enter(gate: Gate, place: Place, seconds: float) -> float:
         return waits.pop(0)
 
-    monkeypatch.setattr(Gate, "wait", wait)
+    monkeypatch.setattr(Gate, "enter", enter)
     async with served(api_keys=HELD) as client:
         bearer = {"authorization": f"Bearer {A}"}
         answers = [await client.post("/v1/encode", json=ASKED, headers=bearer) for _ in range(2)]
@@ -424,67 +367,6 @@ async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
 
     assert [answer.status_code for answer in answers] == [200, 504]
     assert durations[0] >= 3000 and durations[1] >= 31_000
-
-
-class Jumping(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to what comes next, so that seconds pass at once."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self.now = max(self.now, self._scheduled[0].when())
-        super()._run_once()
-
-
-PASS_SECONDS, QUIET_SECONDS = 0.05, 4.0
-
-
-def served_beside(quiet: bool) -> tuple[float, list[float]]:
-    """A busy key's requests a second where any number takes the same time, and another's waits."""
-    loop, waits = Jumping(), list[float]()
-    gate, count = Gate("ab", 10_000, loop.time), 0
-
-    async def ask(name: str) -> float:
-        place = gate.take(name)
-        assert place
-        try:
-            waited = await gate.wait(place, LONG)
-            await asyncio.sleep(PASS_SECONDS)
-            return waited
-        finally:
-            gate.give_back(place)
-
-    async def busy() -> None:
-        nonlocal count
-        while True:
-            await ask("a")
-            count += 1
-
-    async def run() -> None:
-        tasks = [asyncio.create_task(busy()) for _ in range(2 * MOST)]
-        for _ in range(3):
-            await asyncio.sleep(QUIET_SECONDS - PASS_SECONDS * quiet)
-            if quiet:
-                waits.append(await ask("b"))
-        for task in tasks:
-            task.cancel()
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(run())
-    return count / loop.now, waits
-
-
-async def test_a_busy_key_keeps_its_speed_beside_one_that_asks_now_and_then() -> None:
-    """Where many requests run at once, as on a GPU, it matters most how many are inside."""
-    alone, _ = await asyncio.to_thread(served_beside, quiet=False)
-    beside, waits = await asyncio.to_thread(served_beside, quiet=True)
-
-    assert alone > 0.9 * MOST / PASS_SECONDS
-    assert beside > 0.9 * alone and max(waits) == 0.0
 
 
 async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:
@@ -524,7 +406,7 @@ async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> N
     for place in held:
         assert place
         gate.give_back(place)
-    assert gate.total == gate.lines["a"].under_way == 0
+    assert empty(gate)
 
 
 async def test_one_key_has_all_the_room() -> None:
@@ -536,7 +418,7 @@ async def test_a_keys_flood_is_refused_before_others_are(
     served: Callable[..., Connected], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 300 requests that there is room for, its own; those that leave give their places back."""
-    monkeypatch.setattr(gate, "LONGEST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(door, "PAUSE_SECONDS", 0.0)
     statuses = Counter[tuple[str, int]]()
     opened = asyncio.Event()
     app = served(api_keys=HELD, max_waiting_requests=44).app

@@ -237,7 +237,7 @@ def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() 
             "shed",
             {"reason": "share"},
         ),
-        (Record("/info", refused="overloaded", shed="key_under_way"), None, {}),
+        (Record("/info", refused="overloaded", shed="share"), None, {}),
         (Record("/v1/encode", refused="batch_empty"), "invalid_inputs", {"code": "batch_empty"}),
         (Record("/v1/encode", code=401), None, {}),
         (Record("/ready", refused="not_ready"), None, {}),

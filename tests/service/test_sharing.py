@@ -1,0 +1,206 @@
+"""What a key feels of another, and a small request of large ones: the drills, on a clock of ours.
+
+The gate and the batcher are the service's own; the seconds of the event loop and of two lanes are
+those of two cores (docs/decisions/0002). tests/ray/test_tenants.py asks a real service.
+"""
+
+import asyncio
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from service.edge.gate import Full, Gate
+from service.engine.batcher import Batcher
+from service.engine.fair.queue import Overloaded
+from service.keys import Limits
+
+LOOP_SECONDS = 0.0005  # to read a request, and to write its answer
+BATCH_SECONDS, TOKEN_SECONDS = 0.0082, 0.000152
+LANES, BUDGET = 2, 1300  # tokens of two lanes' batches: 100 ms of each
+ROOM, WAITING, WAITING_TOKENS = 768, 512, 262_144
+AGAIN_SECONDS = 1.5  # a refusal's pause, and the client's
+SMALL, LARGE = (16,), (200,) * 64
+BEGUN_SECONDS = 2.0  # by then the flood that came before others is answered
+SECONDS = 10.0
+
+
+class Jumping(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to what comes next, so that seconds pass at once."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self.now = max(self.now, self._scheduled[0].when())
+        super()._run_once()
+
+
+class Service:
+    """A replica: its gate, its event loop, which does one thing at a time, and its lanes.
+
+    Attributes:
+        seconds: of each request that was answered, by its client's name.
+        refused: by key.
+    """
+
+    def __init__(self, keys: str, pass_seconds: float = TOKEN_SECONDS) -> None:
+        self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
+        self._token_seconds = pass_seconds
+        self.gate = Gate(keys, ROOM, self._loop.time)
+        self.batcher: Batcher[range, bool] = Batcher(
+            self._compute,
+            lanes=LANES,
+            budget=BUDGET,
+            speed=LANES / TOKEN_SECONDS,
+            most_requests=WAITING,
+            most_tokens=WAITING_TOKENS,
+            limits={key: Limits() for key in keys},
+            clock=self._loop.time,
+        )
+        self.seconds, self.refused = defaultdict[str, list[float]](list), Counter[str]()
+
+    async def _compute(self, lane: int, works: Sequence[range], cores: int) -> Sequence[bool]:
+        tokens = sum(map(len, works))
+        await asyncio.sleep(BATCH_SECONDS + tokens * self._token_seconds / cores)
+        return [True] * len(works)
+
+    async def _step(self) -> None:
+        async with self._turn:
+            await asyncio.sleep(LOOP_SECONDS)
+
+    async def ask(self, name: str, key: str, texts: Sequence[int]) -> None:
+        """Have one request answered, or refused as admission and the door do."""
+        began, place = self._loop.time(), None
+        try:
+            place = self.gate.take(key)
+            if place:
+                await self.gate.enter(place, 30.0)
+            await self._step()
+            works = [range(tokens) for tokens in texts]
+            self.batcher.check(sum(texts), self.batcher.cost(works), began + 30, key)
+            await self.batcher.submit(works, began + 30, key)
+            await self._step()
+            self.seconds[name].append(self._loop.time() - began)
+        except (Full, Overloaded):
+            self.refused[key] += 1
+            await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            if place:
+                self.gate.give_back(place)
+
+    async def flood(self, name: str, key: str, count: int, texts: Sequence[int] = SMALL) -> None:
+        """Ask on so many connections without end."""
+
+        async def one() -> None:
+            while True:
+                await self.ask(name, key, texts)
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+    async def now_and_then(self, name: str, key: str, every: float) -> None:
+        """Ask for a small text so often."""
+        while True:
+            began = self._loop.time()
+            await self.ask(name, key, SMALL)
+            await asyncio.sleep(max(0.0, began + every - self._loop.time()))
+
+
+Client = tuple[str, str, int, Sequence[int]]  # name, key, connections, texts
+
+
+def served(
+    clients: Sequence[Client],
+    every: float | None,
+    keys: str = "",
+    key: str = "",
+    token_seconds: float = TOKEN_SECONDS,
+) -> Service:
+    """What clients that flood, and one that asks for small texts so often, have seen."""
+
+    async def run() -> Service:
+        service = Service(keys, token_seconds)
+        tasks = [asyncio.create_task(service.flood(*client)) for client in clients]
+        if every:
+            tasks.append(asyncio.create_task(service.now_and_then("small", key, every)))
+        await asyncio.sleep(BEGUN_SECONDS)
+        service.seconds.clear()
+        await asyncio.sleep(SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await service.batcher.drain()
+        lines = service.gate.lines.values()
+        assert service.gate.total == sum(line.inside for line in lines) == 0
+        return service
+
+    with asyncio.Runner(loop_factory=Jumping) as runner:
+        return runner.run(run())
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
+
+
+@pytest.fixture(scope="module")
+def idle() -> float:
+    """What a small request takes on the idle service."""
+    return p99(served([], 0.1).seconds["small"])
+
+
+def test_a_key_that_floods_delays_no_other_much_and_has_none_refused(idle: float) -> None:
+    """Six hundred connections, beside ten requests a second; refusals are its own."""
+    flooded = served([("flood", "a", 600, SMALL)], 0.1, "ab", "b")
+
+    assert flooded.refused["b"] == 0 and flooded.refused["a"] > 0
+    assert p99(flooded.seconds["small"]) <= 4 * idle
+
+
+@pytest.mark.parametrize(("every", "texts"), [(1.0, SMALL), (0.1, (200,) * 8)])
+def test_nor_does_a_flood_of_longer_texts_or_a_key_that_asks_seldom(
+    idle: float, every: float, texts: Sequence[int]
+) -> None:
+    """It waits for the batches that run, of 100 ms, and for more of the loop."""
+    flooded = served([("flood", "a", 600, texts)], every, "ab", "b")
+
+    assert flooded.refused["b"] == 0
+    assert p99(flooded.seconds["small"]) <= idle + 0.15
+
+
+@pytest.mark.parametrize("token_seconds", [TOKEN_SECONDS, 1e-6], ids=["processor", "accelerator"])
+@pytest.mark.parametrize("connections", [16, 128])
+def test_a_busy_key_keeps_its_speed_beside_a_quiet_one(
+    connections: int, token_seconds: float
+) -> None:
+    """One that asks every three seconds, and is answered."""
+    busy = [("busy", "a", connections, SMALL)]
+    alone = served(busy, None, "ab", "b", token_seconds)
+    beside = served(busy, 3.0, "ab", "b", token_seconds)
+
+    assert len(beside.seconds["busy"]) >= 0.9 * len(alone.seconds["busy"])
+    assert beside.refused["b"] == 0 and len(beside.seconds["small"]) >= 3
+
+
+@pytest.mark.parametrize(("keys", "key"), [("", ""), ("a", "a"), ("ab", "a")])
+def test_a_small_request_passes_large_ones_of_its_own_key(idle: float, keys: str, key: str) -> None:
+    """Without keys, too; and of the large ones none is left behind."""
+    flood = [(f"large {n}", key, 1, LARGE) for n in range(6)]
+    flooded = served(flood, 0.1, keys, key)
+    done = [len(flooded.seconds[name]) for name, *_ in flood]
+
+    assert p99(flooded.seconds["small"]) <= idle + 0.15
+    assert min(done) >= max(done) - 1 > 0
+
+
+def test_a_large_request_is_not_starved_by_small_ones_of_its_own_key() -> None:
+    """After those that may pass it, it has half of the machine."""
+    large = ("large", "", 1, LARGE)
+    alone = served([large], None).seconds["large"]
+    beside = served([large, ("small", "", 64, SMALL)], None).seconds["large"]
+
+    assert max(beside) <= 3 * max(alone)
