@@ -23,7 +23,6 @@ from service.settings import HELD_OF_BODY, KIB, Settings
 
 Result = TypeVar("Result")
 
-INFERENCE = "/v2/"  # routes of the Open Inference Protocol, except the reranker's
 INFER = "/v2/models/"  # where a header may announce bytes, often without a media type
 LONGEST_LENGTH = 18  # digits of a length in bytes; Python refuses to read 4,301
 BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit

@@ -25,10 +25,10 @@ from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WIDTH, MOST_JSON = 384, 1 << 20
+MOST_JSON = 1 << 20
 CODES = {kind.status for kind in REFUSALS.values()}
 FAULTS = {status for status in CODES if status < REFUSALS["internal"].status}
-IDS, VECTORS = np.array([[101, 2035, 102]]), np.ones((2, WIDTH), np.float32)
+IDS = np.array([[101, 2035, 102]])
 
 Decode = Callable[[bytes], Request]
 ENCODE: dict[str, Any] = {

@@ -16,7 +16,6 @@ from service.api.operations import NATIVE, NOTES, OPERATIONS, PAGES, Operation
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 EXAMPLE = NOTES["paths"]["/v1/encode"]["examples"]["a map"]["value"]
-GATED = NOTES["paths"]["/v1/encode"]["examples"]["without a head"]["value"]
 SHOWN: list[dict[str, Any]] = [  # one of every form
     {"layers": [5], "heads": [11]},
     {"form": "rows", "rows": [3], "heads": "L0H5", "level": "word"},

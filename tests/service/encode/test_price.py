@@ -33,7 +33,6 @@ TEXTS: list[Any] = [
     "A dog ate the food because it was hungry",
     {"text": "Unbelievable headlights", "pair": "They outshine the tokenizers"},
 ]
-TOO_LARGE = ("attention_too_large", "answer_too_large")
 FORMS: dict[str, dict[str, Any]] = {
     "nothing shown": {},
     "full": {"attention": {}},
