@@ -41,7 +41,7 @@ def test_everything_that_the_procedures_name_exists() -> None:
         assert (ROOT / name).exists(), name
     commands: dict[str, click.Command] = main.commands
     used = re.findall(r"^(?:\.venv/bin/)?headlight (\w+)(.*)$", PROCEDURES, re.MULTILINE)
-    assert {name for name, _ in used} == {"deploy", "doctor", "serve"}
+    assert {name for name, _ in used} == {"doctor", "serve"}
     for name, rest in used:
         known = {flag for each in commands[name].params for flag in each.opts}
         assert set(re.findall(r"--[\w-]+", rest)) <= known, (name, rest)
