@@ -27,6 +27,8 @@ LOOSE = {
     if isinstance(model, type) and issubclass(model, BaseModel)
 }
 THEIRS = ("args", "user_config")  # whatever a program takes
+# What a text raises that is no YAML, or a RayService without a text where its Serve file belongs
+NO_FILE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 UNKNOWN = "Ray knows no such key, and would drop it"
 
 
@@ -40,7 +42,7 @@ def check(path: Path) -> Iterator[Finding]:
         value = yaml.safe_load(path.read_text("utf-8"))
         if isinstance(value, dict) and value.get("kind") == "RayService":
             value = yaml.safe_load(value["spec"]["serveConfigV2"])
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except NO_FILE as error:
         yield Finding(str(path), f"is no Serve file: {' '.join(str(error).split())}")
         return
     yield from _strict(ServeDeploySchema, value, ())
@@ -49,10 +51,10 @@ def check(path: Path) -> Iterator[Finding]:
         if name in LOOSE and depth == len(("applications", 0, "deployments", 0, name)):
             yield from _strict(LOOSE[name], mapping, loc)
         if name == "runtime_env":
-            for key in sorted(mapping.keys() - RuntimeEnv.known_fields):
+            for key in sorted(mapping.keys() - RuntimeEnv.known_fields, key=str):
                 yield Finding(place((*loc, key)), UNKNOWN)
         if name == "env_vars":
-            for key in sorted(key for key, text in mapping.items() if not isinstance(text, str)):
+            for key in (key for key, text in mapping.items() if not isinstance(text, str)):
                 yield Finding(place((*loc, key)), "is no string", f'write "{mapping[key]}"')
 
 

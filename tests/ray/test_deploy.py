@@ -49,6 +49,8 @@ def commands(heading: str) -> list[str]:
     return found[1].splitlines()
 
 
+LONG = {"inputs": ["well " * 200] * 30, "encoding": "base64"}  # of seconds
+NOTHING: dict[str, Any] = {"applications": []}
 Change = Callable[[dict[str, Any]], None]
 
 TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
@@ -71,9 +73,10 @@ class Cluster:
         return f"http://127.0.0.1:{self.port}"
 
     def deploy(self, command: str, change: Change = lambda _: None) -> dict[str, Any]:
-        """Run a `serve deploy`, and wait until each application runs or has failed.
+        """Run a `serve deploy`, and wait until each application answers or has failed.
 
-        The configuration is at a port of this cluster.
+        The configuration is at a port of this cluster. Ray says that an application runs a moment
+        before HAProxy is told.
         """
         *words, name = shlex.split(command)
         configuration = yaml.safe_load((ROOT / name).read_text())
@@ -83,11 +86,16 @@ class Cluster:
         sent.write_text(yaml.safe_dump(configuration))
         self.serve(*words[1:], str(sent))
         named = {each["name"] for each in configuration["applications"]}
-        return self.wait(
+        found = self.wait(
             lambda found: (
                 found.keys() == named and {each["status"] for each in found.values()} <= ENDED
             )
         )
+        for each in found.values():
+            if each["status"] == "RUNNING":
+                path = each["route_prefix"].rstrip("/")
+                drill.wait(lambda path=path: ready(f"{self.url}{path}/ready"), "HAProxy")
+        return found
 
     def status(self) -> dict[str, tuple[str, str]]:
         """Run `serve status`: each application's state, and the last line that it says."""
@@ -125,6 +133,13 @@ class Cluster:
             assert time.monotonic() < until, found
             time.sleep(0.2)
         return found
+
+
+def ready(url: str) -> bool:
+    """Whether a path answers 200."""
+    with suppress(httpx.TransportError):
+        return httpx.get(url, timeout=30).is_success
+    return False
 
 
 def reason(application: dict[str, Any]) -> str:
@@ -407,10 +422,6 @@ def two_models_answer(here: Cluster) -> None:
     here.deploy(TWO, locked)
     here.wait(lambda found: run(found, 1) and set(found) == {"minilm", "base"})
 
-    def live() -> bool:  # Ray says that it runs a moment before HAProxy is told
-        return httpx.get(f"{here.url}/base/live").is_success
-
-    drill.wait(live, "HAProxy")
     for path, status in {"/live": 200, "/ready": 200, "/health": 200, "/info": 401}.items():
         assert httpx.get(f"{here.url}/base{path}").status_code == status
     inference = f"{here.url}/minilm/v2/models/all-MiniLM-L6-v2/infer"
@@ -464,6 +475,45 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
     assert here.status()["base"][0] == "DEPLOY_FAILED"
     assert "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S: is '35'; must be 65" in here.status()["base"][1]
     assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+
+
+def cut_off(here: Cluster, do: Callable[[], object]) -> "Counter[int | str]":
+    """What four requests that are in flight come to when something is done."""
+    seen = Counter[int | str]()
+
+    def ask() -> None:
+        try:
+            answer = httpx.post(f"{here.url}/v1/encode", json=LONG, timeout=60)
+            seen[answer.status_code] += 1
+        except httpx.TransportError as error:
+            seen[type(error).__name__] += 1
+
+    def in_flight() -> bool:
+        page = httpx.get(f"{here.url}/metrics").text
+        return bool(re.search(r"^headlight_requests_in_flight\{.+\} 4\.0$", page, re.M))
+
+    clients = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+    for client in clients:
+        client.start()
+    drill.wait(in_flight, "four requests in flight")
+    do()
+    for client in clients:
+        client.join()
+    return seen
+
+
+@pytest.mark.prove
+def test_an_empty_file_drains_where_a_shutdown_cuts_requests_off() -> None:
+    """As docs/promises.md says."""
+    with cluster(VARIABLES) as here:
+        here.deploy(DEPLOY)
+        drained = cut_off(here, lambda: here.deploy(DEPLOY, lambda file: file.update(NOTHING)))
+        here.deploy(DEPLOY)
+        shut = cut_off(here, lambda: here.serve("shutdown", "--yes"))
+
+    print(f"\nan empty file: {dict(drained)}; serve shutdown: {dict(shut)}")
+    assert drained == {200: 4}
+    assert shut[200] < 4
 
 
 @pytest.mark.prove

@@ -64,7 +64,17 @@ def test_a_mistake_is_a_line_at_its_key(old: str, new: str, said: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "text", ["applications: [", "kind: RayService", "- a", "kind: RayService\nspec: [1]", ""]
+    "text",
+    [
+        "applications: [",
+        "[" * 5000,
+        "kind: RayService",
+        "kind: RayService\nspec: [1]",
+        "kind: RayService\nspec: {serveConfigV2: [1]}",
+        "- a",
+        "",
+    ],
+    ids=["no YAML", "deep", "no spec", "a list", "no text in it", "no mapping", "empty"],
 )
 def test_a_file_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
     """In a line."""
