@@ -40,7 +40,7 @@ Make = Callable[[Replica], ASGIApp]
 
 
 async def page(replica: Replica, application: Make) -> str:
-    """Every refusal, by code: its request, and what it is answered."""
+    """Every refusal, by code: its request, and what it is answered behind its title."""
     parts = []
     for code, kind in REFUSALS.items():
         parts.append(f"## {code}\n\n{kind.status}. {kind.title}\n")
@@ -51,7 +51,9 @@ async def page(replica: Replica, application: Make) -> str:
                 answer.text[:999],
             )
             where = f"On a service {row.under}:\n\n" if row.under else ""
-            parts.append(f"{where}```\n{row.request()}\n```\n\n> {message(answer)}\n")
+            more = message(answer).removeprefix(kind.title).strip()
+            said = f"\n> {more}\n" if more else ""
+            parts.append(f"{where}```\n{row.request()}\n```\n{said}")
     return "\n".join(parts)
 
 
