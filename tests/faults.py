@@ -75,10 +75,10 @@ class FaultyGateway(Replica):
     file: ClassVar[Path]
 
     @classmethod
-    async def start(cls, settings: Settings, label: str) -> Replica:
+    async def start(cls, settings: Settings, label: str, kept: Path | None = None) -> Replica:
         """Start; a device that hangs does not load a model either."""
         await asyncio.to_thread(wait, cls.file)
-        replica = await super().start(settings, label)
+        replica = await super().start(settings, label, kept)
         right, file = Encoder.__call__, cls.file
         # for good: a replica has its process to itself
         patch.object(Encoder, "__call__", partialmethod(forward, right=right, file=file)).start()
@@ -89,10 +89,11 @@ class FaultyGateway(Replica):
 def own_ray(
     settings: Settings,
     say: launch.Say,
-    right: Callable[[Settings, launch.Say], AbstractContextManager[Path]] = launch.own_ray,
+    pem: bytes = b"",
+    right: Callable[[Settings, launch.Say, bytes], AbstractContextManager[Path]] = launch.own_ray,
 ) -> Iterator[Path]:
     """launch.own_ray, on which faulty replicas are deployed."""
-    with right(settings, say) as run:
+    with right(settings, say, pem) as run:
         from service import app  # not before launch has set the environment, which Ray then reads
 
         with patch.object(app, "Replica", FaultyGateway):
