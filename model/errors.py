@@ -18,6 +18,15 @@ def advice(model: str) -> str:
     return f"`headlight convert {shlex.quote(model)} OUT` makes safetensors of it once"
 
 
+def made_tokenizer(model: str) -> str:
+    """Return advice about a folder whose tokenizer.json is missing, or contradicted.
+
+    Args:
+        model: its folder, or its id on the hub.
+    """
+    return f"`headlight convert {shlex.quote(model)} OUT` makes the tokenizer.json it needs once"
+
+
 class ModelError(Exception):
     """The model refuses."""
 

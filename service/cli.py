@@ -146,10 +146,11 @@ def read_serve_file(file: Path) -> list["Finding"]:
 @click.argument("model", metavar="FOLDER|HUB_ID")
 @click.argument("out", type=click.Path(path_type=Path))
 def convert(model: str, out: Path) -> None:
-    """Convert a model with pickled weights into OUT, a folder of safetensors.
+    """Convert a model into OUT: pickles to safetensors, a vocabulary to tokenizer.json.
 
-    Each pickle is read in a process of its own, and the result is compared with it bit by bit. OUT
-    must not exist, or must be empty. Convert what you do not trust in a container without network.
+    The latter takes transformers (pip install 'headlight[convert]'). Each pickle is read in a
+    process of its own, and the result is compared with it bit by bit. OUT must not exist, or must
+    be empty. Convert what you do not trust in a container without network.
     """
     from service.commands import convert as conversion
 

@@ -321,7 +321,7 @@ NO_LIMITS = {
     "api.native.heads.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",
-    "keys.LOOK_SECONDS",
+    "engine.tokenizers.SECONDS", "keys.LOOK_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.LOOK_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",

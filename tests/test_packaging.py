@@ -30,7 +30,8 @@ CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
 OURS = CLIENT["project"]["name"]  # installed from this checkout, with the service or alone
 RUNTIME = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-OPTIONAL, DEV = [*EXTRAS["plot"], *EXTRAS["otlp"]], EXTRAS["dev"]
+OPTIONAL = [*EXTRAS["plot"], *EXTRAS["otlp"], *EXTRAS["convert"]]
+DEV = EXTRAS["dev"]
 LOCK = runpy.run_path(str(ROOT / "deploy" / "lock.py"))
 FIRST = {"pip", "setuptools"}  # what installs the rest
 
@@ -118,6 +119,7 @@ def test_the_service_is_installed_together_with_its_client(file: str) -> None:
         "Dockerfile",
         "deploy/requirements.lock",
         "deploy/development.lock",
+        "deploy/convert.lock",
         "deploy/torch.lock",
         "deploy/torch.sh",
         "deploy/lock.py",
@@ -136,6 +138,13 @@ def test_each_bundled_file_is_pinned_by_hash() -> None:
 def test_the_image_installs_what_the_tests_passed_with_by_hash() -> None:
     """deploy/requirements.lock: all that the service needs, torch aside; nothing of the tests."""
     assert locked("requirements") == pinned(FIRST | needed(RUNTIME) - {"torch", OURS})
+
+
+def test_the_image_converts_with_what_the_tests_passed_with_by_hash() -> None:
+    """deploy/convert.lock: what the extra `convert` needs in addition."""
+    besides = needed(EXTRAS["convert"]) - needed(RUNTIME) - FIRST
+
+    assert locked("convert") == pinned(besides)
 
 
 def test_the_environment_of_the_tests_is_installed_by_hash_with_every_extra() -> None:
@@ -164,7 +173,7 @@ def test_nothing_is_installed_without_a_hash_but_this_checkout() -> None:
 
     bare = [line for line in installs if "--require-hashes" not in line]
 
-    assert len(installs) == 6
+    assert len(installs) == 7
     assert all(
         re.search("--no-deps --no-build-isolation (--editable )?./client", line) for line in bare
     )

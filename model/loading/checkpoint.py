@@ -1,9 +1,9 @@
 """A folder -> a model: config, weights, tokenizer, pooling; or one of random weights.
 
-Reads config.json, tokenizer.json (or the vocabulary it is made of) and safetensors (one file, or
-shards with their index). Nothing is guessed: what the encoder does not compute exactly is refused
-by name. This is the outline; the details are in files.py, families.py (what families call their
-sizes and tensors), tensors.py, assembly.py, vocabulary.py and sentence_transformers.py.
+Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing is
+guessed: what the encoder does not compute exactly is refused by name. This is the outline; the
+details are in files.py, families.py (what families call their sizes and tensors), tensors.py,
+assembly.py, agreement.py (tokenizers) and sentence_transformers.py.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from model.errors import CheckpointError
 from model.kernels import Kernels
 from model.loading import linears, rerankers, sentence_transformers, tasks, vectors
 from model.loading.adapters import held, read_adapter
+from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
@@ -39,12 +40,8 @@ from model.loading.pipeline.keys import check_modules
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts, read_choices, read_task_head
 from model.loading.tensors import by_plain_name, open_tensors, translate
-from model.loading.tokenizer_settings import read_rules
-from model.loading.vocabulary import Source, find_tokenizer
 from model.pooling import Pooling
 from model.task_heads import Classifier, Splade, TaskHead, Vectors
-from model.text.rules import Rules
-from model.text.template import Template
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -130,11 +127,12 @@ def load(
     raw = read_raw(folder)
     config, family = read_config(raw)
     stack = tasks.read_stack(raw, family)
-    said = read_rules(folder, config.family, raw)
-    source = find_tokenizer(own, said)
     lower_case = sentence_transformers.read_lower_case(folder)
     template = rerankers.read_template(folder)
-    tokenizer = _tokenizer(source, config, said, lower_case, template)
+    tokenizer, said = read_tokenizer(
+        folder, config.family, raw, lower_case=lower_case, template=template
+    )
+    _check_reach(tokenizer, config)
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
@@ -157,12 +155,12 @@ def load(
     paths = [
         *files,
         own / CONFIG,
-        *source.files,
+        own / TOKENIZER,
         *weighed_files(folder),
         *linear_files,
     ]
     choices = [choice for head in heads for choice in read_choices(folder, head)]
-    more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
+    more = {"head": choices, "tokenizer": tokenizer.choices}
     more["config"] = read_arguments(folder).config
     more["reranker"] = rerankers.choices(folder, template)
     digest, made_of = "", dict[str, str]()
@@ -170,9 +168,9 @@ def load(
         sums = {path: _sha256(path) for path in {*paths}}
         counted = [sums[path] for path in paths]
         digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
-        # () stands where spaces of stored vectors have it
+        # the last of the next two says nothing: spaces of stored vectors count it
         own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], ()
-        words = [sums[path] for path in source.files], tokenizer.choices, source.choices
+        words = [sums[own / TOKENIZER]], tokenizer.choices, ()
         layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
         made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
     return Model(
@@ -240,7 +238,8 @@ def preset(
     Raises:
         CheckpointError: the tokenizer cannot be read, or has ids beyond the vocabulary.
     """
-    tokenizer = _tokenizer(Source(folder / TOKENIZER, [folder / TOKENIZER]), config)
+    tokenizer = Tokenizer(folder / TOKENIZER)
+    _check_reach(tokenizer, config)
     weights = draw(config)
     encoder = build(config, weights.__getitem__, device, dtype, kernels)
     total = hashlib.sha256()
@@ -283,19 +282,12 @@ def _read_heads(
     return () if head is None else (head,)
 
 
-def _tokenizer(
-    source: Source,
-    config: EncoderConfig,
-    said: Rules | None = None,
-    lower_case: bool = False,
-    template: Template | None = None,
-) -> Tokenizer:
-    """Return a tokenizer all of whose ids and types have a row.
+def _check_reach(tokenizer: Tokenizer, config: EncoderConfig) -> None:
+    """Refuse a tokenizer of whose ids and types one has no row.
 
     Raises:
-        CheckpointError: it cannot be read, or a text could reach beyond a table.
+        CheckpointError: a text could reach beyond a table.
     """
-    tokenizer = Tokenizer(source.tokenizer, said, lower_case=lower_case, template=template)
     highest, type_ = tokenizer.highest()
     beyond = []
     if highest >= config.vocabulary:
@@ -303,8 +295,7 @@ def _tokenizer(
     if config.types > 1 and type_ >= config.types:  # a table of one row tells nothing apart
         beyond += [f"token type {type_}, and the table of types has {config.types} rows"]
     if beyond:
-        raise CheckpointError(f"{source.files[0].name} reaches {'; '.join(beyond)}")
-    return tokenizer
+        raise CheckpointError(f"{TOKENIZER} reaches {'; '.join(beyond)}")
 
 
 def _digest(

@@ -5,13 +5,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.errors import CheckpointError, advice
+from model.errors import CheckpointError, advice, made_tokenizer
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 GLINER = "gliner_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
-TOKENIZERS = (TOKENIZER, *VOCABULARIES, "merges.txt")
+VOCABULARIES = (  # that tokenizer.json can be made of
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
+)
 POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
 
@@ -89,7 +95,9 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
     if (whole / GLINER).is_file():
         raise CheckpointError(f"{GLINER}: not supported: a GLiNER is served by gliner.serve")
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
-    if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
+    if not (folder / TOKENIZER).is_file():
+        if any((folder / name).is_file() for name in VOCABULARIES):
+            raise CheckpointError(f"{folder} lacks {TOKENIZER}: {made_tokenizer(str(whole))}")
         missing.append(TOKENIZER)
     # where both are present transformers reads the one file, whatever the index says
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
@@ -112,5 +120,5 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
     files = [folder / shard for shard in shards]
-    check_fetched([*files, *filter(Path.is_file, [folder / name for name in TOKENIZERS])])
+    check_fetched([*files, folder / TOKENIZER])
     return files

@@ -28,10 +28,10 @@ from model.kernels import Affine
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts
 from model.loading.tensors import Shape, check, open_tensors
+from model.loading.tokenizer_settings import Rules
 from model.pooling import Dense, Pooling, identity
 from model.task_heads import Lexical, Projection, Vectors
 from model.text.frame import Role
-from model.text.rules import OWN, Rules
 from model.text.tokenizer import Tokenizer
 
 SPARSE, COLBERT = "sparse_linear.safetensors", "colbert_linear.safetensors"
@@ -98,9 +98,7 @@ def read_linears(parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
 
 def _unused(said: Rules, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids of the special tokens that get no weight."""
-    # as named by the tokenizer's files, else by its class
-    marks = {**OWN[said.kind], **said.special}
-    named = (str(mark) for name in UNUSED if (mark := marks.get(name)) is not None)
+    named = (mark for name in UNUSED if (mark := said.mark(name)) is not None)
     ids = map(tokenizer.find, named)
     return frozenset(id for id in ids if id is not None)
 

@@ -5,20 +5,35 @@ special_tokens_map.json   special tokens, where tokenizer_config.json has no add
 added_tokens.json         tokens found in texts, likewise
 tokenizer_args            of sentence-transformers, over the first
 
-We follow what transformers 5 follows of them; docs/models.md lists what has no effect.
+Served are tokenizer.json and, of these, the side, the length and whether there are token types;
+agreement.py refuses what contradicts tokenizer.json, by transformers 5's reading of it.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken
 
 from model.errors import CheckpointError
-from model.loading.files import TOKENIZER
 from model.loading.modules import home, read_arguments, read_modules, read_optional
-from model.text.rules import MARKS, Kind, Mark, Rules
+from model.text.pieces import Side
+
+Kind = Literal[
+    "file",
+    "bert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "albert",
+    "deberta-v2",
+    "qwen2",
+    "gemma",
+]
+Mark = str | AddedToken  # a special token, or one and how it is found in texts
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 ADDED, TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
@@ -26,8 +41,76 @@ EXTRA, OLDER = "extra_special_tokens", "additional_special_tokens"
 PAIRS = "token_type_ids"
 NEEDED = {"input_ids", "attention_mask"}
 # each would have texts put into others, or read by another class or the folder's own code
-OF_ENDS = ("add_bos_token", "add_eos_token")  # without effect next to a tokenizer.json
 REFUSED = ("auto_map", "fast_tokenizer_files", "init_inputs", "processor_class")
+UNSAYABLE = "split_special_tokens"  # in a tokenizer.json
+MARKS: tuple[str, ...] = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+_BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+_DEBERTA: tuple[Mark, ...] = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_ALBERT: tuple[Mark, ...] = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
+OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
+    "file": {},
+    "bert": dict(zip(MARKS[2:], _BERT, strict=True)),
+    "mpnet": dict(zip(MARKS, _ROBERTA, strict=True)) | {"unk_token": "[UNK]"},
+    "roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
+    "xlm-roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
+    "camembert": dict(zip(MARKS, _ROBERTA, strict=True)),
+    "albert": dict(zip(MARKS, _ALBERT, strict=True)),
+    "deberta-v2": dict(zip(MARKS, _DEBERTA, strict=True)),
+    "qwen2": {},
+    "gemma": {},
+}
+_BERTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+SWITCHES: dict[Kind, dict[str, bool | None]] = {  # by default; None: accents go with the case
+    "file": {},
+    "bert": _BERTS,
+    "mpnet": _BERTS,
+    "roberta": {"add_prefix_space": False, "trim_offsets": True},
+    "xlm-roberta": {"add_prefix_space": True},
+    "camembert": {"add_prefix_space": True},
+    "albert": {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True},
+    "deberta-v2": {"do_lower_case": False, "split_by_punct": False},
+    "qwen2": {"add_prefix_space": False},
+    "gemma": {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is said about a tokenizer.
+
+    Args:
+        kind: whose steps it has; "file": those of tokenizer.json.
+        switches: what its kind may do or not, by name.
+        special: what is said of special tokens, by name; None where one is taken away.
+        extra: special tokens without a name.
+        added: tokens found in texts, by id.
+        whole: whether those are all; else the file's own come with them, and before them.
+        types: whether a pair's texts are told apart by token types.
+        side: where a text is cut if a request does not say; None: as tokenizer.json says.
+    """
+
+    kind: Kind = "file"
+    switches: Mapping[str, bool] = field(default_factory=dict)
+    special: Mapping[str, Mark | None] = field(default_factory=dict)
+    extra: tuple[Mark, ...] = ()
+    added: Mapping[int, AddedToken] = field(default_factory=dict)
+    whole: bool = False
+    types: bool = True
+    side: Side | None = None
+
+    def mark(self, name: str) -> str | None:
+        """Return the text of a special token: as is said, else by default; None without one."""
+        mark = self.special[name] if name in self.special else OWN[self.kind].get(name)
+        return None if mark is None else str(mark)
 
 
 def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
@@ -43,11 +126,10 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     # with modules.json texts go round it: pipeline/keys.py refuses modules that take messages
     templates = () if read_modules(folder) else TEMPLATES
     over, folder = read_arguments(folder).tokenizer, home(folder)
-    stored, made = read_optional(folder / TOKENIZER_CONFIG), not (folder / TOKENIZER).is_file()
-    name = read_class(family, stored, config, made=made)
+    stored = read_optional(folder / TOKENIZER_CONFIG)
+    name = read_class(family, stored, config)
     said = {**stored, **over}
-    wrong = [key for key in REFUSED if said.get(key)]
-    wrong += [key for key in OF_ENDS if made and key in said]
+    wrong = [key for key in (*REFUSED, UNSAYABLE) if said.get(key)]
     wrong += [name for name in templates if said.get(name) or (folder / name).is_file()]
     if wrong:
         raise CheckpointError(f"{TOKENIZER_CONFIG}: not supported: {', '.join(wrong)}")
@@ -59,23 +141,16 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
         said |= _special_tokens(folder, said, over)
         named |= _named(said)
     added = _decoder(said) if whole else _legacy(folder, said)
-    # a SentencePiece model's own come before what the map alone calls by the older name
-    if OLDER in said and EXTRA not in said and not (made and KINDS[name] in SENTENCEPIECE):
+    if OLDER in said and EXTRA not in said:
         said[EXTRA] = said.pop(OLDER)
+    kind = KINDS[name]
     return Rules(
-        kind=KINDS[name],
-        lower_case=_switch(said, "do_lower_case", own=KINDS[name] != "deberta-v2"),
-        strip_accents=_optional_switch(said, "strip_accents"),
-        chinese=_switch(said, "tokenize_chinese_chars", own=True),
-        keep_accents=_switch(said, "keep_accents", own=False),
-        split_marks=_switch(said, "split_by_punct", own=False),
-        prefix_space=_optional_switch(said, "add_prefix_space"),
-        trim_offsets=_switch(said, "trim_offsets", own=True),
+        kind=kind,
+        switches=_switches(said, kind),
         special=_marks(said, named),
         extra=_extra(said),
         added=added,
         whole=whole,
-        split_special=_switch(said, "split_special_tokens", own=False),
         types=_types(said, name),
         side=_side(said),
     )
@@ -140,11 +215,9 @@ def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark 
     }
 
 
-def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...] | None:
+def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...]:
     """Return the special tokens without a name."""
-    if EXTRA not in said:
-        return None
-    extra = [] if said[EXTRA] is None else said[EXTRA]
+    extra = [] if said.get(EXTRA) is None else said[EXTRA]
     if not isinstance(extra, list):
         raise CheckpointError(f"{TOKENIZER_CONFIG}: {EXTRA} is no list")
     return tuple(_mark(EXTRA, mark) for mark in extra)
@@ -206,18 +279,21 @@ def _side(said: Mapping[str, Any]) -> Any:
     return side
 
 
-def _switch(said: Mapping[str, Any], key: str, *, own: bool) -> bool:
-    value = said.get(key, own)
-    if not isinstance(value, bool):
-        raise CheckpointError(f"{TOKENIZER_CONFIG}: {key} is neither true nor false: {value!r}")
-    return value
+def _switches(said: Mapping[str, Any], kind: Kind) -> dict[str, bool]:
+    """Return what a tokenizer of a kind does or not, by the names of the settings."""
+    found: dict[str, bool] = {}
+    for key, own in SWITCHES[kind].items():
+        value = said.get(key, own)
+        if value is None and key in OPTIONAL:
+            value = found["do_lower_case"] if own is None else own
+        if not isinstance(value, bool):
+            told = f"{key} is neither true nor false: {value!r}"
+            raise CheckpointError(f"{TOKENIZER_CONFIG}: {told}")
+        found[key] = value
+    return found
 
 
-def _optional_switch(said: Mapping[str, Any], key: str) -> bool | None:
-    return None if said.get(key) is None else _switch(said, key, own=False)
-
-
-MEND = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it"
+OPTIONAL = ("strip_accents", "add_prefix_space")  # null is as if they were left out
 GENERIC = (
     "TokenizersBackend",
     "PreTrainedTokenizerFast",
@@ -257,19 +333,15 @@ KINDS: dict[str, Kind] = {
     "GemmaTokenizer": "gemma",
     **dict.fromkeys(GENERIC, "file"),
 }
-SENTENCEPIECE = ("xlm-roberta", "camembert", "albert", "deberta-v2")  # kinds
 TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")  # give token types by default
 
 
-def read_class(
-    family: str, settings: Mapping[str, Any], config: Mapping[str, Any], *, made: bool = False
-) -> str:
+def read_class(family: str, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Read the name of the class, one of KINDS.
 
     Args:
         family: model_type of config.json.
         settings: tokenizer_config.json.
-        made: whether the tokenizer is made from its vocabulary.
 
     Raises:
         CheckpointError: the files name a class that is not known here.
@@ -277,13 +349,8 @@ def read_class(
     own = BY_FAMILY.get(family, GENERIC[0])
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or own
     if own in GENERIC or named in GENERIC:
-        if made:
-            lacking = f"{TOKENIZER} is missing, and a {named} of {family!r} is not made here"
-            raise CheckpointError(f"{lacking}; {MEND}")
         return GENERIC[0]  # a family without a class has its file read as it is, whatever is named
     name = named.removesuffix("Fast") if isinstance(named, str) else named
-    if made and name == "GemmaTokenizer":
-        raise CheckpointError(f"{TOKENIZER} is missing, and a {name} is not made here; {MEND}")
     if not isinstance(name, str) or name not in KINDS:
         known = ", ".join(sorted({*KINDS} - {*GENERIC[1:]}))
         raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")

@@ -14,12 +14,12 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 from tokenizers.normalizers import Lowercase, Normalizer
 from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.processors import TemplateProcessing
 
 from model.errors import CheckpointError, SequenceTooLong
-from model.text import pieces, rules
+from model.text import pieces
 from model.text.frame import BARE, Tokenized, frame, framed, uncut, untyped
-from model.text.pieces import Part, Reading, Seams, Side, exhaust, share
-from model.text.rules import Rules
+from model.text.pieces import Part, Reading, Seams, Side, exhaust, share, state
 from model.text.template import Filled, Template, divide
 
 Truncate = Literal["refuse", "right", "left"]
@@ -32,33 +32,33 @@ class Tokenizer:
     """The tokenizer of a checkpoint.
 
     Args:
-        source: its tokenizer.json, or the tokenizer that was made of its vocabulary.
-        said: what is said about it outside that file.
+        source: its tokenizer.json, or that file as it was opened.
+        side: where a text is cut if a request does not say; None: as the file says.
+        types: whether a pair's texts are told apart by token types.
         lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
         template: what a pair's texts are put into; None: special tokens go around them.
 
     Raises:
-        CheckpointError: the file is not a tokenizer that this library reads, or cannot become
-            what is said of it.
+        CheckpointError: the file is not a tokenizer that this library reads.
     """
 
     def __init__(
         self,
         source: Path | Library,
-        said: Rules | None = None,
         *,
+        side: Side | None = None,
+        types: bool = True,
         lower_case: bool = False,
         template: Template | None = None,
     ) -> None:
         self.template = template
-        said = said or Rules()
-        file = _read(source) if isinstance(source, Path) else source
-        stored = rules.parts(file)
-        self.side: Side = said.side or (file.truncation or {}).get("direction", "right")
-        # one made of its vocabulary has its steps already
-        self._library = _rebuilt(file, said) if isinstance(source, Path) else file
+        self._library = open_file(source) if isinstance(source, Path) else source
+        self.side: Side = side or (self._library.truncation or {}).get("direction", "right")
+        self.choices: dict[str, Any] = {} if self.side == "right" else {"side": self.side}
+        if self._library.post_processor is None:
+            self._library.post_processor = TemplateProcessing("$A:0", "$A:0 $B:1", [])
+            self.choices["post_processor"] = state(self._library.post_processor)
         _check_unknown(self._library)
-        made = rules.parts(self._library)
         self._library.no_truncation()
         self._library.no_padding()
         self.lower_case = lower_case
@@ -66,13 +66,9 @@ class Tokenizer:
             self._library.normalizer = _lower_case(self._library.normalizer)
         self._seams = Seams.of(self._library)
         self._frames = {texts: frame(self._library, texts) for texts in (1, 2)}
-        self._untyped = not said.types and self._type() > 0
-        self.choices = {
-            **{step: made[step] for step in made if made[step] != stored[step]},
-            **({"side": self.side} if self.side != "right" else {}),
-            **({"types": False} if self._untyped else {}),
-        }
+        self._untyped = not types and self._type() > 0
         if self._untyped:
+            self.choices["types"] = False
             self._frames = {texts: untyped(slots) for texts, slots in self._frames.items()}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
@@ -263,27 +259,23 @@ class Tokenizer:
         return pieces.read(self._library, self._seams, text, room=room, side=side, **how)
 
 
-def _read(path: Path) -> Library:
+def open_file(path: Path) -> Library:
+    """Open a tokenizer.json.
+
+    Raises:
+        CheckpointError: it is not a tokenizer that this library reads.
+    """
     try:
         return Library.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"{path.name} cannot be read: {error}") from error
 
 
-def _rebuilt(file: Library, said: Rules) -> Library:
-    try:
-        return rules.rebuild(file, said)
-    except CheckpointError:
-        raise
-    except Exception as error:  # likewise
-        raise CheckpointError(f"the tokenizer that is named cannot be made: {error}") from error
-
-
 def _check_unknown(library: Library) -> None:
     """Refuse a vocabulary that fails at the first word that it lacks."""
     try:
         library.model.tokenize(UNHEARD)
-    except Exception as error:  # likewise
+    except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"the tokenizer has nothing for an unknown word: {error}") from error
 
 
@@ -294,7 +286,9 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     """
     if normalizer is None:
         return Lowercase()
-    steps = rules.steps(normalizer)
+    steps: list[Normalizer] = [normalizer]
+    if isinstance(normalizer, Normalizers):
+        steps = [normalizer[index] for index in range(len(normalizer))]
     if any(isinstance(step, Lowercase) for step in steps):
         return normalizer
     return Normalizers([Lowercase(), *steps])

@@ -1,8 +1,10 @@
-"""A folder with pickles -> a folder that serves: safetensors in their place, the rest copied.
+"""A folder that is not served as it is -> one that is: what it lacks is made, the rest copied.
 
 pytorch_model.bin, or its shards            model.safetensors, or as many shards
 1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors next to each
 colbert_linear.pt, sparse_linear.pt         safetensors of that name
+vocab.txt, vocab.json, a SentencePiece model   tokenizer.json, where there is none or it contradicts
+                                            tokenizer_config.json (engine/tokenizers.py)
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
 Each pickle is read in a process of its own (`pickles`), which compares what it wrote with it bit by
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from service.commands import pickles
 from service.commands.terminal import Failed
-from service.engine import weights
+from service.engine import tokenizers, weights
 
 WHOLE = ("pytorch_model.bin", "model.pt", "model.bin")
 INDEX = "pytorch_model.bin.index.json"
@@ -43,7 +45,7 @@ class Job:
 
 
 def convert(model: str, out: Path, say: Say) -> None:
-    """Make a folder of safetensors of a folder or hub id with pickles.
+    """Make a folder that serves of a folder or hub id with pickles, or without a tokenizer.json.
 
     Args:
         out: a path that does not exist yet, or an empty folder.
@@ -64,23 +66,29 @@ def convert(model: str, out: Path, say: Say) -> None:
         raise Failed(str(error)) from error
     shards = _shards(folder)
     jobs = list(_jobs(folder, shards))
-    if not jobs:
-        raise Failed(f"{folder} holds no pickle to convert ({', '.join(WHOLE[:1])} ..)")
+    tokenizer = tokenizers.wanted(folder)
+    if not jobs and not tokenizer:
+        raise Failed(f"{folder} holds no pickle to convert, and needs no other tokenizer.json")
     try:
         made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
         raise Failed(f"cannot write next to {out}: {error.strerror}") from error
     try:
+        left = _copy(folder, made, {job.source for job in jobs})
+        if tokenizer:
+            tokenizers.make(folder, made)
+            say(f"tokenizer.json: made by transformers, {tokenizers.COUNT} texts read as it does")
         sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
         if shards:
             _write_index(made, shards, sizes)
-        left = _copy(folder, made, {job.source for job in jobs})
         if left:
             say(f"not copied: {', '.join(left)}")
         made.chmod(0o755)
         os.rename(made, out)
     except OSError as error:
         raise Failed(f"{out}: {error.strerror or error}") from error
+    except tokenizers.NotMade as error:
+        raise Failed(str(error)) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

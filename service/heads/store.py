@@ -23,8 +23,9 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide
 from model.text.frame import Tokenized
+from service.engine import cache
 from service.engine.work import Outputs, Result, Work
-from service.heads import cache, sentences
+from service.heads import sentences
 from service.heads.survey import measure
 from service.refusals import Refused
 

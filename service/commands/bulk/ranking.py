@@ -28,7 +28,7 @@ from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect, conn
 from service.commands.bulk.source import File, Source, Texts, check
 from service.commands.bulk.vectors import Vectors
 from service.commands.terminal import Unusable, plain
-from service.heads import cache
+from service.engine import cache
 
 TOP = 50  # texts of a ranking, unless another number is given
 PAIRS = 3  # strongest of a text; as many keys of each row hold them

@@ -434,12 +434,3 @@ def test_what_gemma_does_and_is_not_computed_is_refused(keys: dict[str, Any], to
 
     with pytest.raises(CheckpointError, match=f"not supported: {re.escape(told)}"):
         families.read_config(config)
-
-
-def test_a_gemma_without_its_tokenizer_file_is_refused(gemma: Path, tmp_path: Path) -> None:
-    """transformers makes none of a vocabulary either."""
-    shutil.copytree(gemma, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.json")
-
-    with pytest.raises(CheckpointError, match="tokenizer.json is missing, and a GemmaTokenizer"):
-        load(tmp_path)

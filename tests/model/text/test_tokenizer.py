@@ -23,8 +23,8 @@ from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.errors import CheckpointError, SequenceTooLong
+from model.loading.agreement import read_tokenizer
 from model.loading.checkpoint import Model
-from model.loading.tokenizer_settings import read_rules
 from model.text import pieces
 from model.text.frame import Tokenized
 from model.text.pieces import Seams, exhaust, share
@@ -453,8 +453,9 @@ def kind(
     family = said.pop("model_type")
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     (folder / "tokenizer_config.json").write_text(json.dumps(said))
-    ours = Tokenizer(folder / "tokenizer.json", read_rules(folder, family, {}))
-    return ours, AutoTokenizer.from_pretrained(folder)
+    peer = AutoTokenizer.from_pretrained(folder)
+    peer.backend_tokenizer.save(str(folder / "tokenizer.json"))  # with the steps of its class
+    return read_tokenizer(folder, family, {})[0], peer
 
 
 Kind = tuple[Tokenizer, PreTrainedTokenizerFast]

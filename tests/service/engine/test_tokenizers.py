@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from starlette.types import ASGIApp
+from transformers import AutoTokenizer
 
 from service.replica import Replica
 from service.settings import Settings
@@ -77,6 +78,8 @@ async def test_pairs_are_ranked_as_cross_encoder_reads_them(
     """Where a request leaves the side of a cut open, it is the checkpoint's."""
     checkpoint(tmp_path, "ForSequenceClassification", num_labels=1)
     change(tmp_path / "tokenizer_config.json", **said)
+    made = AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer  # with what is said
+    made.save(str(tmp_path / "tokenizer.json"))
     theirs = CrossEncoder(str(tmp_path), device="cpu").predict([(QUERY, text) for text in TEXTS])
 
     async with served(tmp_path) as http:
@@ -112,7 +115,9 @@ async def test_arguments_of_sentence_transformers_are_followed(
         config_args={"hidden_act": "relu"},
         model_args={"attn_implementation": "eager"},
     )
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    peer = SentenceTransformer(str(folder), device="cpu")
+    theirs = peer.encode(TEXTS)
+    peer.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))  # with what is said
 
     ours = await vectors(served, folder)
 

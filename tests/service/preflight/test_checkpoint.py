@@ -58,10 +58,9 @@ def cut(folder: Path) -> None:
 
 
 def without_tokenizer(folder: Path) -> None:
-    """The vocabulary of another family stands where a BERT's should."""
+    """Nor a vocabulary to make one of."""
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").unlink(missing_ok=True)
-    (folder / "spiece.model").write_bytes(b"")
 
 
 def gliner(folder: Path) -> None:
@@ -119,7 +118,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         written("config.json", POINTER),
         "config.json: a Git-LFS pointer, not the file's content: git lfs pull",
     ),
-    "a vocabulary of another family": (without_tokenizer, "lacks tokenizer.json or vocab.txt"),
+    "no tokenizer.json": (without_tokenizer, "lacks tokenizer.json"),
     "a GLiNER": (gliner, "gliner_config.json: not supported: a GLiNER is served by gliner.serve"),
     "a module that is not known": (
         listed,
