@@ -1,6 +1,6 @@
 """Two keys of one service: one floods or is busy, the other asks; either is measured.
 
-`python tests/ray/tenants.py PORT KEY COUNT SIZE` is the flood, in a process of its own behind all
+`python -m tests.ray.tenants PORT KEY COUNT SIZE` is the flood, in a process of its own behind all
 others, so that who measures does not feel the client of it.
 """
 
@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -22,6 +23,7 @@ from tests.scraped import samples
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
+ROOT = Path(__file__).parent.parent.parent
 NICE = 10
 AGAIN_SECONDS = 0.5  # after a refusal
 EVERY_SECONDS = 0.1
@@ -35,9 +37,9 @@ def flooded(
     service: "Service", key: str, connections: int, begun: str = "429", size: str = "small"
 ) -> Iterator[Counter[str]]:
     """A flood with a key, of which one was answered so; what all were is known at its end."""
-    command = [sys.executable, __file__, str(service.port), key, str(connections), size]
+    command = [sys.executable, "-m", __name__, str(service.port), key, str(connections), size]
     codes: Counter[str] = Counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         while begun not in codes:
             codes = Counter(json.loads(process.stdout.readline()))
