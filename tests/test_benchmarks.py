@@ -1,6 +1,8 @@
 """What `make bench-http` measures with: its texts, its load, its arithmetic, its peers' files."""
 
+import ast
 import asyncio
+import importlib.util
 import json
 import os
 import random
@@ -27,6 +29,7 @@ import publish  # noqa: E402
 from served import load, machine, servers, table, texts  # noqa: E402  a script's neighbours
 from served.servers import PEERS, SERVERS  # noqa: E402
 
+SCRIPTS = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "benchmarks" / "served").glob("*.py")]
 BODY = b"{}"
 FOLDER = locate(BUNDLED).folder
 
@@ -303,6 +306,19 @@ def test_the_pages_have_the_figures_of_the_last_run_that_was_kept() -> None:
 
     assert publish.between(publish.RESULTS.read_text("utf-8")) == publish.section(told)
     assert publish.between(publish.README.read_text("utf-8")) == publish.brief(told)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script_finds_what_it_imports(path: Path) -> None:
+    """Its neighbours too; peers run in environments of their own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules.append(node.module)
+        for module in modules:
+            assert importlib.util.find_spec(module.partition(".")[0]), module
+            if module.startswith("served."):
+                assert importlib.util.find_spec(module), module
 
 
 def test_a_run_is_put_between_its_marks_and_nothing_else_changes(tmp_path: Path) -> None:
