@@ -1,6 +1,6 @@
 """Every family's layers next to transformers and to ONNX Runtime, in one run.
 
-    python benchmarks/families.py [--families bert qwen3] [--sizes small base]
+    PYTHONPATH=. python benchmarks/families.py [--families bert qwen3] [--sizes small base]
 
 Random weights, float32, one core, token ids in and the last layer's vectors out. Of each engine
 and shape counts the fastest of the calls of some seconds, in turns: the machine should have
