@@ -133,7 +133,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
         workspace.quiet(run / workspace.DRIVER),
     ):
         cores = os.cpu_count() or 1
-        forget_settings()  # before ours: HAProxy's wrapper reads three
+        forget_settings()  # before ours: HAProxy's wrapper reads two
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
         if pem:

@@ -20,7 +20,7 @@ from service.encode.answer import Identity
 from service.encode.encoding import Encodings
 from service.encode.gateway import Ending, Gateway
 from service.encode.highlight import Highlights
-from service.encode.inputs import Reader
+from service.encode.inputs import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
@@ -113,10 +113,9 @@ class Replica:
         count = machine.lanes(settings, device)
         self.lanes = await Lanes.start(partial(load, self.source, device, kind), count)
         proving = partial(prove, self.lanes, self.source, device, kind, settings.batch_tokens)
-        texts = [] if settings.untrained else some()
         # where it was chosen rather than found: a start on a GPU would wait for a processor
         compared = samples() if settings.dtype == "bfloat16" else []
-        proving = partial(proving, settings.require_same_bits, texts, compared)
+        proving = partial(proving, settings.require_same_bits, some(), compared)
         self.proof = await self.lanes.call(0, proving)
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
         self._make_parts()
@@ -281,6 +280,10 @@ class Replica:
         names -= {"max_replicas"}  # no bound of a request's
         return {
             **self.settings.model_dump(include=names | {"deadline_seconds"}, exclude_none=True),
+            "max_binary_body_bytes": self.settings.max_binary_body_bytes,
+            "max_text_characters": self.reader.max_characters,
+            "max_embedding": self.reader.max_embedding,
+            "max_answer_json_bytes": self.settings.max_answer_json_bytes,
             "max_tokens": self.reader.max_tokens,
             "batch_tokens": self.batcher.budget,
         }
@@ -294,8 +297,8 @@ def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
         model.tokenizer,
         model.config,
         settings.max_tokens or model.max_tokens,
-        settings.max_text_characters,
-        settings.max_embedding,
+        MOST_TEXT_CHARACTERS,
+        MOST_EMBEDDING,
         model.prompts,
         model.instructions,
         worker,

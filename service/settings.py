@@ -37,14 +37,14 @@ ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
 
 HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
+BINARY = 4  # times as large as one of JSON may a body of numbers as bytes be
+NUMBERS = 8  # times as large as an answer's arrays in JSON may they be as bytes
 
 # What could never be had otherwise, and how many times: all of a request is held until it is
 # answered
 WITHIN = {
-    "max_body_bytes": ("max_held_bytes", HELD_OF_BODY),
-    "max_binary_body_bytes": ("max_held_bytes", HELD_OF_BODY),
+    "max_body_bytes": ("max_held_bytes", HELD_OF_BODY * BINARY),
     "max_answer_bytes": ("max_held_bytes", 1),
-    "max_answer_json_bytes": ("max_held_bytes", 1),
     "max_tokens": ("max_request_tokens", 1),
 }
 
@@ -76,9 +76,7 @@ def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what does not name adapters and their folders."""
     names = [ADAPTER.fullmatch(one) for one in named]
     if not all(names) or len({match[1] for match in names if match}) < len(named):
-        raise ValueError(
-            "an adapter is name=folder, and each name is another, such as law=/srv/law"
-        )
+        raise ValueError("expected name=folder, with a different name for each, e.g. law=/srv/law")
     if len(named) > MOST_ADAPTERS:
         raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
     return named
@@ -115,8 +113,8 @@ class Settings(BaseModel):
     )
     truncate: Literal["refuse", "right", "left"] | None = Field(
         None,
-        description="what happens to a sequence that is too long where the request does not say: "
-        "refuse it, or cut it on this side; default: refuse, but cut on the routes of TEI "
+        description="what to do with over-long inputs unless the request says: refuse them, or "
+        "cut them on this side; default: refuse, but cut on the routes of TEI "
         "and rerankers, as their APIs do",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
@@ -151,27 +149,15 @@ class Settings(BaseModel):
         description="refuse to start where batching changes the bits of an answer; by default "
         "`numerics` reports it",
     )
-    untrained: bool = Field(
-        False,
-        description="serve a model even if every text gets the same vector, as with zero or "
-        "untrained weights",
-    )
     address: str | None = Field(
         None,
         description="Ray cluster to join (auto: the one on this machine); default: start a new one",
-    )
-    insecure_cluster: bool = Field(
-        False,
-        description="serve even on a Ray cluster that accepts code from anyone who can connect",
     )
     deadline_seconds: float = Field(
         30.0, gt=0, le=600, description="maximum duration of a request, in seconds"
     )
     drain_seconds: float = Field(
         0.0, ge=0, le=600, description="how long a stopping replica stays reachable, in seconds"
-    )
-    canary_seconds: float = Field(
-        5.0, gt=0, le=60, description="interval between a replica's self-checks, in seconds"
     )
     api_keys_file: Path | None = Field(
         None,
@@ -193,9 +179,6 @@ class Settings(BaseModel):
         None, description="PEM file of the certificate's key, not encrypted; goes with tls_cert"
     )
     public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
-    public_docs: bool = Field(
-        False, description="serve GET /openapi.json, which GET /docs shows, without an API key"
-    )
     cors_origins: Annotated[Names, AfterValidator(_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "
@@ -206,25 +189,17 @@ class Settings(BaseModel):
         description="comma-separated host names that requests may use; default: any, or "
         "localhost, 127.0.0.1 and [::1] when listening on this machine only",
     )
-    max_body_bytes: Count = Field(2 * MIB, description="maximum size of a JSON body, in bytes")
-    max_binary_body_bytes: Count = Field(
-        8 * MIB, description="maximum size of a binary body, in bytes"
+    max_body_bytes: Count = Field(
+        2 * MIB,
+        description="maximum size of a JSON body, in bytes; one with binary tensors may have 4 "
+        "times as many",
     )
     max_sequences: Count = Field(2048, description="maximum number of sequences per request")
-    max_text_characters: Count = Field(
-        262_144, description="maximum length of a text, in characters"
-    )
-    max_embedding: float = Field(
-        1e4, gt=0, allow_inf_nan=False, description="maximum absolute value in input embeddings"
-    )
     max_request_tokens: Count = Field(65_536, description="maximum number of tokens per request")
     max_answer_bytes: Count = Field(
         64 * MIB,
         description="maximum size of the arrays in a safetensors, binary or base64 answer, in "
-        "bytes",
-    )
-    max_answer_json_bytes: Count = Field(
-        8 * MIB, description="maximum size of the arrays in a JSON answer, in bytes"
+        "bytes; in a JSON answer an eighth of it",
     )
     max_held_bytes: int = Field(
         512 * MIB,
@@ -259,14 +234,16 @@ class Settings(BaseModel):
     max_waiting_tokens: Count = Field(
         262_144, description="maximum number of tokens queued per replica"
     )
-    max_waiting_characters: Count = Field(
-        8_388_608, description="maximum number of characters queued per replica for the tokenizer"
-    )
-    max_source_connections: Count | None = Field(
-        None,
-        description="maximum number of connections per client address; default: as many as all "
-        "queues hold",
-    )
+
+    @property
+    def max_binary_body_bytes(self) -> int:
+        """Return the most bytes of a body that holds numbers as bytes."""
+        return BINARY * self.max_body_bytes
+
+    @property
+    def max_answer_json_bytes(self) -> int:
+        """Return the most bytes of an answer's arrays that are written as JSON numbers."""
+        return self.max_answer_bytes // NUMBERS
 
     @property
     def keyed(self) -> bool:
@@ -327,14 +304,15 @@ def _within(settings: Settings) -> Settings:
     for name, (bound, times) in WITHIN.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
-            bound = bound if times == 1 else f"half of {bound}"
+            bound = bound if times == 1 else f"1/{times} of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     _bounded(settings)
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
-        raise ValueError(f"{missing}: tls_cert and tls_key go together")
+        given = "tls_cert" if settings.tls_cert else "tls_key"
+        raise ValueError(f"{given} needs {missing}")
     return settings
 
 
@@ -345,7 +323,11 @@ def fault(error: ErrorDetails) -> str:
         return f"{name}: no such setting{meant(name, Settings.model_fields)}"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    return f"{name}: {error['msg']}, not {error['input']!r}"
+    said = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    bounds = {"less than or equal to": "at most", "greater than or equal to": "at least"}
+    for long, short in bounds.items():
+        said = said.replace(long, short)
+    return f"{name}: {said}, got {error['input']!r}"
 
 
 def _bounded(settings: Settings) -> None:
@@ -353,7 +335,7 @@ def _bounded(settings: Settings) -> None:
     low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
         for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
-            raise ValueError(f"{name}: it needs max_replicas; without it, replicas is the number")
+            raise ValueError(f"{name} needs max_replicas; for a fixed number use replicas")
     elif "replicas" in given:
         raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
     elif low is not None and low > high:

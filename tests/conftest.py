@@ -37,6 +37,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from service.edge.door import Door
+from service.engine import health
 from service.observe import logs
 from service.observe.scrape import join
 from service.replica import Replica
@@ -56,7 +57,7 @@ hypothesis.load_profile("same")
 gc.disable()  # until the tests are collected: looking for garbage among them took half of the time
 
 PATIENCE_SECONDS = 30.0
-NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
+health.CANARY_SECONDS = 86_400.0  # none joins the work that a test holds up
 ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
@@ -192,8 +193,7 @@ def wires() -> list[Any]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def replica() -> AsyncIterator[Replica]:
     """The bundled model behind its queue, two lanes."""
-    settings = Settings(device="cpu", threads=2).model_copy(update=NO_CANARY)
-    replica = await Replica.start(settings, "replica-1")
+    replica = await Replica.start(Settings(device="cpu", threads=2), "replica-1")
     yield replica
     await replica.close()
 
@@ -212,7 +212,6 @@ async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Repl
     """A replica of its own, every request of which is traced into a file, one lane."""
     spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
     settings = Settings(device="cpu", threads=1, tracing=f"file:{spans}", tracing_ratio=1.0)
-    settings = settings.model_copy(update=NO_CANARY)
     replica = await Replica.start(settings, "traced-1")
     yield replica
     await replica.close()

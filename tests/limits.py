@@ -27,7 +27,6 @@ ROWS = (
     Row("edge.rules.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
     Row("edge.asked.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
     Row("max_body_bytes", "body_too_large text_too_long"),
-    Row("max_binary_body_bytes", "body_too_large"),
     Row("edge.rules.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
     Row(
         "api.body.MOST_KEYS", "too_many_values", "keys of one object; docs/decisions/0008 has more"
@@ -68,13 +67,12 @@ ROWS = (
         "batch_too_large",
         "characters of the texts that documents are scored by, of all together",
     ),
-    Row("max_text_characters", "text_too_long"),
+    Row("encode.inputs.MOST_TEXT_CHARACTERS", "text_too_long", "characters of a text"),
     Row("max_tokens", "sequence_too_long"),
     Row("max_request_tokens", "too_many_tokens"),
-    Row("max_embedding", "out_of_range"),
+    Row("encode.inputs.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),
     # what an answer may hold
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
-    Row("max_answer_json_bytes", "answer_too_large attention_too_large"),
     Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
     Row(
         "refusals.MOST_DETAILS",
@@ -126,7 +124,12 @@ ROWS = (
     # what a replica holds
     Row("max_waiting_requests", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
-    Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
+    Row(
+        "encode.admission.MOST_CHARACTERS",
+        "overloaded",
+        "characters that wait for the tokenizer",
+        'shed_total{reason="queue_full"}',
+    ),
     Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
     Row(
         "edge.transport.HEAD_BYTES",
@@ -170,7 +173,6 @@ ROWS = (
         "batch_tokens",
     ),
     # connections
-    Row("max_source_connections", "429 by HAProxy itself"),
     Row(
         "cluster.haproxy.RESERVE", "new connections wait", "connections kept for probes, beyond all"
     ),
@@ -221,7 +223,12 @@ ROWS = (
         "keys_stale",
     ),
     # a replica's life
-    Row("canary_seconds", "not_ready", metric="canary_runs_total"),
+    Row(
+        "engine.health.CANARY_SECONDS",
+        "not_ready",
+        "between two self-checks; three that do not come make a replica unready",
+        "canary_runs_total",
+    ),
     Row("max_replicas", "no replica is added", metric="waiting_seconds"),
     Row("downscale_delay_seconds", "a replica leaves", metric="lane_seconds_total"),
     Row(

@@ -23,7 +23,7 @@ import yaml
 from service.api.operations import OPERATIONS, PAGES
 from service.cluster import haproxy, ingress
 from service.observe.families import SCRAPE
-from service.settings import Settings
+from service.settings import BINARY, Settings
 
 HERE = Path(__file__).parent
 CHART = HERE / "headlight"
@@ -36,11 +36,11 @@ DRAIN_SECONDS = 25  # while a stopping replica stays reachable
 # What the chart says elsewhere, or what no pod may have otherwise
 ELSEWHERE = {
     *("model", "device", "threads", "replicas", "min_replicas", "max_replicas"),
-    *("host", "port", "ingress", "address", "insecure_cluster", "log_to_stderr"),
+    *("host", "port", "ingress", "address", "log_to_stderr"),
     *("api_keys", "api_keys_file", "tls_cert", "tls_key"),
 }
 # What one HAProxy does alike for all models that it carries
-SHARED = {"deadline_seconds", "drain_seconds", "max_source_connections"}
+SHARED = {"deadline_seconds", "drain_seconds"}
 KUBERNETES = "1.37"  # of its own objects in values.schema.json
 OBJECTS = "io.k8s."
 TABLE = "| value | default | |\n|---|---|---|\n"
@@ -62,7 +62,7 @@ def variables() -> str:
             "deadline_seconds": settings.deadline_seconds,
             "max_waiting_requests": settings.max_waiting_requests,
             "max_body_bytes": settings.max_body_bytes,
-            "max_binary_body_bytes": settings.max_binary_body_bytes,
+            "binary": BINARY,
         },
         "paths": paths(),
     }

@@ -93,7 +93,7 @@ class Operation(NamedTuple):
     codes: tuple[str, ...] = ()
     metric: str = ""
     trusted: bool = True
-    public: Literal["always", "public_metrics", "public_docs"] | None = None
+    public: Literal["always", "public_metrics"] | None = None
 
     @property
     def label(self) -> str:
@@ -299,7 +299,7 @@ OPERATIONS = (
 _page = partial(Operation, "get", public="always", metric="/docs")
 PAGES = (
     _get(NATIVE, "/docs", public="always", handler="docs"),
-    _get(NATIVE, "/openapi.json", public="public_docs", handler="openapi"),
+    _get(NATIVE, "/openapi.json", handler="openapi"),
     _page(TEI, "/", handler="page"),
     *(_page(TEI, PART + name, handler="part") for name in site.PARTS),
 )

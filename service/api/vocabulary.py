@@ -132,7 +132,7 @@ class Vocabulary:
             raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
 
     def _check_text(self, text: str, index: int) -> None:
-        limit = self._settings.max_text_characters
+        limit = self._reader.max_characters
         if not text:
             raise Refused.at("sequence_empty", "inputs", index, detail="received an empty string")
         if len(text) > limit:

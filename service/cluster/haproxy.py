@@ -91,12 +91,10 @@ KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balance
 # Connections beyond Ray's bound, on which only probes are answered; all others are turned away
 RESERVE = 128
 PROBES = "path_end /live /ready /health /metrics /-/healthz"
-# One client (IPv6: one network) may have all connections but these, unless a setting says
-# otherwise, so that a load balancer can fill every queue; and GRACE more before they are not even
-# accepted
+# One client (IPv6: one network) may have all connections but these, so that a load balancer can
+# fill every queue; and GRACE more before they are not even accepted
 OTHERS, GRACE = 256, 64
 FEW = 8  # a client with so few connections alone may use the last half of the reserve
-PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
 # Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone
 HOST = "HEADLIGHT_HOST"
 # The file of certificate and key, where clients speak TLS
@@ -138,7 +136,6 @@ def rewrite(
     config: str,
     flag: Path,
     descriptors: int,
-    per_source: int | None = None,
     pause: float | None = None,
     host: str | None = None,
     tls: str | None = None,
@@ -149,7 +146,6 @@ def rewrite(
         config: as Ray wrote it.
         flag: the file that says whether the service stops.
         descriptors: the most that HAProxy may have open.
-        per_source: the most connections of one client; None: all but OTHERS.
         pause: seconds until no client is let in any more; None: the node does not drain.
         host: where clients come; None: where Ray says.
         tls: the file of certificate and key; None: clients speak in clear text.
@@ -161,7 +157,7 @@ def rewrite(
     if bound is None:
         raise ValueError("the configuration lacks maxconn")
     most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - RESERVE)
-    doors = limits(most, per_source or most - min(OTHERS, most // 2))
+    doors = limits(most, most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
     always = {LEAVE, CLOSE, ONE_PROTOCOL, *DEFAULTS, *doors}
@@ -305,11 +301,10 @@ def main() -> None:
         path = Path(arguments[arguments.index("-f") + 1])
         flag = path.with_name(FLAG)
         flag.touch()
-        per_source = int(os.environ.get(PER_SOURCE) or 0) or None
         config = path.read_text()
         shut = pause(config, path.with_name(SINCE))
         host, tls = os.environ.get(HOST) or None, os.environ.get(TLS) or None
-        path.write_text(rewrite(config, flag, descriptors(), per_source, shut, host, tls))
+        path.write_text(rewrite(config, flag, descriptors(), shut, host, tls))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

@@ -98,7 +98,7 @@ def shutdown_seconds(settings: Settings) -> float:
 
 def promised(settings: Settings) -> dict[str, str]:
     """Return the variables that hold on any machine the service runs on."""
-    deadline, source = math.ceil(settings.deadline_seconds), settings.max_source_connections
+    deadline = math.ceil(settings.deadline_seconds)
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
         "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:remember",
@@ -126,8 +126,6 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         REPLICA_DRAIN: f"{settings.drain_seconds:g}",
         PROGRAM: WRAPPER,
-        # HAProxy's wrapper reads it; its own bound depends on the room that a cluster has
-        **({} if source is None else {haproxy.PER_SOURCE: str(source)}),
     }
 
 

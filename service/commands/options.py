@@ -76,7 +76,7 @@ SECTIONS = {
     "api_keys_file": "Who may ask",
     "max_body_bytes": "Limits of a request",
     "log_format": "Logs and traces",
-    "batch_tokens": "Queues and connections",
+    "batch_tokens": "Queues",
 }
 WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
 WHOLE = 200  # letters of a sentence that --help wraps, and does not cut

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LATE = (Overloaded, DeadlinePassed)
 AROUND = 2  # tokens that stand around a text
+MOST_CHARACTERS = 8 << 20  # that wait for the tokenizer: 32 texts of the greatest length
 KEEP = 0.9  # of what was seen before, at each request
 USUAL_CHARACTERS = 4.0  # of a token, until one is seen
 
@@ -161,7 +162,7 @@ class Admission:
     ) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
         self._settings = settings
-        self.texts = Worker(settings.max_waiting_characters)
+        self.texts = Worker(MOST_CHARACTERS)
         self.endings, self.lessons = Worker(settings.max_waiting_requests), Worker()
         self._being_read = Counter[str]()  # tokens that are being read, by key
         self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost

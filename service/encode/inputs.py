@@ -27,6 +27,8 @@ from service.wording.words import counted, meant, quoted
 
 # Fewer characters than this are tokenized on the spot; a thread costs more than they do.
 THREAD_CHARACTERS = 4096
+MOST_TEXT_CHARACTERS = 262_144  # of a text, tokenized whole before it is cut: some 65,536 tokens
+MOST_EMBEDDING = 1e4  # either sign: a hidden state beyond it is none, and would overflow float16
 
 EMPTY = "expected one character or more, received an empty string"
 

@@ -21,6 +21,7 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+CANARY_SECONDS = 5.0  # between two self-checks, each as long as one short text
 # A batch hangs that runs longer than this, and than so many times what its tokens should take at
 # the measured speed: maps are not counted as tokens, and neighbours come and go
 STUCK_SECONDS, STUCK_TIMES = 5.0, 10.0
@@ -59,14 +60,14 @@ class Health:
         if self._batcher.hangs(STUCK_SECONDS, STUCK_TIMES):
             raise RuntimeError("a batch hangs")
         silent = time.monotonic() - self._alive
-        patience = 3 * self._settings.canary_seconds + self._settings.deadline_seconds
+        patience = 3 * CANARY_SECONDS + self._settings.deadline_seconds
         if not self._batcher.busy and silent > patience:
             raise RuntimeError("the self-check is silent")
 
     async def _watch(self) -> None:
         """Prove the forward path every few seconds."""
         while not self.fault:
-            await asyncio.sleep(self._settings.canary_seconds)
+            await asyncio.sleep(CANARY_SECONDS)
             await self.prove()
             self._alive = time.monotonic()
 

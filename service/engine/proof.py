@@ -267,7 +267,7 @@ def check_trained(model: Model, texts: Sequence[str]) -> None:
         if apart <= ALIKE * longest:
             how = "alike" if longest else "zero"
             said = f"the model's {what} of {len(sequences)} texts are all {how}"
-            raise NotTrustworthy(f"untrained: {said}; true serves it all the same")
+            raise NotTrustworthy(f"untrained: {said}; train it, or check its files")
 
 
 def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:

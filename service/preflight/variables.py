@@ -26,8 +26,7 @@ def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluste
 
 def promised(settings: Settings) -> dict[str, str]:
     """Return what a cluster's variables must be for some settings."""
-    closed = {} if settings.insecure_cluster else ingress.AUTHENTICATED
-    return ingress.promised(settings) | closed
+    return ingress.promised(settings) | ingress.AUTHENTICATED
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
@@ -37,7 +36,7 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Itera
             what = f"is {actual[name]!r}" if name in actual else "is not set"
             mend = f"must be {'at least ' * (name == ingress.CONNECTIONS)}{must}"
             if name in ingress.AUTHENTICATED:
-                mend = f"anyone who reaches Ray could run code: {mend}, or set insecure_cluster"
+                mend = f"anyone who reaches Ray could run code: {mend}"
             yield Finding(name, what, mend)
 
 

@@ -69,7 +69,7 @@ def annotations(documents: list[dict[str, Any]]) -> dict[str, str]:
     [
         ("ingress", Settings().max_binary_body_bytes, "45"),
         ("models", 33554432, "45"),
-        ("deployment of more", Settings().max_binary_body_bytes, "28"),
+        ("deployment of more", 4 * 4194304, "28"),
     ],
 )
 def test_ingress_nginx_ends_nothing_before_the_service_does(

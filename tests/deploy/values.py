@@ -64,7 +64,6 @@ CASES: dict[str, dict[str, Any]] = {
             "drain_seconds": 0,
             "max_waiting_requests": 1024,
             "max_body_bytes": 4194304,
-            "max_source_connections": 13,
             "cors_origins": ["https://a.example"],
             "tracing": "https://collector.example/v1/traces",
         },
@@ -106,7 +105,7 @@ CASES: dict[str, dict[str, Any]] = {
                 "settings": {
                     "access_log": False,
                     "max_waiting_requests": 100,
-                    "max_binary_body_bytes": 33554432,
+                    "max_body_bytes": 8388608,
                 },
             },
             {"path": "again", "name": "all-MiniLM-L6-v2"},
@@ -145,7 +144,6 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "settings": {
             "cors_origins": ["https://a.example", "https://b.example"],
             "max_body_bytes": 4194304,
-            "public_docs": True,
             "deadline_seconds": 12.5,
         },
         "model": {"source": "hub", "name": "org/model@v1", "hub": {"secretName": "hub-token"}},

@@ -494,7 +494,7 @@ async def served(
             how = ("--device", "cpu", "--adapter", f"{ADAPTER}={own}")
             url = stack.enter_context(start("--model", str(folder), *how)).url
         else:
-            choices = {"device": "cpu", "threads": 1, "canary_seconds": 60}
+            choices = {"device": "cpu", "threads": 1}
             settings = Settings(model=str(folder), adapter=(f"{ADAPTER}={own}",), **choices)
             replica = await Replica.start(settings, "family-1")
             stack.push_async_callback(replica.close)

@@ -312,9 +312,9 @@ async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"adapter": "left"}, "an adapter is name=folder"),
-        ({"adapter": "a=/x,a=/y"}, "each name is another"),
-        ({"adapter": "a:b=/x"}, "an adapter is name=folder"),
+        ({"adapter": "left"}, "expected name=folder, with a different name"),
+        ({"adapter": "a=/x,a=/y"}, "a different name for each"),
+        ({"adapter": "a:b=/x"}, "expected name=folder, with a different name"),
         ({"adapter": "a=/x", "model": "preset:transformer-base"}, "not served with a preset"),
     ],
 )

@@ -31,11 +31,11 @@ def test_every_setting_is_an_option_with_its_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "line"),
     [
-        (("--port", "0"), {}, "port: Input should be greater than or equal to 1, not '0'"),
+        (("--port", "0"), {}, "port: expected at least 1, got '0'"),
         (
             ("--dtype", "int8"),
             {},
-            "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
+            "dtype: expected 'auto', 'float32', 'bfloat16' or 'float16'",
         ),
         (
             (),

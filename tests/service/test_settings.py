@@ -30,7 +30,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
         ({}, {"HEADLIGHT_PROT": "1"}),
         ({"device": "tpu"}, {}),
         ({"served_model_name": "../x"}, {}),
-        ({"max_embedding": "inf"}, {}),
+        ({"tracing_ratio": "inf"}, {}),
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(
@@ -45,8 +45,8 @@ def test_a_setting_that_cannot_be_honoured_is_refused(
     ("flags", "line"),
     [
         ({"replicas": "3", "max_replicas": "7"}, "replicas: leave it out with max_replicas"),
-        ({"min_replicas": "2"}, "min_replicas: it needs max_replicas"),
-        ({"downscale_delay_seconds": "9"}, "downscale_delay_seconds: it needs max_replicas"),
+        ({"min_replicas": "2"}, "min_replicas needs max_replicas"),
+        ({"downscale_delay_seconds": "9"}, "downscale_delay_seconds needs max_replicas"),
         (
             {"min_replicas": "5", "max_replicas": "3"},
             "min_replicas 5 must not be more than max_replicas, which is 3",

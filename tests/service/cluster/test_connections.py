@@ -162,10 +162,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
         config = tmp_path / "haproxy.cfg"
         config.write_text(CONFIG.format(port=port, metrics=metrics, most=MOST, **ports))
         command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
-        environment = {haproxy.PER_SOURCE: str(PER_SOURCE)}
-        process = stack.enter_context(
-            subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        )
+        process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
         stack.callback(process.kill)
         for replica in replicas:
             replica.checks(2)

@@ -63,9 +63,9 @@ FLAG = Path("/run/stopping")
 STOPPING = ' if { str(stopping) -f "/run/stopping" }'
 
 
-def rewrite(config: str, descriptors: int = 20_000, per_source: int | None = None) -> str:
+def rewrite(config: str, descriptors: int = 20_000) -> str:
     """Rewrite with a flag that lies somewhere."""
-    return haproxy.rewrite(config, FLAG, descriptors, per_source)
+    return haproxy.rewrite(config, FLAG, descriptors)
 
 
 def test_requests_are_taken_whole_and_in_time() -> None:
@@ -127,13 +127,6 @@ def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
     assert rules[3].endswith(" if { fe_conn gt 1088 } { sc_conn_cur(0) gt 8 }")
     assert rules[4].endswith(" if { sc_conn_cur(0) gt 768 } || { fe_conn gt 1024 }")
     assert f"return {haproxy.BUSY} if {{ var(sess.late) -m found }} !{{ path_end /live " in rules[5]
-
-
-def test_a_setting_bounds_the_connections_of_one_client() -> None:
-    """As a service without a load balancer in front may want."""
-    config = rewrite(CONFIG, per_source=10)
-
-    assert "sc_conn_cur(0) gt 10 }" in config and "sc_conn_cur(0) gt 74 }" in config
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(1024, 256), (2560, 1024), (10**9, 1024)])

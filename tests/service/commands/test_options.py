@@ -102,7 +102,7 @@ def given(**flags: str | bool | None) -> None:
         (["--log-to-stderr=0"], {"log_to_stderr": False}),
         (["--log-to-stderr", "my/model"], {"log_to_stderr": True, "named": "my/model"}),
         (["my/model", "--log-to-stderr"], {"log_to_stderr": True, "named": "my/model"}),
-        (["--public-docs", "--public-metrics"], {"public_docs": True, "public_metrics": True}),
+        (["--access-log", "--public-metrics"], {"access_log": True, "public_metrics": True}),
     ],
     ids=" ".join,
 )

@@ -34,14 +34,12 @@ async def test_by_default_no_answer_mentions_an_origin(client: httpx.AsyncClient
 async def test_a_page_of_a_named_origin_may_ask_and_read_our_headers(served: Served) -> None:
     """With a key, and refusals too: without the header a browser shows its page no status."""
     wanted = "authorization, content-type, x-request-id, x-headlight-deadline-ms"
-    async with served(
-        cors_origins=(PAGE["origin"],), api_keys=(Key("a", "0" * 64),), public_docs=True
-    ) as client:
+    async with served(cors_origins=(PAGE["origin"],), api_keys=(Key("a", "0" * 64),)) as client:
         preflight = await client.options(
             "/v1/encode", headers={**PREFLIGHT, "access-control-request-headers": wanted}
         )
         refused = await client.post("/v1/encode", json=ASKED, headers=PAGE)
-        read = await client.get("/openapi.json", headers=PAGE)
+        read = await client.get("/live", headers=PAGE)
 
     assert preflight.status_code == 200
     assert [answer.status_code for answer in (refused, read)] == [401, 200]

@@ -19,6 +19,7 @@ import torch
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
 from service.encode.request import Input, Layout, Request
+from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.speed import LoneSpeed
@@ -235,9 +236,10 @@ async def test_output_that_is_not_finite_never_leaves(
     assert (told["layer"], told["dtype"]) == (0, "float32")
 
 
-async def test_the_canary_runs_while_the_replica_is_busy() -> None:
+async def test_the_canary_runs_while_the_replica_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong bits under a steady load must not go unseen."""
-    replica = await Replica.start(Settings(threads=1, canary_seconds=0.05), "busy-1")
+    monkeypatch.setattr(health, "CANARY_SECONDS", 0.05)
+    replica = await Replica.start(Settings(threads=1), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
     asked = Request(inputs=[Input("All is well")] * 8, layout=Layout(numbers=()))
     done = False

@@ -25,6 +25,7 @@ from service.encode.price import SPAN_FLOPS, cost, costs, entered_flops, flops
 from service.encode.request import Request
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
+from service.settings import NUMBERS
 from tests.seams import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -181,7 +182,7 @@ async def test_a_refusal_says_the_bytes_that_a_dry_run_says(
 WELL = ["All is well", "Yes"]  # 5 and 3 tokens
 MODEL = "/v2/models/all-MiniLM-L6-v2/infer"
 VECTOR = 384 * 4  # bytes
-IN_NUMBERS, IN_BYTES = "max_answer_json_bytes", "max_answer_bytes"
+IN_NUMBERS, IN_BYTES = NUMBERS, 1  # times the limit of such an answer
 
 
 def infer(**outputs: bool) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def encode(**more: Any) -> dict[str, Any]:
     return {"inputs": WELL, "pooled": False, **more}
 
 
-WEIGHTS: dict[str, tuple[str, dict[str, Any], str, int]] = {
+WEIGHTS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "pooled": ("/v1/encode", {"inputs": WELL}, IN_NUMBERS, 2 * VECTOR),
     "cut": ("/v1/encode", encode(pooled={"dimensions": 7}), IN_NUMBERS, 2 * 7 * 4),
     "tokens": ("/v1/encode", encode(tokens=True), IN_NUMBERS, 8 * VECTOR),
@@ -223,24 +224,29 @@ WEIGHTS: dict[str, tuple[str, dict[str, Any], str, int]] = {
     "padded layers": (MODEL, infer(layers=False), IN_NUMBERS, 7 * 10 * VECTOR),
     "padded maps": (MODEL, infer(attention=False), IN_NUMBERS, 2 * 72 * 25 * 4),
     "numbers beside bytes": (MODEL, infer(pooled=False, tokens=True), IN_NUMBERS, 2 * VECTOR),
-    "bytes beside numbers": (MODEL, infer(pooled=False, tokens=True), IN_BYTES, 12 * VECTOR),
+    "bytes beside numbers": (
+        MODEL,
+        infer(pooled=False, tokens=True, layers=True),
+        IN_BYTES,
+        82 * VECTOR,
+    ),
 }
 
 
-@pytest.mark.parametrize(("path", "body", "setting", "weight"), WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize(("path", "body", "times", "weight"), WEIGHTS.values(), ids=WEIGHTS)
 async def test_an_answer_of_any_api_is_as_large_as_the_limit_and_no_larger(
     served: Callable[..., httpx.AsyncClient],
     batches: list[Sequence[Work]],
     path: str,
     body: dict[str, Any],
-    setting: str,
+    times: int,
     weight: int,
 ) -> None:
     """A byte more is refused, and nothing is computed."""
-    async with served(**{setting: weight - 1}) as client:
+    async with served(max_answer_bytes=times * (weight - 1)) as client:
         refused = await client.post(path, json=body)
     computed = bool(batches)
-    async with served(**{setting: weight}) as client:
+    async with served(max_answer_bytes=times * weight) as client:
         answered = await client.post(path, json=body)
 
     assert (refused.status_code, answered.status_code) == (413, 200), refused.text

@@ -174,11 +174,10 @@ STARTED = """
 import asyncio, json
 from service.replica import Replica
 from service.settings import Settings
-from tests.conftest import NO_CANARY, application, connected
+from tests.conftest import application, connected
 
 async def main():
-    settings = Settings(device="cpu", threads=1).model_copy(update=NO_CANARY)
-    replica = await Replica.start(settings, "replica-2")
+    replica = await Replica.start(Settings(device="cpu", threads=1), "replica-2")
     async with connected(application(replica)) as client:
         told = (await client.post("/v1/encode", json={"inputs": ["All is well"]})).json()
     await replica.close()

@@ -514,7 +514,7 @@ async def test_a_replica_that_was_asked_everything_has_few_series(
     outer: Callable[[Replica], ASGIApp],
 ) -> None:
     """Of routes, all inputs were there before the first one; their times and pages came after."""
-    replica = await Replica.start(Settings(device="cpu", threads=1, canary_seconds=60), "r")
+    replica = await Replica.start(Settings(device="cpu", threads=1), "r")
     transport = httpx.ASGITransport(outer(replica))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         before = await page(client)

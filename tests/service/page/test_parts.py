@@ -153,7 +153,7 @@ async def test_a_likeness_that_is_too_large_leaves_score_and_heads(
     browser: Page, replica: Replica
 ) -> None:
     """Of the pairs of words the service says why they are not told."""
-    async with narrow(replica, max_answer_json_bytes=60_000) as url:
+    async with narrow(replica, max_answer_bytes=480_000) as url:
         await ask(browser, url, LONG, LONG)
         said = await browser.wait(
             f"{ALIKE}.includes('Why alike') && {ALIKE.removeprefix('return ')}"

@@ -129,7 +129,7 @@ ROWS = {
     "more than may be held": (
         "--max-held-bytes 1048576",
         {},
-        "max_body_bytes 2097152 must not be more than half of max_held_bytes, which is 1048576",
+        "max_body_bytes 2097152 must not be more than 1/8 of max_held_bytes, which is 1048576",
     ),
     "no place for spans": (
         "--tracing file:{folder}/none/spans",
@@ -145,7 +145,7 @@ ROWS = {
         f"the origin {origin}": (
             f"--cors-origins {origin}",
             {},
-            "cors_origins: Value error, an origin begins with https://",
+            "cors_origins: an origin begins with https://",
         )
         for origin in (
             "example.com",
@@ -155,7 +155,7 @@ ROWS = {
             "https://a.example,b.example",
         )
     },
-    "out of bounds": ("--replicas 257", {}, "replicas: Input should be less than or equal to 256"),
+    "out of bounds": ("--replicas 257", {}, "replicas: expected at most 256"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
     "a port that is taken": ("--port {taken}", {}, "cannot listen on 127.0.0.1 port {taken}"),

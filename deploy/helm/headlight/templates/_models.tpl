@@ -92,9 +92,6 @@ takes 0 and false for nothing.
 {{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 10)) }}
 {{- $_ := set $variables "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S" $seconds.drain }}
 {{- $_ := set $variables "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" $seconds.node }}
-{{- with .Values.settings.max_source_connections }}
-{{- $_ := set $variables "HEADLIGHT_MAX_SOURCE_CONNECTIONS" (int64 . | toString) }}
-{{- end }}
 {{- toJson $variables }}
 {{- end }}
 
@@ -115,12 +112,9 @@ takes 0 and false for nothing.
 {{- $most := 0 -}}
 {{- $defaults := (.Files.Get "files/ray.yaml" | fromYaml).settings -}}
 {{- range (include "headlight.models" . | fromJson).of }}
-{{- $settings := .settings -}}
-{{- range $name := list "max_body_bytes" "max_binary_body_bytes" }}
-{{- $most = max $most (get $settings $name | default (get $defaults $name)) -}}
+{{- $most = max $most (.settings.max_body_bytes | default $defaults.max_body_bytes) -}}
 {{- end }}
-{{- end }}
-{{- $most }}
+{{- mul $most $defaults.binary }}
 {{- end }}
 
 {{/* What clients from outside may ask of a model, as JSON: each path of the API, and not /metrics. Takes the root and the model. */}}

@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from service.encode.price import cost
 from service.replica import Replica
-from service.settings import Settings
+from service.settings import NUMBERS, Settings
 from tests.conftest import application, connected
 from tests.seams import believe
 from tests.task_heads import checkpoint
@@ -77,7 +77,7 @@ async def classifying(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     """A client of a small classifier of three classes, of 2 layers with 3 heads."""
     folder = tmp_path_factory.mktemp("classifier")
     checkpoint(folder, "ForSequenceClassification", num_labels=3)
-    settings = Settings(model=str(folder), device="cpu", threads=1, canary_seconds=60)
+    settings = Settings(model=str(folder), device="cpu", threads=1)
     replica = await Replica.start(settings, "classifying-1")
     async with connected(application(replica)) as client:
         yield client
@@ -371,7 +371,7 @@ async def test_a_sweeps_numbers_are_json_beside_base64_too(
     """And so count in what an answer may have of them."""
     body = {"inputs": [ALL], "sweep": "heads", "encoding": "base64"}
 
-    answer = await served(max_answer_json_bytes=most).post("/v1/encode", json=body)
+    answer = await served(max_answer_bytes=NUMBERS * most).post("/v1/encode", json=body)
 
     assert answer.status_code == status, answer.text
 

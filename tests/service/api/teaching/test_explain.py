@@ -141,7 +141,7 @@ async def test_weights_that_an_answer_does_not_hold_are_refused(
     """Before any is read: with their bytes and the limit."""
     body = {"text": "All is well", "layer": 0}
 
-    async with served(max_answer_json_bytes=2**20) as client:
+    async with served(max_answer_bytes=2**23) as client:
         refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
         answered = await client.post(ROUTE, json=body)
 
