@@ -1,55 +1,29 @@
 """What heads are worth, and why texts are alike, asked by both clients over real HTTP."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from headlight_client import AsyncClient, Client, Compared, RequestRefused
+from headlight_client import RequestRefused
 from service.encode import interventions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DOG, CAT = "A dog ate it", "A cat saw me"
 TEXTS = [f"a text of number {i}" for i in range(13)]
-Compare = Callable[..., Awaitable[Compared]]
 
 
-async def by_waiting(url: str, *texts: Any, **options: Any) -> Compared:
-    """Compare with Client."""
-
-    def wait() -> Compared:
-        with Client(url) as client:
-            return client.similarity(*texts, **options)
-
-    return await asyncio.to_thread(wait)
-
-
-async def by_awaiting(url: str, *texts: Any, **options: Any) -> Compared:
-    """Compare with AsyncClient."""
-    async with AsyncClient(url) as client:
-        return await client.similarity(*texts, **options)
-
-
-@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
-def compare(request: pytest.FixtureRequest) -> Compare:
-    """Compare texts with either client."""
-    chosen: Compare = request.param
-    return chosen
-
-
-async def test_a_comparison_comes_typed(
-    compare: Compare, client: httpx.AsyncClient, address: str
-) -> None:
+async def test_a_comparison_comes_typed(call: Any, client: httpx.AsyncClient, address: str) -> None:
     """The numbers of the JSON, as arrays; what another form has is None."""
     sweep = {"heads": {"5": [11], "0": [3]}}
     body = {"left": DOG, "right": [CAT, DOG]}
 
-    full = await compare(address, DOG, [CAT, {"text": DOG}], sweep=sweep, sweep_pair=[1, 2])
-    top = await compare(address, DOG, [CAT], form="top", k=3)
+    full = await call(
+        address, "similarity", DOG, [CAT, {"text": DOG}], sweep=sweep, sweep_pair=[1, 2]
+    )
+    top = await call(address, "similarity", DOG, [CAT], form="top", k=3)
 
     swept = {"sweep": sweep, "sweep_pair": [1, 2]}
     told = (await client.post("/v1/similarity", json={**body, **swept})).json()
@@ -69,11 +43,11 @@ async def test_a_comparison_comes_typed(
     assert top.right[0].matrix is None and top.right[0].change == {}
 
 
-async def test_worth_comes_typed(compare: Compare, client: httpx.AsyncClient, address: str) -> None:
+async def test_worth_comes_typed(call: Any, client: httpx.AsyncClient, address: str) -> None:
     """Of each word of both texts; there are no shares."""
     body = {"left": DOG, "right": [CAT], "form": "occlusion", "level": "word"}
 
-    (one,) = (await compare(address, DOG, [CAT], form="occlusion", level="word")).right
+    (one,) = (await call(address, "similarity", DOG, [CAT], form="occlusion", level="word")).right
 
     (expected,) = (await client.post("/v1/similarity", json=body)).json()["right"]
     assert one.left_share is None and one.facts["method"] == "occlusion"
@@ -83,29 +57,29 @@ async def test_worth_comes_typed(compare: Compare, client: httpx.AsyncClient, ad
 
 
 async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
-    compare: Compare, address: str, monkeypatch: pytest.MonkeyPatch
+    call: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joined in order; a fault keeps the caller's count."""
     monkeypatch.setattr(interventions, "MOST_COPIES", 4 * 72)  # of four texts
     sweep = {"heads": "all"}
     texts = [f"{i}" for i in range(5)]
 
-    whole = await compare(address, DOG, texts, form="score", sweep=sweep)
+    whole = await call(address, "similarity", DOG, texts, form="score", sweep=sweep)
 
-    one = await compare(address, DOG, texts[3:4], form="score", sweep=sweep)
+    one = await call(address, "similarity", DOG, texts[3:4], form="score", sweep=sweep)
     assert len(whole.right) == 5 and whole.right[3] == one.right[0]
     with pytest.raises(RequestRefused) as refused:
-        await compare(address, DOG, [*texts, ""], form="score", sweep=sweep)
+        await call(address, "similarity", DOG, [*texts, ""], form="score", sweep=sweep)
     assert refused.value.errors[0].loc == ("right", 5, "text")
     assert refused.value.detail.startswith("right[5].text: ")
 
 
-async def test_an_option_of_another_call_is_refused(compare: Compare, address: str) -> None:
+async def test_an_option_of_another_call_is_refused(call: Any, address: str) -> None:
     """Before anything is sent, and so is a lone text."""
     with pytest.raises(TypeError, match="unknown option: tokens"):
-        await compare(address, DOG, [CAT], tokens=True)
+        await call(address, "similarity", DOG, [CAT], tokens=True)
     with pytest.raises(TypeError, match="must be a list"):
-        await compare(address, DOG, CAT)
+        await call(address, "similarity", DOG, CAT)
 
 
 async def test_an_encoding_has_its_sweep_and_its_patches(

@@ -1,13 +1,11 @@
 """What carries a document's score, asked by both clients over real HTTP."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from headlight_client import AsyncClient, Client, Highlighted, NoAnswer, RequestRefused
+from headlight_client import NoAnswer, RequestRefused
 from headlight_client.evidence import highlighted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -15,36 +13,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 QUERY = "When does the train leave?"
 TEXTS = ["The sky is blue. The train leaves at nine. Dogs bark.", "A cat slept."]
 GATES = [{"layer": 0, "head": 0, "scale": 0.5}]
-Ask = Callable[..., Awaitable[Highlighted]]
 
 
-async def by_waiting(url: str, *arguments: Any, **options: Any) -> Highlighted:
-    """Ask with Client."""
-
-    def wait() -> Highlighted:
-        with Client(url) as client:
-            return client.highlight(*arguments, **options)
-
-    return await asyncio.to_thread(wait)
-
-
-async def by_awaiting(url: str, *arguments: Any, **options: Any) -> Highlighted:
-    """Ask with AsyncClient."""
-    async with AsyncClient(url) as client:
-        return await client.highlight(*arguments, **options)
-
-
-@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    """Ask with either client."""
-    chosen: Ask = request.param
-    return chosen
-
-
-async def test_evidence_comes_typed(ask: Ask, client: httpx.AsyncClient, address: str) -> None:
+async def test_evidence_comes_typed(call: Any, client: httpx.AsyncClient, address: str) -> None:
     """The numbers of the JSON, best first; what a short document does not have is None."""
     options = {"top": 1, "prune": 0.4, "unit": "sentence"}
-    told = await ask(address, QUERY, tuple(TEXTS), **options)
+    told = await call(address, "highlight", QUERY, tuple(TEXTS), **options)
     body = {"query": QUERY, "documents": TEXTS, **options}
     expected = (await client.post("/v1/highlight", json=body)).json()
 
@@ -67,26 +41,28 @@ async def test_evidence_comes_typed(ask: Ask, client: httpx.AsyncClient, address
     assert told.usage.tokens == expected["usage"]["tokens"]
 
 
-async def test_no_shortened_text_comes_unasked(ask: Ask, address: str) -> None:
+async def test_no_shortened_text_comes_unasked(call: Any, address: str) -> None:
     """Nor a control that was refused."""
-    told = await ask(address, QUERY, TEXTS[:1], control=False, top=1, method="alone")
+    told = await call(address, "highlight", QUERY, TEXTS[:1], control=False, top=1, method="alone")
 
     assert told.results[0].method == "alone" and told.results[0].rest is None
     assert told.results[0].pruned is None and told.results[0].control is None
 
 
-async def test_a_query_is_any_input(ask: Ask, client: httpx.AsyncClient, address: str) -> None:
+async def test_a_query_is_any_input(call: Any, client: httpx.AsyncClient, address: str) -> None:
     """Ids are answered as their text."""
     body = {"inputs": [QUERY], "tokens": True}
     ids = (await client.post("/v1/encode", json=body)).json()["data"][0]["token_ids"]
-    by_ids, by_text = [await ask(address, query, TEXTS, gates=GATES) for query in (ids, QUERY)]
+    by_ids, by_text = [
+        await call(address, "highlight", query, TEXTS, gates=GATES) for query in (ids, QUERY)
+    ]
     assert by_ids.results == by_text.results
 
 
-async def test_a_refusal_says_where(ask: Ask, address: str) -> None:
+async def test_a_refusal_says_where(call: Any, address: str) -> None:
     """An empty document, by its place."""
     with pytest.raises(RequestRefused) as refused:
-        await ask(address, QUERY, ["a", ""])
+        await call(address, "highlight", QUERY, ["a", ""])
 
     assert refused.value.code == "sequence_empty"
     assert refused.value.errors[0].loc[:2] == ("documents", 1)
@@ -97,11 +73,11 @@ async def test_a_refusal_says_where(ask: Ask, address: str) -> None:
     [("a text", {}, "documents must be a list"), (["a text"], {"tops": 3}, "option: tops")],
 )
 async def test_what_would_be_misread_is_refused_before_it_is_sent(
-    ask: Ask, documents: Any, options: dict[str, Any], said: str
+    call: Any, documents: Any, options: dict[str, Any], said: str
 ) -> None:
     """A lone text, which is a list of letters too, and an option that there is not."""
     with pytest.raises(TypeError, match=said):
-        await ask("http://127.0.0.1:9", QUERY, documents, **options)
+        await call("http://127.0.0.1:9", "highlight", QUERY, documents, **options)
 
 
 @pytest.mark.parametrize("told", [[], {}, {"results": [{}]}, {"results": [{"highlights": [1]}]}])

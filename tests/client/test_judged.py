@@ -1,14 +1,13 @@
 """Ranks and labels, asked by both clients over real HTTP."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from headlight_client import AsyncClient, Client, Fit, NoAnswer, Rank, RequestRefused
+from headlight_client import Fit, NoAnswer, Rank, RequestRefused
 from headlight_client.judged import classified, ranked
 from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
@@ -18,30 +17,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 QUERY = "Who ate?"
 TEXTS, LABELS = ["A dog ate the food", "It rains"], ["food", "weather", "travel"]
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
-Call = Callable[..., Awaitable[Any]]
-
-
-async def by_waiting(url: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of Client."""
-
-    def wait() -> Any:
-        with Client(url) as client:
-            return getattr(client, method)(*arguments, **options)
-
-    return await asyncio.to_thread(wait)
-
-
-async def by_awaiting(url: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of AsyncClient."""
-    async with AsyncClient(url) as client:
-        return await getattr(client, method)(*arguments, **options)
-
-
-@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
-def call(request: pytest.FixtureRequest) -> Call:
-    """Call a method of either client."""
-    chosen: Call = request.param
-    return chosen
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -60,7 +35,7 @@ async def served(
         }
 
 
-async def test_ranks_come_typed(call: Call, served: dict[str, Served]) -> None:
+async def test_ranks_come_typed(call: Any, served: dict[str, Served]) -> None:
     """Best first, as the JSON has them; the documents stay where they are."""
     one = served["reranker"]
     options = {"top_n": 1, "max_tokens_per_doc": 3, "truncate": False, "model": "reranker"}
@@ -77,7 +52,7 @@ async def test_ranks_come_typed(call: Call, served: dict[str, Served]) -> None:
     ]
 
 
-async def test_labels_come_typed(call: Call, served: dict[str, Served]) -> None:
+async def test_labels_come_typed(call: Any, served: dict[str, Served]) -> None:
     """Of each text, best first, as the JSON has them."""
     one = served["nli"]
     gates = [{"layer": 0, "head": 1, "scale": 0.5}]
@@ -93,7 +68,7 @@ async def test_labels_come_typed(call: Call, served: dict[str, Served]) -> None:
     assert told.origin == {name: expected[name] for name in ("model", "weights", "numerics")}
 
 
-async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> None:
+async def test_a_refusal_says_where(call: Any, served: dict[str, Served]) -> None:
     """In the shape of either route."""
     with pytest.raises(RequestRefused) as labels:
         await call(served["nli"].url, "classify", ["a", ""], LABELS)
@@ -115,7 +90,7 @@ async def test_a_refusal_says_where(call: Call, served: dict[str, Served]) -> No
     ],
 )
 async def test_what_would_be_misread_is_refused_before_it_is_sent(
-    call: Call, method: str, arguments: Any, options: dict[str, Any], said: str
+    call: Any, method: str, arguments: Any, options: dict[str, Any], said: str
 ) -> None:
     """A lone text, which is a list of letters too, and options that there are not."""
     with pytest.raises(TypeError, match=said):
