@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 PER_SECOND, RESPONSIVE_SECONDS = 20, 60
 SETTLED_SECONDS = 10  # without a reload
 HEARD = "127.0.0.2"  # a client beside those of 127.0.0.1
@@ -127,12 +126,6 @@ def ports(service: "Service") -> dict[int, int]:
             if words[3] == "0A" and words[9] in sockets and address == "0100007F":
                 found[pid] = int(port, 16)
     return found
-
-
-def test_http_2_in_clear_text_is_refused(running: "Service") -> None:
-    """It would carry a hundred requests on a connection that is counted once."""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=30) as connection:
-        assert said(connection, H2C).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_crowd_that_ends_no_request_leaves_room(running: "Service") -> None:

@@ -318,7 +318,6 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
         ).json()["data"][0]
         assert item["attention"]["maps"]["0"]["5"][3][1] == pytest.approx(0.618, abs=0.01)
 
-        a_wrong_file_leaves_the_old_version_serving(here)
         scales_without_a_lost_request(here)
         two_models_answer(here)
         an_application_that_a_file_lacks_is_removed(here)
@@ -345,16 +344,6 @@ def test_a_container_that_ray_starts_shows_the_replicas_lines() -> None:
     ours = [json.loads(line) for line in said if line.startswith('{"ts"')]
     assert {"started", "request"} <= {line["event"] for line in ours}
     assert asked in {line.get("request_id") for line in ours}
-
-
-def a_wrong_file_leaves_the_old_version_serving(here: Cluster) -> None:
-    """The service answers as before."""
-    for name in ("model", "argument", "variables"):
-        change, line = WRONG[name]
-        here.deploy(DEPLOY, lambda file, change=change: change(file["applications"][0]))
-
-        assert here.status()["headlight"] == ("DEPLOY_FAILED", line)
-        assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
 
 
 def scales_without_a_lost_request(here: Cluster) -> None:

@@ -19,8 +19,6 @@ from tests.ray.test_deploy import DEPLOY, ROOT, VARIABLES, Cluster, cluster
 
 pytestmark = pytest.mark.ray
 
-LASTING_SECONDS = 180
-
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -186,28 +184,3 @@ def test_without_room_the_old_version_goes_on_and_the_status_says_what_is_missin
 
     assert journal.lost == [] and set(journal.codes) == {200}, journal
     assert old in journal.named
-
-
-@pytest.mark.prove
-def test_three_minutes_of_updates_right_and_wrong_lose_nothing(
-    here: Cluster, models: dict[str, Path]
-) -> None:
-    """Other weights and back, and corrupt ones between, one after the other."""
-    versions = {version(here)}
-
-    def update() -> None:
-        until, turn = time.monotonic() + LASTING_SECONDS, 0
-        while time.monotonic() < until:
-            turn += 1
-            names = {"model": str(models["other"])} if turn % 2 else {}
-            send(here, args(**names))
-            running(here)
-            send(here, args(model=str(models["nan"])))
-            failed(here)
-            versions.update(version(here) for _ in range(20))
-        print(f"\n{turn} updates of each kind")
-
-    journal = loaded(here, update)
-
-    assert len(versions) == 2
-    held(journal, *versions)
