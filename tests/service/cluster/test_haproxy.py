@@ -149,11 +149,6 @@ def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
     assert "observe layer4 error-limit 1 on-error sudden-death\n" in config
 
 
-def test_no_request_is_sent_to_rays_own_proxy() -> None:
-    """Which Ray would have stand in where no replica answers; Ray goes on to see it there."""
-    assert "    server proxy 127.0.0.1:8500 check backup disabled" in rewrite(CONFIG).splitlines()
-
-
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
     """With another application it is our 404; without any, it may be there in a moment."""
     alone = "\n".join(line for line in CONFIG.splitlines() if "http-minilm" not in line)
@@ -182,15 +177,6 @@ def test_a_service_that_stops_chooses_no_replica() -> None:
     assert choices == [haproxy.CHOICE + STOPPING, "    use_backend http-minilm if is_minilm"]
 
 
-def test_only_the_service_listens_for_others() -> None:
-    """State and metrics of HAProxy are for this machine; the service's own address stays."""
-    config = rewrite(CONFIG)
-
-    assert "bind 127.0.0.1:9101\n" in config
-    assert "bind 127.0.0.1:8404\n" in config
-    assert "bind *:8000\n" in config
-
-
 def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,19 +189,26 @@ def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
     assert rewrite(config) == config
 
 
-def test_the_admin_socket_is_its_owners() -> None:
-    """Write access there would allow redirecting the service."""
-    assert " mode 600 level admin" in rewrite(CONFIG)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    server proxy 127.0.0.1:8500 check backup disabled",  # Ray goes on to see it there
+        "    bind 127.0.0.1:9101",
+        "  bind 127.0.0.1:8404",
+        "    bind *:8000",
+        "    stats socket /run/admin mode 600 level admin expose-fd listeners",
+        "    log stderr local0 notice",  # the file is not rotated
+    ],
+    ids=["no proxy of Ray's", "metrics", "state", "clients", "the admin socket", "the log"],
+)
+def test_a_line_says_what_it_must(line: str) -> None:
+    """Only the service listens for others, and what redirects it is its owner's."""
+    assert line in rewrite(CONFIG).splitlines()
 
 
 def test_haproxys_errors_keep_their_status() -> None:
     """Ray's pages make a 500 of 502 to 504, which no client retries."""
     assert "errorfile" not in rewrite(CONFIG)
-
-
-def test_requests_are_not_logged_one_by_one() -> None:
-    """The file is not rotated."""
-    assert "log stderr local0 notice\n" in rewrite(CONFIG)
 
 
 def test_a_second_time_changes_nothing() -> None:
