@@ -82,11 +82,6 @@ def test_a_file_must_hold_settings(tmp_path: Path) -> None:
         load({}, {}, file)
 
 
-def test_every_setting_says_what_it_is() -> None:
-    """The table of docs/settings.md and --help are made of these sentences."""
-    assert all(field.description for field in Settings.model_fields.values())
-
-
 def test_what_kubernetes_says_of_its_services_is_no_setting(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,24 +252,6 @@ async def test_info_has_teis_keys_beside_ours(http: httpx.AsyncClient, replica: 
     assert told.keys() >= {"model_sha", "max_batch_requests", "version", "sha", "docker_label"}
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/rerank", {"query": "a", "texts": ["b"]}),
-        ("/predict", {"inputs": "a"}),
-        ("/embed_sparse", {"inputs": "a"}),
-    ],
-)
-async def test_what_the_checkpoint_has_no_head_for_is_refused(
-    http: httpx.AsyncClient, path: str, body: dict[str, Any]
-) -> None:
-    """404, with what it can do instead."""
-    answer = await http.post(path, json=body)
-
-    assert answer.status_code == 404
-    assert answer.json()["error"].endswith('this model has "encode".')
-
-
 REFUSED = {
     "no JSON": ("/embed", b"{", 400, "Validation"),
     "no inputs": ("/embed", b'{"inputs":[]}', 400, "Empty"),
