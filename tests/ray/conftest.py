@@ -58,10 +58,7 @@ class Service:
 
     def replaced(self, replicas: int) -> None:
         """Wait until so many replicas are ready again."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(self.ready()) < replicas:
-            assert time.monotonic() < deadline, "the replica was not replaced"
-            time.sleep(0.2)
+        drill.wait(lambda: len(self.ready()) >= replicas, "the replica is replaced")
 
     def family(self) -> dict[int, str]:
         """The names of the command's process and all below it, by id."""
@@ -270,9 +267,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Watching:
         listed.write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.read_text().strip()}"]}]))
         ray["file_sd_configs"][0]["files"] = [str(listed)]
         file.write_text(yaml.safe_dump(settings))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         command = [
             "prometheus",
             f"--config.file={file}",

@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
+from tests.ray.drill import wait
 from tests.ray.test_connections import replicas
 from tests.ray.test_floods import MIB, resident
-from tests.ray.test_readers import figures, until
+from tests.ray.test_readers import figures
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -120,10 +121,10 @@ def drill(service: "Service", kind: str, count: int) -> Watch:
     """Send so many of a kind at once to a service of one replica that has had a few."""
     (pid,) = replicas(service)
     assert set(asyncio.run(crowd(service.port, kind, WARM))) <= {"200", "429"}
-    until(lambda: figures(service)["held"] == 0)
+    wait(lambda: figures(service)["held"] == 0, "nothing is held")
     with Watch(service, pid) as watch:
         codes = asyncio.run(crowd(service.port, kind, count))
-    until(lambda: figures(service)["held"] == 0)
+    wait(lambda: figures(service)["held"] == 0, "nothing is held")
     print(
         f"{count} of {kind}: {dict(codes)}, grown {watch.grown / MIB:.0f} MiB, "
         f"counted at most {watch.held / MIB:.0f} MiB"

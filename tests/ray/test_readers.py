@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from tests.ray.drill import wait
 from tests.ray.test_floods import MIB, p99, resident
 from tests.scraped import samples
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_SECONDS = 60
 FEW, MANY, SMALL_PACE_SECONDS = 3, 100, 0.05
 # an answer of 8 MB of arrays, some 20 MB of numbers: more than sockets and HAProxy hold
 SIZE = 1000
@@ -68,14 +68,6 @@ def figures(service: "Service") -> dict[str, float]:
     }
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait for what the service will do by itself."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_readers_who_never_read_are_cut_off_and_others_are_served(running: "Service") -> None:
     """Behind HAProxy; a large answer to who takes it is whole, and at last nothing is held."""
     before = figures(running)
@@ -83,11 +75,11 @@ def test_readers_who_never_read_are_cut_off_and_others_are_served(running: "Serv
     with ExitStack() as stack:
         for _ in range(FEW):
             stack.callback(Reader(running.port).close)
-        until(lambda: figures(running)["held"] > MIB)
+        wait(lambda: figures(running)["held"] > MIB, "an answer is held")
         large = httpx.post(f"{running.url}/v1/attend", content=LARGE, headers=JSON, timeout=60)
         small = running.encode("All is well")
-        until(lambda: figures(running)["cut off"] >= before["cut off"] + FEW)
-    until(lambda: figures(running)["held"] == 0)
+        wait(lambda: figures(running)["cut off"] >= before["cut off"] + FEW, "they are cut off")
+    wait(lambda: figures(running)["held"] == 0, "nothing is held")
     after = figures(running)
 
     assert (large.status_code, small.status_code) == (200, 200)
@@ -141,10 +133,10 @@ def test_a_hundred_readers_who_never_read_take_no_more_than_the_budget(alone: "S
         asking.join()
         for reader in readers:
             reader.close()
-    until(lambda: figures(alone)["held"] == 0)
+    wait(lambda: figures(alone)["held"] == 0, "nothing is held")
     after = figures(alone)
     grown = (most - begun) // MIB
-    until(lambda: resident({pid: ""})[pid] - begun < MOST_LEFT_BYTES)
+    wait(lambda: resident({pid: ""})[pid] - begun < MOST_LEFT_BYTES, "the memory is back")
     left = (resident({pid: ""})[pid] - begun) // MIB
     print(
         f"grown {grown} MiB, {left} MiB after, held at most {held / MIB:.0f} MiB, "
