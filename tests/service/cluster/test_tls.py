@@ -25,25 +25,13 @@ from service.cli import main
 from service.cluster import haproxy, network, tls
 from service.cluster.drain import Frontend
 from service.settings import Settings
+from tests.service.cluster import test_drain as drained
 
 NAME = "api.example.org"
-CONFIG = """\
-global
-    stats socket {admin} mode 600 level admin expose-fd listeners
-    maxconn 1024
-defaults
-    mode http
-    timeout client 9s
-    timeout server 9s
-    timeout connect 9s
-frontend http_frontend
-    bind 127.0.0.1:{port}
-    use_backend http-encoder if {{ path_beg / }}
-    default_backend default_backend
-backend default_backend
-backend http-encoder
-    http-request return status 200 content-type text/plain string well
-"""
+CONFIG = drained.CONFIG.replace(
+    "server replica 127.0.0.1:{replica}",
+    "http-request return status 200 content-type text/plain string well",
+)
 KEY = ec.generate_private_key(ec.SECP256R1())  # of the authority
 
 

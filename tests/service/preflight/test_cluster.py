@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from model.loading import checkpoint
-from model.loading.files import TOKENIZER, VOCABULARIES
 from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.engine import weights
@@ -55,25 +54,9 @@ def holed(folder: Path) -> None:
     save_file(tensors, path)
 
 
-def misshapen(folder: Path) -> None:
-    """A row too few."""
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    tensors[TENSOR] = tensors[TENSOR][1:].clone()
-    save_file(tensors, path)
-
-
-def without_words(folder: Path) -> None:
-    """Neither a tokenizer nor a vocabulary that one could be made of."""
-    for name in (TOKENIZER, *VOCABULARIES):
-        (folder / name).unlink(missing_ok=True)
-
-
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda f: os.truncate(f / "model.safetensors", 1 << 20), "is not a safetensors file"),
     "not finite": (holed, f"{TENSOR} holds NaN or infinity"),
-    "misshapen": (misshapen, f"{TENSOR} is (383, 1536), not (384, 1536)"),
-    "no tokenizer": (without_words, "lacks tokenizer.json"),
     "no folder": (shutil.rmtree, "no folder"),
 }
 
