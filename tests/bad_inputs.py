@@ -637,6 +637,7 @@ HEADERS = [
         ("a key that is no UTF-8, where none is asked", [(b"authorization", b"Bearer \xff")]),
         ("an origin that is no UTF-8", [(b"origin", b"\xff")]),
         ("a refusal from outside", [(b"x-headlight-refusal", b"internal")]),
+        ("a wait from outside", [(b"x-headlight-waited", b"1000")]),
         ("an id that is no UTF-8", [(b"x-request-id", b"\xff")]),
         ("an id with a space", [(b"x-request-id", b"a b")]),
         ("an id of 10 kB", [(b"x-request-id", b"a" * 10_000)]),
@@ -652,9 +653,9 @@ HEADERS = [
 ]
 
 
-def asked(status: int, code: str | None, method: str, path: str, haproxy: int | None = None) -> Row:
+def asked(status: int, code: str | None, method: str, path: str) -> Row:
     """A request without a body, named by its first line."""
-    return Row(f"{method} {path}"[:60], bytes, status, code, (), method, path, haproxy)
+    return Row(f"{method} {path}"[:60], bytes, status, code, (), method, path)
 
 
 PATHS = [

@@ -49,19 +49,6 @@ async def test_many_headers_are_refused_in_no_time(app: ASGIApp) -> None:
     assert time.thread_time() - start < 1
 
 
-async def test_no_header_of_a_client_speaks_for_the_service(client: httpx.AsyncClient) -> None:
-    """Once they carried refusals and waits between layers, and Ray still obeys its own."""
-    steering: dict[str, Any] = {
-        "x-headlight-refusal": "overloaded",
-        "x-headlight-waited": "1000",
-        "x-request-timeout-seconds": "0",
-        "serve_multiplexed_model_id": b"\xff",
-    }
-    answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=steering)
-
-    assert answer.status_code == 200
-
-
 @pytest.mark.parametrize(
     ("method", "headers", "statuses"),
     [

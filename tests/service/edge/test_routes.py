@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from safetensors.numpy import load
 from starlette.types import ASGIApp
 
 from service.api import dialect
@@ -32,29 +31,6 @@ async def encode(client: httpx.AsyncClient, body: Any, **more: Any) -> dict[str,
     return decoded
 
 
-async def test_every_kind_of_input_may_stand_in_one_request(client: httpx.AsyncClient) -> None:
-    """Texts, pairs, token ids and embeddings are answered in the order given."""
-    inputs = ["a", {"text": "a", "pair": "b c"}, {"token_ids": [101, 102]}]
-    inputs.append({"embeddings": [[0.5] * 384] * 7})  # type: ignore[dict-item]
-
-    answer = await encode(client, {"inputs": inputs, "tokens": True})
-
-    assert [item["length"] for item in answer["data"]] == [3, 6, 2, 7]
-    assert [len(item["token_vectors"]) for item in answer["data"]] == [3, 6, 2, 7]
-    assert answer["data"][1]["segments"] == [0, 0, 0, 1, 1, 1]
-    assert answer["data"][2]["tokens"] == ["[CLS]", "[SEP]"]
-    assert answer["data"][2]["offsets"] is None and answer["data"][3]["tokens"] is None
-    assert answer["usage"]["tokens"] == 18
-
-
-async def test_hidden_states_are_counted_as_hugging_face_counts(client: httpx.AsyncClient) -> None:
-    """-1 comes back as the number it stands for, equal to the token vectors."""
-    item = (await encode(client, {"inputs": [DOG], "layers": [-1, 0], "tokens": True}))["data"][0]
-
-    assert list(item["layers"]) == ["0", "6"]
-    assert item["layers"]["6"] == item["token_vectors"]
-
-
 async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClient) -> None:
     """Little-endian float32 with its shape next to it."""
     numbers = (await encode(client, WELL))["data"][0]
@@ -66,38 +42,6 @@ async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClien
         float(np.float32(number)) for number in numbers["pooled"]
     ]
     assert heads["shape"] == [5, 5]
-
-
-async def test_a_safetensors_answer_names_every_array(client: httpx.AsyncClient) -> None:
-    """Arrays by sequence; the JSON without them in the metadata."""
-    asked = {
-        "inputs": [DOG, "a"],
-        "tokens": True,
-        "layers": [3],
-        "attention": {"heads": {"5": [11]}, "dtype": "float16"},
-    }
-
-    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
-
-    tensors = load(answer.content)
-    assert sorted(name for name in tensors if name.startswith("1.")) == [
-        "1.attention.5.11",
-        "1.layers.3",
-        "1.pooled",
-        "1.tokens",
-    ]
-    assert tensors["0.attention.5.11"].dtype == np.float16
-    size = int.from_bytes(answer.content[:8], "little")
-    metadata = json.loads(answer.content[8 : 8 + size])["__metadata__"]["headlight"]
-    assert json.loads(metadata)["data"][0]["tokens"][1:3] == ["a", "dog"]
-    assert "pooled" not in json.loads(metadata)["data"][0]
-
-
-async def test_what_is_not_asked_for_is_not_answered(client: httpx.AsyncClient) -> None:
-    """A plain request brings a pooled vector and its length, nothing else."""
-    item = (await encode(client, {"inputs": ["a"]}))["data"][0]
-
-    assert set(item) == {"truncated", "length", "pooled"}
 
 
 async def test_truncation_happens_only_when_asked_for(client: httpx.AsyncClient) -> None:

@@ -561,14 +561,6 @@ async def test_a_model_with_a_slash_in_its_name_has_a_path(client: httpx.AsyncCl
         assert (answer.status_code, answer.json()["error"][:15]) == (404, "model_not_found")
 
 
-async def test_a_wrong_method_is_refused_in_the_protocols_words(client: httpx.AsyncClient) -> None:
-    """405 says what the path takes."""
-    answer = await client.get(INFER)
-
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    assert answer.json()["error"].startswith("method_not_allowed")
-
-
 async def test_a_refusal_never_repeats_the_input() -> None:
     """Neither names of tensors nor values."""
     secret = "canary-7f3a"

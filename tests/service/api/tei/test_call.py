@@ -305,10 +305,3 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")
     assert int(late.headers["retry-after"]) >= 1
     assert (failed.status_code, failed.json()["error_type"]) == (424, "Backend")
-
-
-async def test_a_wrong_method_is_refused_in_teis_words(http: httpx.AsyncClient) -> None:
-    """By the router, too."""
-    answer = await http.get("/embed")
-
-    assert (answer.status_code, answer.json()["error_type"]) == (405, "Validation")
