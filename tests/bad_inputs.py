@@ -1071,19 +1071,10 @@ SCORES = [
 DIALECTS = [
     *elsewhere(
         "/v1/embeddings",
-        ("no JSON", 400, "{"),
-        ("no input", 400, '{"model":"all-MiniLM-L6-v2"}'),
-        ("another model", 404, '{"model":"gpt","input":"a"}'),
         ("an id past the table", 400, '{"model":"all-MiniLM-L6-v2","input":[30522]}'),
         ("a picture of Jina's", 400, '{"model":"all-MiniLM-L6-v2","input":[{"image":"a"}]}'),
         ("an object without a text", 400, '{"model":"all-MiniLM-L6-v2","input":{}}'),
         ("ids and an object", 400, '{"model":"all-MiniLM-L6-v2","input":[101,{"text":"a"}]}'),
-    ),
-    *elsewhere(
-        "/embed",
-        ("no JSON", 400, "{"),
-        ("an empty text", 422, '{"inputs":""}'),
-        ("an unknown prompt", 422, '{"inputs":"a","prompt_name":"x"}'),
     ),
     *elsewhere(
         "/rerank",
@@ -1135,7 +1126,6 @@ DIALECTS = [
     ),
     *elsewhere(
         "/v2/models/all-MiniLM-L6-v2/infer",
-        ("no JSON", 400, "{"),
         (
             "a shape beyond all numbers",
             400,

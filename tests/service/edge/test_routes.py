@@ -44,22 +44,6 @@ async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClien
     assert heads["shape"] == [5, 5]
 
 
-async def test_truncation_happens_only_when_asked_for(client: httpx.AsyncClient) -> None:
-    """By default a long text is refused with its length; else the answer says it was cut."""
-    long = "dog " * 600
-
-    refused = await client.post("/v1/encode", json={"inputs": ["a", long]})
-    cut = await encode(client, {"inputs": [long], "truncate": "right", "tokens": True})
-
-    problem = refused.json()
-    assert (refused.status_code, problem["code"]) == (422, "sequence_too_long")
-    assert (problem["length"], problem["limit"]) == (602, 256)
-    assert problem["errors"] == [{"loc": ["inputs", 1], "code": "sequence_too_long"}]
-    item = cut["data"][0]
-    assert (item["truncated"], item["length"], len(item["tokens"])) == (True, 602, 256)
-    assert item["tokens"][-1] == "[SEP]"
-
-
 async def test_too_much_attention_is_refused(client: httpx.AsyncClient) -> None:
     """The price and the cap are named; as bytes it would fit."""
     asked = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}

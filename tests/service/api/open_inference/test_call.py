@@ -543,10 +543,12 @@ async def test_what_the_path_names_is_counted_by_its_template(client: httpx.Asyn
     """No client can make a series."""
     for path in ("/v2/models/x-7f3a/infer", "/v2/models/x-7f3a/versions/1/infer"):
         assert (await client.post(path, content=b"{}")).status_code == 404
+    await client.get("/v1/models/x-7f3a/name")
 
     metrics = (await client.get("/metrics")).text
 
     assert 'route="/v2/models/{model}/infer"' in metrics
+    assert 'route="/v1/models/{id}"' in metrics
     assert "x-7f3a" not in metrics and "/versions" not in metrics
 
 

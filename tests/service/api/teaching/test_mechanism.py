@@ -277,15 +277,6 @@ async def test_it_takes_one_core() -> None:
     assert await asyncio.to_thread(cores) == 1
 
 
-async def test_it_is_counted_under_its_own_route(client: httpx.AsyncClient) -> None:
-    """As every answer is."""
-    await client.post(ROUTE, json=WELL)
-
-    text = (await client.get("/metrics")).text
-
-    assert 'code="200",input="none",replica="replica-1",route="/v1/attend"' in text
-
-
 async def test_only_json_is_read(client: httpx.AsyncClient) -> None:
     """Another media type is refused."""
     answer = await client.post(ROUTE, content=b"{}", headers={"content-type": "text/plain"})
