@@ -1,7 +1,6 @@
 """OpenAI's own client, unmodified, and the wire beneath it."""
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from service.api.precisions import Precision, written
 from service.replica import Replica
 from service.settings import Settings
 from tests.seams import bound
+from tests.service.api.exact import pooled
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,14 +34,6 @@ async def theirs(address: str) -> AsyncIterator[AsyncOpenAI]:
     """OpenAI's asynchronous client."""
     async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-async def pooled(http: httpx.AsyncClient, inputs: list[Any], **how: Any) -> np.ndarray[Any, Any]:
-    """What POST /v1/encode makes of the same, (inputs, numbers), exactly."""
-    asked = {"inputs": inputs, "encoding": "base64", **({"pooled": how} if how else {})}
-    told = (await http.post("/v1/encode", json=asked)).json()["data"]
-    arrays = [base64.b64decode(item["pooled"]["data"]) for item in told]
-    return np.stack([np.frombuffer(array, "<f4") for array in arrays])
 
 
 def exact(answer: Any) -> np.ndarray[Any, Any]:
@@ -155,7 +147,9 @@ async def test_dimensions_are_cut_and_normalised(
     """As /v1/encode cuts them."""
     answer = await theirs.embeddings.create(model=NAME, input=TEXTS, dimensions=7)
 
-    np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS, dimensions=7))
+    np.testing.assert_array_equal(
+        exact(answer), await pooled(http, TEXTS, pooled={"dimensions": 7})
+    )
     np.testing.assert_allclose(np.linalg.norm(exact(answer), axis=1), 1, rtol=1e-6)
 
 
@@ -174,7 +168,7 @@ async def test_vectors_have_length_1_whatever_the_checkpoint_does(
         for size in (None, 7):
             asked = {"model": "plain", "input": TEXTS, "dimensions": size}
             told = (await http.post("/v1/embeddings", json=asked)).json()["data"]
-            native = await pooled(http, TEXTS, dimensions=size)
+            native = await pooled(http, TEXTS, pooled={"dimensions": size})
 
             expected = library.encode(TEXTS, truncate_dim=size)
             np.testing.assert_allclose(native, expected, atol=1e-5)

@@ -1,6 +1,5 @@
 """Why texts are alike, through POST /v1/similarity: exact, and like any other work."""
 
-import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from model import similarity
 from model.pooling import Pooling
@@ -25,6 +23,7 @@ from service.engine.fair.rotation import Thread
 from service.memory import Hold, Memory
 from service.replica import Replica
 from tests.conftest import application, connected
+from tests.service.api.exact import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,13 +32,6 @@ PAIRS = 200
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = {"token_ids": [101, 2035, 2003, 102]}
 FILE = "application/vnd.safetensors"
-Array = NDArray[Any]
-
-
-def array(told: dict[str, Any]) -> Array:
-    """An array that was sent as base64."""
-    data = base64.b64decode(told["data"])
-    return np.frombuffer(data, np.dtype(told["dtype"]).newbyteorder("<")).reshape(told["shape"])
 
 
 async def ask(client: httpx.AsyncClient, left: Any, *right: Any, **fields: Any) -> dict[str, Any]:
@@ -156,20 +148,6 @@ async def test_safetensors_and_base64_hold_what_json_shows(client: httpx.AsyncCl
             np.testing.assert_array_equal(filed, array(other["pairs"][name]))
         assert facts["right"][index]["score"] == one["score"]
     assert facts["left"] == told["left"]
-
-
-async def test_a_safetensors_request_may_bring_tensors_for_both_sides(
-    client: httpx.AsyncClient,
-) -> None:
-    """As /v1/encode takes them."""
-    ids = {"a": np.array([101, 7, 102]), "b": np.array([101, 9, 102])}
-    left, right = ({"token_ids": {"tensor": name}} for name in "ab")
-    body = save(ids, {"headlight": json.dumps({"left": left, "right": [DOG, right]})})
-
-    answer = await client.post("/v1/similarity", content=body, headers={"content-type": FILE})
-
-    plain = await ask(client, {"token_ids": [101, 7, 102]}, DOG, {"token_ids": [101, 9, 102]})
-    assert answer.json()["right"] == plain["right"]
 
 
 async def test_each_side_may_have_a_prompt_of_its_own(

@@ -1,31 +1,23 @@
 """Spans of a text through POST /v1/encode: one pass, a vector each."""
 
-import base64
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from service.encode.indices import locate
 from service.encode.request import MOST_SPANS
 from service.replica import Replica
 from tests.conftest import application, connected
+from tests.service.api.exact import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXT = "Unbelievable headlights, and a dog ate the food because it was hungry."
 SPANS = [[0, 24], [13, 30], [31, 70]]
 FILE = "application/vnd.safetensors"
-Array = NDArray[Any]
-
-
-def array(told: dict[str, Any]) -> Array:
-    """An array that was sent as base64."""
-    data = base64.b64decode(told["data"])
-    return np.frombuffer(data, np.dtype(told["dtype"]).newbyteorder("<")).reshape(told["shape"])
 
 
 async def ask(client: httpx.AsyncClient, *inputs: Any, **fields: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from service.encode.price import cost
 from service.replica import Replica
@@ -327,16 +327,13 @@ async def test_a_patched_input_is_swept_with_its_patch(client: httpx.AsyncClient
         assert found == cosine(pooled(both[1]), whole), (layer, head)
 
 
-async def test_a_sweep_comes_in_a_safetensors_answer_and_request(client: httpx.AsyncClient) -> None:
+async def test_a_sweep_comes_in_a_safetensors_answer(client: httpx.AsyncClient) -> None:
     """As JSON in its metadata, the same numbers."""
     body = {"inputs": [DOG], "sweep": {"heads": "L2H7"}}
     told = (await client.post("/v1/encode", json=body)).json()["data"][0]["sweep"]
 
-    file = save({}, {"headlight": json.dumps(body)})
     kind = "application/vnd.safetensors"
-    answer = await client.post(
-        "/v1/encode", content=file, headers={"content-type": kind, "accept": kind}
-    )
+    answer = await client.post("/v1/encode", json=body, headers={"accept": kind})
 
     assert list(load(answer.content)) == ["0.pooled"]
     header = answer.content[8 : 8 + int.from_bytes(answer.content[:8], "little")]

@@ -1,7 +1,6 @@
 """Clients of text-embeddings-inference, unmodified, and the wire beneath them."""
 
 import asyncio
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 from service.encode.plan import Planner
 from service.replica import Replica
 from tests.seams import bound
+from tests.service.api.exact import Array, pooled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,8 +27,6 @@ TEXTS = ["All is well", "A dog ate the food because it was hungry"]
 IDS = [[101, 2035, 2003, 2092, 102], [101, 3899, 102]]
 LONG = "one two three four five " * 100 + "the end"
 
-Array = np.ndarray[Any, Any]
-
 
 @pytest.fixture(autouse=True)
 def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,14 +37,6 @@ def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
 def cosine(one: Array, other: Array) -> float:
     """The cosine of two vectors."""
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
-
-
-async def pooled(http: httpx.AsyncClient, inputs: list[Any], **asked: Any) -> Array:
-    """What POST /v1/encode makes of the same, (inputs, numbers), exactly."""
-    given = {"inputs": inputs, "encoding": "base64", **asked}
-    told = (await http.post("/v1/encode", json=given)).json()["data"]
-    arrays = [base64.b64decode(item["pooled"]["data"]) for item in told]
-    return np.stack([np.frombuffer(array, "<f4") for array in arrays])
 
 
 async def post(http: httpx.AsyncClient, path: str, **asked: Any) -> Any:
