@@ -79,4 +79,4 @@ def test_the_docs_state_versions() -> None:
     names = {*pinned(LOCK)} - WORDS
     found = [each for page in PAGES for each in stated(page.read_text("utf-8"), names)]
 
-    assert {"sentence-transformers", "transformers", "torch", "ray"} <= {name for name, _ in found}
+    assert {"sentence-transformers", "transformers", "ray"} <= {name for name, _ in found}

@@ -29,7 +29,6 @@ SHORT = (
     "/v1/embeddings of ones",
     "/v1/encode as fields",
     "shape of strings",
-    "file of objects",
     "binary of lists",
     "both as json",
     "every token of TEI",

@@ -10,7 +10,7 @@ from model.loading.families import FAMILIES
 
 ROOT = Path(__file__).parent.parent.parent.parent
 # Where checkpoints and tokenizers are read, and their tables of names are
-READERS = {"model/loading", "model/text"}
+READERS = {"model/loading"}
 MOST = 3  # files that may take another way for one family
 
 

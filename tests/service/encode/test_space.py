@@ -109,6 +109,7 @@ def other_tokenizer(folder: Path) -> None:
     path = next(folder.rglob("tokenizer.json"))
     steps = json.loads(path.read_text())["normalizer"]
     rewrite(path, normalizer=steps | {"strip_accents": False})
+    rewrite(path.with_name("tokenizer_config.json"), strip_accents=False)
 
 
 def lower_cased(folder: Path) -> None:

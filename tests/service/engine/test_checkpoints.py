@@ -165,6 +165,9 @@ async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
     library = json.loads((folder / "tokenizer.json").read_text())
     library["normalizer"] |= {"lowercase": False, "strip_accents": True}
     (folder / "tokenizer.json").write_text(json.dumps(library))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"do_lower_case": False, "strip_accents": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
     async with served(folder) as http:
         told = await encode(http, inputs=["\u0130 DOG Ate"], attention={"form": "stats"})

@@ -495,6 +495,7 @@ async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) ->
     """Every path, method, input and code of the traffic, and the same again as garbage."""
     for method, path, body, _ in TRAFFIC * 2:
         await client.request(method, path, json=body, headers={"x-request-id": path})
+    await page(client)  # whose own route is timed from its first answer on
     series = len(await page(client))
     for number in range(30):
         await client.request(f"M{number}", f"/v1/encode/{number}", content=b"\xff" * number)
@@ -504,7 +505,7 @@ async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) ->
     assert len(found) - series <= 2  # of `other`: another code, another input
     routes = set(counted(found, "requests_total", "route"))
     timed = set(counted(found, "request_duration_seconds_count", "route"))
-    assert timed < routes
+    assert timed <= routes
     assert {"other", "/v1/encode", "/v1/embeddings", "/embed", "/v1/heads"} <= routes
     assert routes - {"other"} <= set(document()["paths"]) | ASIDE
 
