@@ -44,7 +44,7 @@ SPACES = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
 
 
 class Contradiction(CheckpointError):
-    """tokenizer_config.json contradicts tokenizer.json."""
+    """tokenizer.json is not the tokenizer that the folder's other files name."""
 
 
 def read_tokenizer(
@@ -71,8 +71,11 @@ def read_tokenizer(
     library.no_truncation()
     library.no_padding()
     if wrong := list(_differences(library, rules)):
-        told = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}: {'; '.join(wrong)}"
-        raise Contradiction(f"{told}; {made_tokenizer(str(folder))}")
+        told = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
+        if not (home(folder) / TOKENIZER_CONFIG).is_file():
+            without = f"{family} means where there is no {TOKENIZER_CONFIG}"
+            told = f"{TOKENIZER} contradicts the tokenizer that {without}"
+        raise Contradiction(f"{told}: {'; '.join(wrong)}; {made_tokenizer(str(folder))}")
     how: dict[str, Any] = {"lower_case": lower_case, "template": template}
     return Tokenizer(library, side=side, types=rules.types, **how), rules
 

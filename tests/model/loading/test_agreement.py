@@ -192,6 +192,20 @@ def test_a_contradiction_is_refused_by_name(
     assert f"headlight convert {folder} OUT" in str(refused.value)
 
 
+def test_a_folder_without_tokenizer_config_is_not_told_that_it_says_something(save: Save) -> None:
+    """What differs is the class that model_type means."""
+    folder = save("roberta", {})
+    (folder / "tokenizer_config.json").unlink()
+    read(folder)
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    stored["post_processor"]["trim_offsets"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+
+    told = "that roberta means where there is no tokenizer_config.json: trim_offsets is true"
+    with pytest.raises(CheckpointError, match=f"^tokenizer.json contradicts the tokenizer {told}"):
+        read(folder)
+
+
 def test_a_token_of_the_file_alone_is_a_contradiction_where_all_are_listed(save: Save) -> None:
     """transformers would not find it in texts."""
     folder = save("bert", {"added_tokens_decoder": {"2": CLS}, "mask_token": "[MASK]"})
