@@ -181,7 +181,8 @@ class Protocol(HttpToolsProtocol):
         if self._last:
             return
         CLIENT.set(self._client)
-        if self._head_due is None and self._idle():
+        rest = self.cycle is not None and self.cycle.more_body  # of a body refused unread
+        if self._head_due is None and self._idle() and not rest:
             self._await_head()  # whatever came, uvicorn waits for its end without a limit
         due = self._head_due
         super().data_received(data)
