@@ -166,6 +166,7 @@ class Protocol(HttpToolsProtocol):
         self.ws_protocol_class, self._last = None, False
         self._head_bytes = 0  # that came without the end of the head that they belong to
         self._head_due: asyncio.TimerHandle | None = None  # while a head is awaited or under way
+        self._in_body = False  # which may still come when its request is refused already
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
@@ -181,9 +182,8 @@ class Protocol(HttpToolsProtocol):
         if self._last:
             return
         CLIENT.set(self._client)
-        rest = self.cycle is not None and self.cycle.more_body  # of a body refused unread
-        if self._head_due is None and self._idle() and not rest:
-            self._await_head()  # whatever came, uvicorn waits for its end without a limit
+        if self._head_due is None and self._idle() and not self._in_body:
+            self._await_head()  # uvicorn waits without a limit for the end of what begins here
         due = self._head_due
         super().data_received(data)
         if due is not None and due is self._head_due:  # the same head, not one behind its request
@@ -200,10 +200,16 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin a request; httptools reads no body if it asks for another protocol."""
         self._end_head()
+        self._in_body = True
         super().on_headers_complete()
         self.headers = []  # takes the trailers, which thus stay out of the request's headers
         if self.parser.should_upgrade():
             self._end_with_it()
+
+    def on_message_complete(self) -> None:
+        """End a request; what comes next is a head."""
+        super().on_message_complete()
+        self._in_body = False
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a request, but never in place of an answer that is due."""

@@ -347,6 +347,25 @@ async def test_a_head_that_fits_haproxys_buffer_is_read(
 
 
 @pytest.mark.asyncio(loop_scope="session")
+async def test_the_rest_of_a_body_that_is_refused_unread_is_no_head(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+) -> None:
+    """However much of it comes after the answer: HAProxy sends the next request behind it."""
+    app, body = Answering(), b"a" * (3 * HEAD_BYTES)
+    app.may.set()
+    first = b"POST /first HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(first)
+        await reader.readuntil(b"/first")
+        writer.write(body + SECOND)
+        await reader.readuntil(b"/second")
+        writer.close()
+
+    assert app.asked == ["/first", "/second"]
+
+
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("half", [b"", b"\r\n", HALF, SECOND + HALF, SECOND + b"\r\n"])
 async def test_a_head_that_does_not_end_in_time_ends_its_connection(
     listen: Callable[..., AbstractAsyncContextManager[str]],
