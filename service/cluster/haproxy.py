@@ -95,8 +95,9 @@ PROBES = "path_end /live /ready /health /metrics /-/healthz"
 # fill every queue; and GRACE more before they are not even accepted
 OTHERS, GRACE = 256, 64
 FEW = 8  # a client with so few connections alone may use the last half of the reserve
-# Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone
-HOST = "HEADLIGHT_HOST"
+# Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone.
+# No setting has this name: what a cluster's node has in HEADLIGHT_HOST does not bind its HAProxy.
+HOST = "HEADLIGHT_BIND"
 # The file of certificate and key, where clients speak TLS
 TLS = "HEADLIGHT_TLS"
 BIND, SPOKEN = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"

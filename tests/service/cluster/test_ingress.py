@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import ingress, network
-from service.settings import Settings
+from service.cluster import haproxy, ingress, network
+from service.settings import PREFIX, Settings
 
 CORES = 4
 
@@ -57,6 +57,13 @@ def test_a_service_of_its_own_shares_no_port_or_path(tmp_path: Path) -> None:
     assert len(set(ports)) == len(ports)
     paths = [value for name, value in placed.items() if name.endswith(("_LOC", "_PATH"))]
     assert all(value.startswith(str(tmp_path)) for value in paths if "headlight" not in value)
+
+
+def test_no_setting_of_a_node_reaches_its_haproxy() -> None:
+    """HAProxy on a cluster inherits them: HEADLIGHT_HOST would bind it past http_options."""
+    ours = {name.removeprefix(PREFIX).lower() for name in (haproxy.HOST, haproxy.TLS)}
+
+    assert ours.isdisjoint(Settings.model_fields)
 
 
 def test_two_services_have_two_tokens(tmp_path: Path) -> None:
