@@ -32,7 +32,7 @@ class Service(BaseHTTPRequestHandler):
     flawed: str
 
     def do_GET(self) -> None:
-        """Answer whoever looks whether it can be reached."""
+        """Answer a look at whether it can be reached."""
         self.send_response(404)
         self.end_headers()
 

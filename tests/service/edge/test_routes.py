@@ -131,7 +131,7 @@ async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None
 async def test_a_path_that_is_not_there_is_refused_with_those_that_are(
     client: httpx.AsyncClient, path: str
 ) -> None:
-    """Whoever's API it is of: its client shows the whole answer."""
+    """In the shape of any API: its client shows the whole answer."""
     refused = (await client.post(path)).json()
 
     assert refused["code"] == "not_found"
