@@ -141,10 +141,10 @@ def _marks(library: Library, rules: Rules) -> Iterator[str]:
     known = {token.content for token in library.get_added_tokens_decoder().values()}
     marks = [(name, mark) for name, mark in rules.special.items() if mark is not None]
     marks += [("extra_special_tokens", mark) for mark in rules.extra]
-    marks += [(name, mark) for name, mark in own.items() if library.token_to_id(str(mark))]
+    marks += [(name, mark) for name, mark in own.items() if library.token_to_id(mark)]
     for name, mark in marks:
-        if str(mark) not in known:
-            yield f"{name} is {str(mark)!r}, and the file does not find it in texts"
+        if mark not in known:
+            yield f"{name} is {mark!r}, and the file does not find it in texts"
 
 
 def _unknown(library: Library) -> str | None:
@@ -168,7 +168,7 @@ def _added(library: Library, rules: Rules) -> Iterator[str]:
         if not known:
             yield f"added token {id} is {token.content!r}, and the file reads it otherwise"
     if rules.whole and rules.kind != "file":
-        named = {str(mark) for mark in (*rules.special.values(), *rules.extra)}
+        named = {*rules.special.values(), *rules.extra}
         for id, token in there.items():
             if id not in rules.added and token.content not in named:
                 yield f"added_tokens_decoder lacks {id}, {token.content!r} of the file"

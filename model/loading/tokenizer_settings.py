@@ -11,7 +11,7 @@ agreement.py refuses what contradicts tokenizer.json, by transformers 5's readin
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ Kind = Literal[
     "qwen2",
     "gemma",
 ]
-Mark = str | AddedToken  # a special token, or one and how it is found in texts
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 ADDED, TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
@@ -52,11 +51,11 @@ MARKS: tuple[str, ...] = (
     "cls_token",
     "mask_token",
 )
-_BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
-_ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
-_DEBERTA: tuple[Mark, ...] = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
-_ALBERT: tuple[Mark, ...] = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
-OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
+_BERT = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_ROBERTA = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+_DEBERTA = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_ALBERT = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
+OWN: dict[Kind, dict[str, str]] = {  # special tokens by default
     "file": {},
     "bert": dict(zip(MARKS[2:], _BERT, strict=True)),
     "mpnet": dict(zip(MARKS, _ROBERTA, strict=True)) | {"unk_token": "[UNK]"},
@@ -98,19 +97,18 @@ class Rules:
         side: where a text is cut if a request does not say; None: as tokenizer.json says.
     """
 
-    kind: Kind = "file"
-    switches: Mapping[str, bool] = field(default_factory=dict)
-    special: Mapping[str, Mark | None] = field(default_factory=dict)
-    extra: tuple[Mark, ...] = ()
-    added: Mapping[int, AddedToken] = field(default_factory=dict)
-    whole: bool = False
-    types: bool = True
-    side: Side | None = None
+    kind: Kind
+    switches: Mapping[str, bool]
+    special: Mapping[str, str | None]
+    extra: tuple[str, ...]
+    added: Mapping[int, AddedToken]
+    whole: bool
+    types: bool
+    side: Side | None
 
     def mark(self, name: str) -> str | None:
         """Return the text of a special token: as is said, else by default; None without one."""
-        mark = self.special[name] if name in self.special else OWN[self.kind].get(name)
-        return None if mark is None else str(mark)
+        return self.special[name] if name in self.special else OWN[self.kind].get(name)
 
 
 def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
@@ -140,7 +138,7 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     if not whole:
         said |= _special_tokens(folder, said, over)
         named |= _named(said)
-    added = _decoder(said) if whole else _legacy(folder, said)
+    added = _decoder(said) if whole else _legacy(folder)
     if OLDER in said and EXTRA not in said:
         said[EXTRA] = said.pop(OLDER)
     kind = KINDS[name]
@@ -192,8 +190,8 @@ def _special_tokens(
 
 
 def _marked(mark: Any) -> Any:
-    """Return a token of special_tokens_map.json, where an object is a special token."""
-    return _token(SPECIALS, {**mark, "special": True}) if isinstance(mark, Mapping) else mark
+    """Return the text of a token of special_tokens_map.json, where an object is one."""
+    return _token(SPECIALS, mark).content if isinstance(mark, Mapping) else mark
 
 
 def _named(said: dict[str, Any]) -> dict[str, Any]:
@@ -201,13 +199,13 @@ def _named(said: dict[str, Any]) -> dict[str, Any]:
     return dict(said.pop(EXTRA)) if isinstance(said.get(EXTRA), Mapping) else {}
 
 
-def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark | None]:
+def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, str | None]:
     """Return special tokens by name, those with transformers' names and others."""
     marks = {name: said[name] for name in MARKS if name in said}
     others = {
         name: mark
         for name, mark in said.items()
-        if name.endswith("_token") and name not in MARKS and isinstance(mark, Mark | Mapping)
+        if name.endswith("_token") and name not in MARKS and isinstance(mark, str | Mapping)
     }
     others |= named
     return {
@@ -215,7 +213,7 @@ def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark 
     }
 
 
-def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...]:
+def _extra(said: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the special tokens without a name."""
     extra = [] if said.get(EXTRA) is None else said[EXTRA]
     if not isinstance(extra, list):
@@ -223,11 +221,11 @@ def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...]:
     return tuple(_mark(EXTRA, mark) for mark in extra)
 
 
-def _mark(name: str, mark: Any) -> Mark:
-    if isinstance(mark, Mark):
+def _mark(name: str, mark: Any) -> str:
+    if isinstance(mark, str):
         return mark
     if isinstance(mark, Mapping) and mark.get("__type") == "AddedToken":
-        return _token(name, {key: value for key, value in mark.items() if key != "__type"})
+        return _token(name, {k: v for k, v in mark.items() if k != "__type"}).content
     raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} is no token: {mark!r}")
 
 
@@ -240,18 +238,12 @@ def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
         raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} has no tokens by id") from error
 
 
-def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
+def _legacy(folder: Path) -> dict[int, AddedToken]:
     """Read added_tokens.json: ids by token; as in transformers, the last token has a shared id."""
-    # as it is written: transformers does not unwrap an object of tokenizer_config.json
-    marks = [*(said[name] for name in MARKS if name in said), *(said.get(EXTRA) or ())]
-    special = {str(mark) for mark in marks if isinstance(mark, Mark)}
     stored = read_optional(folder / ADDED)
     if not all(type(id) is int for id in stored.values()):
         raise CheckpointError(f"{ADDED} has no ids by token")
-    return {
-        id: AddedToken(text, normalized=text not in special, special=text in special)
-        for text, id in stored.items()
-    }
+    return {id: AddedToken(text) for text, id in stored.items()}
 
 
 def _token(name: str, token: Any) -> AddedToken:

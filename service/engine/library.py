@@ -3,19 +3,13 @@
     python -I library.py FOLDER TOKENIZER_JSON < {"settings": {..}, "texts": [[TEXT], [TEXT, PAIR]]}
 
 It prints what the library itself reads of the texts: their ids, token types and offsets. A refusal
-is one line on stderr, and status REFUSED. The file imports nothing of ours, so that it runs by its
-path; transformers is part of the extra `convert`.
+is one line on stderr. The file imports nothing of ours, so that it runs by its path; transformers
+is part of the extra `convert`.
 """
 
 import json
 import sys
 from typing import Any
-
-REFUSED = 3
-
-
-class Refused(Exception):
-    """The library makes no tokenizer of the folder; the message is one line."""
 
 
 def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[str]]) -> list[Any]:
@@ -28,7 +22,7 @@ def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[st
         The ids, token types and offsets of each text, or pair of texts.
 
     Raises:
-        Refused: why not.
+        SystemExit: why not, in one line.
     """
     import sentencepiece  # noqa: F401 - else the library takes its files for another's
     from transformers import AutoTokenizer
@@ -36,9 +30,9 @@ def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[st
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
     except Exception as error:  # the files may be anything
-        raise Refused(line(error)) from error
+        raise SystemExit(line(error)) from error
     if not tokenizer.is_fast:
-        raise Refused(f"{type(tokenizer).__name__} has no fast form")
+        raise SystemExit(f"{type(tokenizer).__name__} has no fast form")
     library = tokenizer.backend_tokenizer
     library.no_truncation()
     library.no_padding()
@@ -57,8 +51,4 @@ def line(error: Exception) -> str:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    try:
-        print(json.dumps(main(sys.argv[1], sys.argv[2], asked["settings"], asked["texts"])))
-    except Refused as refusal:
-        sys.stderr.write(f"{refusal}\n")
-        raise SystemExit(REFUSED) from None
+    print(json.dumps(main(sys.argv[1], sys.argv[2], asked["settings"], asked["texts"])))
