@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 NICE = 10
 AGAIN_SECONDS = 0.5  # after a refusal
+PATIENCE_SECONDS = 30.0  # until a flood is one
 EVERY_SECONDS = 0.1
 ASKED = {"inputs": ["All is well"]}
 LARGE = {"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}  # 12,800 tokens
@@ -41,7 +42,9 @@ def flooded(
     codes: Counter[str] = Counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        while begun not in codes:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while begun not in codes:  # it says so after every hundred answers
+            assert time.monotonic() < until, f"{connections} connections are no flood here: {codes}"
             codes = Counter(json.loads(process.stdout.readline()))
         yield codes
         process.kill()
