@@ -96,10 +96,10 @@ PROBES = "path_end /live /ready /health /metrics /-/healthz"
 OTHERS, GRACE = 256, 64
 FEW = 8  # a client with so few connections alone may use the last half of the reserve
 # Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone.
-# No setting has this name: what a cluster's node has in HEADLIGHT_HOST does not bind its HAProxy.
-HOST = "HEADLIGHT_BIND"
+# Not named like a setting: what a cluster's node has in HEADLIGHT_HOST does not bind its HAProxy.
+HOST = "HAPROXY_HOST"
 # The file of certificate and key, where clients speak TLS
-TLS = "HEADLIGHT_TLS"
+TLS = "HAPROXY_TLS"
 BIND, SPOKEN = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"
 # What HAProxy opens besides two descriptors a connection: one to the client, one to the replica
 OWN_DESCRIPTORS = 256
