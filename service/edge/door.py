@@ -14,6 +14,7 @@ request takes (memory, room, a turn) is given back in one place.
 import asyncio
 import logging
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
@@ -27,7 +28,7 @@ from service.api import dialect
 from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import reading, rules
-from service.edge.asked import DEADLINE, Asked, seconds
+from service.edge.asked import Asked, seconds
 from service.edge.encoding import TRUNCATED, Encoding
 from service.edge.gate import Full, Gate, Place
 from service.edge.handlers import Handlers, Scrape, Targets
@@ -36,7 +37,6 @@ from service.edge.routes import UNKNOWN, Routes, expected
 from service.edge.rules import Keys, RawHeaders, Rules
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
-from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
 from service.engine.fair.rotation import OWNER
 from service.keys import tenants
@@ -53,6 +53,8 @@ REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
 AS_TOLD = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")
 ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
+WANTED = "access-control-request-headers"
+HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section 5.6.2
 NONE: Set[str] = frozenset()
 LOOK_SECONDS = 0.25  # between two looks for requests whose time is up
 PAUSE_SECONDS = 1.0  # before a flood's refusal: who is refused comes again, and costs as much
@@ -256,6 +258,8 @@ class Door:
         """Answer a browser's preflight; refuse everything else that has no route."""
         asks = asked.method == "OPTIONS" and "access-control-request-method" in asked.headers
         if self._cors and asks and "origin" in asked.headers:
+            if not HEADER_NAMES.fullmatch(asked.headers.get(WANTED, "")):  # they are echoed
+                raise Refused.at("out_of_range", WANTED, detail="expected names of headers")
             answer = self._cors.preflight_response(Headers(raw=scope["headers"]))
             headers = {k: v for k, v in answer.headers.items() if k not in ("content-length",)}
             return Reply(bytes(answer.body), answer.status_code, headers)
@@ -377,7 +381,7 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
         _nothing,
         allow_origins=origins,
         allow_methods=("GET", "POST"),
-        allow_headers=("Authorization", REQUEST_ID, DEADLINE, EXPECT),
+        allow_headers=("*",),  # a client's own, such as x-stainless-*, go unread
         expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, "Retry-After"),
     )
 

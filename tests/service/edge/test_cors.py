@@ -63,6 +63,25 @@ async def test_a_page_of_another_origin_may_not(served: Served, origin: str) -> 
         assert "access-control-allow-origin" not in each.headers
 
 
+@pytest.mark.parametrize("origins", [(PAGE["origin"],), ("*",)])
+async def test_an_allowed_page_may_send_the_headers_that_it_asks_for(
+    served: Served, origins: tuple[str, ...]
+) -> None:
+    """OpenAI's client describes itself in some; what is no name of a header is not echoed."""
+    wanted = "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-retry-count"
+    async with served(cors_origins=origins) as client:
+        asked, strange = [
+            await client.options(
+                "/v1/embeddings", headers={**PREFLIGHT, "access-control-request-headers": names}
+            )
+            for names in (wanted, 'x-own: "1"')
+        ]
+
+    assert [asked.status_code, strange.status_code] == [200, 400]
+    assert asked.headers["access-control-allow-headers"] == wanted
+    assert "access-control-allow-headers" not in strange.headers
+
+
 async def test_a_star_lets_every_page_ask(served: Served) -> None:
     """There are no cookies here that it could misuse."""
     async with served(cors_origins=("*",)) as client:
