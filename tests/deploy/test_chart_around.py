@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.values import every_cluster
 
@@ -21,29 +22,64 @@ def test_prometheus_has_a_key_of_its_own(documents: list[dict[str, Any]]) -> Non
     assert others and not any("authorization" in one for one in others)
 
 
-def budgets(documents: list[dict[str, Any]]) -> dict[str, int]:
+def budgets(documents: list[dict[str, Any]]) -> dict[str, int | None]:
     """How many pods a drain leaves, by the names of the budgets."""
     return {
-        one["metadata"]["name"]: one["spec"]["minAvailable"]
+        one["metadata"]["name"]: one["spec"].get("minAvailable")
         for one in documents
         if one["kind"] == "PodDisruptionBudget"
     }
 
 
 @pytest.mark.parametrize(
-    ("case", "stay"), [("defaults", 1), ("redis", 2), ("models", 5), ("models by load", 4)]
+    ("case", "stay"),
+    [("redis", 2), ("models", 4), ("models by load", 4), ("autoscaling", 1)],
 )
-def test_a_drain_takes_one_worker_at_a_time_and_never_a_models_last(
+def test_a_drain_leaves_all_workers_but_one_of_the_minimum(
     documents: list[dict[str, Any]], stay: int
 ) -> None:
     """Nor does it wait for the head, which with one pod it would do for ever."""
     assert budgets(documents) == {"headlight-workers": stay}
 
 
+@pytest.mark.parametrize("case", ["defaults", "gpu"])
+def test_no_drain_waits_for_a_worker_that_is_alone(documents: list[dict[str, Any]]) -> None:
+    """A budget that it must stay would hold its node for ever."""
+    assert budgets(documents) == {}
+
+
 @pytest.mark.parametrize("case", ["head stays"])
 def test_a_head_stays_where_that_is_asked_for(documents: list[dict[str, Any]]) -> None:
     """Each drain of its node then waits until someone deletes the pod."""
-    assert budgets(documents) == {"headlight-workers": 1, "headlight-head": 1}
+    assert budgets(documents) == {"headlight-head": 1}
+
+
+@pytest.mark.parametrize("case", ["defaults", "pods"])
+def test_no_autoscaler_of_nodes_takes_the_head(service: dict[str, Any]) -> None:
+    """A scaled-down node would take the whole cluster with it; workers may go."""
+    cluster = service["rayClusterConfig"]
+    head, worker = cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]
+    evicted = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+    assert head["template"]["metadata"]["annotations"][evicted] == "false"
+    assert evicted not in worker["template"]["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("case", ["another cluster's"])
+def test_of_more_than_ten_replicas_each_is_scraped_by_itself(
+    documents: list[dict[str, Any]],
+) -> None:
+    """As deploy/prometheus/replicas.yml has it."""
+    scrape = next(one["spec"] for one in documents if one["kind"] == "ScrapeConfig")
+    ours = yaml.safe_load((DEPLOY / "prometheus" / "replicas.yml").read_text())
+    (job,) = ours["scrape_configs"]
+    (asked,) = scrape["httpSDConfigs"]
+    labels = [each["targetLabel"] for each in scrape["relabelings"]]
+
+    assert "staticConfigs" not in scrape and "metricsPath" not in scrape
+    assert asked["url"] == "http://headlight-serve-svc.headlight.svc:8000/metrics/targets"
+    assert asked["refreshInterval"] == job["http_sd_configs"][0]["refresh_interval"]
+    assert {each["target_label"] for each in job["relabel_configs"]} <= set(labels)
 
 
 @pytest.mark.parametrize("case", ["redis"])
@@ -77,12 +113,16 @@ def test_prometheus_reaches_each_replica(documents: list[dict[str, Any]]) -> Non
     assert replicas in rule["ports"]
 
 
+NAMES = {53, 5353}  # of DNS; OpenShift's pods listen on the second
+
+
 def outward(documents: list[dict[str, Any]]) -> Iterator[int]:
     """The ports to which any pod may connect beyond its own cluster, names aside."""
     for one in documents:
         if one["kind"] == "NetworkPolicy":
             for rule in one["spec"].get("egress", ()):
-                yield from (port["port"] for port in rule.get("ports", ()) if port["port"] != 53)
+                reached = {port["port"] for port in rule.get("ports", ())}
+                yield from reached if reached != NAMES else ()
 
 
 @pytest.mark.parametrize(

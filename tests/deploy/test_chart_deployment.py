@@ -72,6 +72,17 @@ def test_a_pod_is_a_whole_service(case: str, pod: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.parametrize(("case", "seconds"), [("deployment", 600), ("deployment alone", 901)])
+def test_a_pod_has_the_time_to_start_that_the_values_give(
+    documents: list[dict[str, Any]], pod: dict[str, Any], seconds: int
+) -> None:
+    """And an update waits for it."""
+    probe = pod["spec"]["containers"][0]["startupProbe"]
+
+    assert seconds <= probe["periodSeconds"] * probe["failureThreshold"] <= seconds + 1
+    assert of_kind(documents, "Deployment")["progressDeadlineSeconds"] > seconds
+
+
 @pytest.mark.parametrize(("case", "seconds"), [("deployment", 25), ("deployment alone", 0)])
 def test_a_pod_serves_on_until_no_service_leads_to_it(pod: dict[str, Any], seconds: float) -> None:
     """`headlight serve` answers 503 from the moment it is told to stop, so it is told late."""
@@ -95,6 +106,7 @@ def test_what_is_around_a_deployment_means_its_pods(
 
     assert of_kind(documents, "Service")["selector"].items() <= labels
     assert budget["selector"]["matchLabels"].items() <= labels
+    assert budget["maxUnavailable"] == 1 and "minAvailable" not in budget
     assert policy["podSelector"]["matchLabels"].items() <= labels
     assert of_kind(documents, "Deployment")["selector"]["matchLabels"].items() <= labels
     assert "RayService" not in kinds

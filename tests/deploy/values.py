@@ -91,7 +91,18 @@ CASES: dict[str, dict[str, Any]] = {
     **{file.stem: yaml.safe_load(file.read_text()) for file in sorted(EXAMPLES.glob("*.yaml"))},
     "part of a gpu": {
         "device": "cuda",
-        "workers": {"gpu": {"resources": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": 1}}},
+        "workers": {
+            "gpu": {"resources": {"limits": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": 1}}}
+        },
+    },
+    "another cluster's": {
+        "device": "cuda",
+        "maxReplicas": 11,
+        "workers": {"gpu": {"resources": {"limits": {"nvidia.com/gpu": None, "amd.com/gpu": 1}}}},
+        "pods": {
+            "runtimeClassName": "amd",
+            "securityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+        },
     },
     "models": {
         "replicas": 2,
@@ -153,6 +164,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     },
     "deployment alone": {
         **CASES["nothing"],
+        "startSeconds": 901,
         "kind": "Deployment",
         "settings": {"drain_seconds": 0, "allowed_hosts": ["a.example"]},
     },
@@ -170,13 +182,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "at '/device': value must be one of 'cpu', 'cuda'": {"device": "gpu"},
     "at '/replicas': minimum: got 0, want 1": {"replicas": 0},
-    "workers.gpu.resources: one resource of NVIDIA's, such as nvidia.com/gpu": {
+    "workers.gpu.resources.limits: one resource such as nvidia.com/gpu": {
         "device": "cuda",
-        "workers": {"gpu": {"resources": {"nvidia.com/gpu": None}}},
+        "workers": {"gpu": {"resources": {"limits": {"nvidia.com/gpu": None}}}},
     },
     "set the default to null": {
         "device": "cuda",
-        "workers": {"gpu": {"resources": {"nvidia.com/mig-1g.10gb": 1}}},
+        "workers": {"gpu": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}},
     },
     "at '/gcsFaultTolerance/redisAddress': 'redis' does not match pattern": {
         "gcsFaultTolerance": {"redisAddress": "redis"}
@@ -204,12 +216,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     "model.hub.secretName token: set model.source to hub": {
         "model": {"hub": {"secretName": "token"}}
     },
-    "workers.cpu.resources.cpu 2500m: a replica needs 3": {
-        "workers": {"cpu": {"resources": {"cpu": "2500m"}}}
+    "workers.cpu.resources: cpu 2500m, and a replica needs 3": {
+        "workers": {"cpu": {"resources": {"limits": {"cpu": "2500m"}}}}
     },
-    "workers.gpu.resources.cpu 1: a replica needs 2": {
+    "workers.gpu.resources: cpu 1, and a replica needs 2": {
         "device": "cuda",
-        "workers": {"gpu": {"resources": {"cpu": 1}}},
+        "workers": {"gpu": {"resources": {"requests": {"cpu": 1}}}},
     },
     "monitoring.secretName: with API keys, Prometheus needs a key": {
         "apiKeys": {"secretName": "keys"}
@@ -220,10 +232,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     "at '/monitoring': additional properties 'rules' not allowed": {"monitoring": {"rules": True}},
     "httpRoute.parentRefs: name the gateway it belongs to": {"httpRoute": {"enabled": True}},
     "release name 1st: KubeRay wants a letter": {"release": "1st"},
-    "workers.cpu.resources.memory 1Gi: with less than 2Gi the pod is killed": {
-        "workers": {"cpu": {"resources": {"memory": "1Gi"}}}
+    "workers.cpu.resources: memory 1Gi; with less than 2Gi the pod is killed": {
+        "workers": {"cpu": {"resources": {"limits": {"memory": "1Gi"}}}}
     },
-    "head.resources.memory 2000M: with less than 2Gi": {"head": {"resources": {"memory": "2000M"}}},
+    "head.resources: memory 2000M; with less than 2Gi": {
+        "head": {"resources": {"requests": {"memory": "2000M"}, "limits": {"memory": None}}}
+    },
     "additional properties 'nodeAfinity' not allowed": {"head": {"affinity": {"nodeAfinity": {}}}},
     "additional properties 'vaule' not allowed": {
         "pods": {"extraEnv": [{"name": "A", "vaule": "b"}]}
@@ -274,10 +288,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "model.name b: with model.source hub, org/name or org/name@revision": {
         "model": {"source": "hub", "name": "org/name"},
         "models": [{"path": "a", "name": "b"}],
-    },
-    "workers.cpu.resources.cpu 8: replicas of two models would share a pod; less than 6": {
-        "models": [{"path": "a", "name": "b"}],
-        "workers": {"cpu": {"resources": {"cpu": "8"}}},
     },
     "upgrade.gatewayClassName istio: set upgrade.type": {"upgrade": {"gatewayClassName": "istio"}},
     "upgrade.gatewayClassName: KubeRay makes a gateway of this class": {

@@ -17,7 +17,7 @@
 {{- else }}
 {{- include "headlight.check.replicas" . }}
 {{- include "headlight.check.upgrade" . }}
-{{- include "headlight.check.memory" (list "head" .Values.head.resources.memory) }}
+{{- include "headlight.check.memory" (list "head" .Values.head.resources) }}
 {{- end }}
 {{- include "headlight.check.model" . }}
 {{- include "headlight.check.pod" . }}
@@ -100,28 +100,25 @@
 {{- define "headlight.check.pod" -}}
 {{- $group := include "headlight.group" . -}}
 {{- $resources := (index .Values.workers $group).resources -}}
-{{- $cores := toString $resources.cpu -}}
-{{- $threads := eq .Values.device "cuda" | ternary 2 .Values.workers.cpu.threads -}}
+{{- $cores := toString (get $resources.limits "cpu" | default $resources.requests.cpu) -}}
 {{- $has := hasSuffix "m" $cores | ternary (divf (trimSuffix "m" $cores) 1000) (float64 $cores) -}}
-{{- if lt $has (float64 $threads) }}
-{{- fail (printf "workers.%s.resources.cpu %s: a replica needs %v" $group $cores $threads) }}
-{{- end }}
-{{- if and .Values.models (eq $group "cpu") (ge $has (mulf 2 $threads)) }}
-{{- fail (printf "workers.cpu.resources.cpu %s: replicas of two models would share a pod; less than %v" $cores (mulf 2 $threads)) }}
+{{- if lt $has (include "headlight.cores" . | float64) }}
+{{- fail (printf "workers.%s.resources: cpu %s, and a replica needs %s" $group $cores (include "headlight.cores" .)) }}
 {{- end }}
 {{- if and (eq $group "gpu") (not (regexMatch "^[1-9][0-9]*$" (include "headlight.gpus" .))) }}
-{{- fail "workers.gpu.resources: one resource of NVIDIA's, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb; set the default to null" }}
+{{- fail "workers.gpu.resources.limits: one resource such as nvidia.com/gpu, nvidia.com/mig-1g.10gb or amd.com/gpu; set the default to null" }}
 {{- end }}
-{{- include "headlight.check.memory" (list (printf "workers.%s" $group) $resources.memory) }}
+{{- include "headlight.check.memory" (list (printf "workers.%s" $group) $resources) }}
 {{- end }}
 
-{{/* A pod's processes hold 1.6 GiB with the bundled model (docs/operations.md). Takes the pod's name and its memory. */}}
+{{/* A pod's processes hold 1.6 GiB with the bundled model (docs/operations.md). Takes the pod's name and its resources. */}}
 {{- define "headlight.check.memory" -}}
-{{- $memory := index . 1 | toString -}}
+{{- $resources := index . 1 -}}
+{{- $memory := get $resources.limits "memory" | default $resources.requests.memory | toString -}}
 {{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- $unit := regexFind "[A-Za-z]+$" $memory -}}
 {{- if lt (mulf (trimSuffix $unit $memory) (get $units $unit | default 1)) 2147483648.0 }}
-{{- fail (printf "%s.resources.memory %s: with less than 2Gi the pod is killed" (index . 0) $memory) }}
+{{- fail (printf "%s.resources: memory %s; with less than 2Gi the pod is killed" (index . 0) $memory) }}
 {{- end }}
 {{- end }}
 

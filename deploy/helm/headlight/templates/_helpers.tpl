@@ -23,6 +23,11 @@ app: {{ .Release.Name }}-ray
 {{ eq .Values.device "cuda" | ternary "gpu" "cpu" }}
 {{- end }}
 
+{{/* Cores of a replica, as Ray counts them; with a GPU its lane, and the event loop with its tokenizer. */}}
+{{- define "headlight.cores" -}}
+{{ eq .Values.device "cuda" | ternary 2 .Values.workers.cpu.threads }}
+{{- end }}
+
 {{/* An image in full. Takes the root and cpu or cuda. */}}
 {{- define "headlight.image" -}}
 {{- $root := index . 0 -}}

@@ -26,14 +26,6 @@ The first is `model`.
 {{ $sum }}
 {{- end }}
 
-{{/* Workers that a drain leaves: all but one, and every one where a model has no other. */}}
-{{- define "headlight.stay" -}}
-{{- $stay := include "headlight.fewest" . | int -}}
-{{- $alone := false -}}
-{{- range (include "headlight.models" . | fromJson).of }}{{ $alone = or $alone (eq (int .fewest) 1) }}{{ end -}}
-{{ $alone | ternary $stay (sub $stay 1) }}
-{{- end }}
-
 {{/* The maximum number of replicas, with those that an update starts next to the old ones: one for every five. */}}
 {{- define "headlight.most" -}}
 {{- $sum := 0 -}}

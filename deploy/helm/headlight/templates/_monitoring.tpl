@@ -14,3 +14,11 @@ name: {{ index . 1 }}
 - {targetLabel: namespace, replacement: {{ quote .Release.Namespace }}}
 - {targetLabel: release, replacement: {{ quote .Release.Name }}}
 {{- end }}
+
+{{/* The key of Prometheus, where the service asks for one. */}}
+{{- define "headlight.key" -}}
+{{- if and .Values.apiKeys.secretName .Values.monitoring.secretName }}
+authorization:
+  credentials: {name: {{ .Values.monitoring.secretName }}, key: {{ .Values.monitoring.secretKey }}}
+{{- end }}
+{{- end }}

@@ -11,7 +11,8 @@ labels: {{- include "headlight.pods" $root | nindent 2 }}
   {{- end }}
   {{ $name }}: {{ quote $value }}
   {{- end }}
-{{- with $root.Values.pods.annotations }}
+{{- $head := eq (index . 1) "head" | ternary (dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "false") dict -}}
+{{- with merge dict $root.Values.pods.annotations $head }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -37,12 +38,10 @@ imagePullSecrets:
   - name: {{ . }}
 {{- end }}
 {{- end }}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 1000
-  runAsGroup: 1000
-  fsGroup: 1000
-  seccompProfile: {type: RuntimeDefault}
+securityContext: {{- toYaml $root.Values.pods.securityContext | nindent 2 }}
+{{- with $root.Values.pods.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
 {{- with (index . 1).nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -115,9 +114,7 @@ env: {{- include "headlight.environment" $root | trim | nindent 2 }}
 {{- with $root.Values.pods.envFrom }}
 envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
-resources:
-  requests: {{- toYaml (index . 1) | nindent 4 }}
-  limits: {{- toYaml (index . 1) | nindent 4 }}
+resources: {{- toYaml (index . 1) | nindent 2 }}
 securityContext: {{- include "headlight.securityContext" . | nindent 2 }}
 volumeMounts:
   - {name: tmp, mountPath: /tmp}
@@ -154,10 +151,10 @@ capabilities: {drop: [ALL]}
 {{ .Values.serviceAccount.name | default .Release.Name }}
 {{- end }}
 
-{{/* How many GPUs a worker has, by the one resource of NVIDIA's that it asks for: whole ones, shared ones or parts (MIG). */}}
+{{/* How many GPUs a worker has, by the one resource of NVIDIA's or AMD's that it asks for: whole ones, shared ones or parts (MIG). */}}
 {{- define "headlight.gpus" -}}
 {{- $found := list -}}
-{{- range $name, $count := .Values.workers.gpu.resources }}{{ if hasPrefix "nvidia.com/" $name }}{{ $found = append $found $count }}{{ end }}{{ end -}}
+{{- range $name, $count := .Values.workers.gpu.resources.limits }}{{ if regexMatch "^(nvidia|amd)[.]com/" $name }}{{ $found = append $found $count }}{{ end }}{{ end -}}
 {{ if eq (len $found) 1 }}{{ first $found }}{{ end }}
 {{- end }}
 
