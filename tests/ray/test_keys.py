@@ -26,6 +26,7 @@ pytestmark = pytest.mark.ray
 
 KEY, OTHER = "canary-Key_123456789", "the-key-of-another-1"
 ASKED = {"inputs": ["All is well"]}
+MOST_BYTES = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 @pytest.fixture(scope="module")
 def keyed(start: "Start", left: int, keys: Keys) -> Iterator["Service"]:
     """A service with two keys and a small limit, on a port that was just left."""
-    flags = ["--api-keys-file", str(keys.file), "--max-body-bytes", "1000"]
+    flags = ["--api-keys-file", str(keys.file), "--max-body-bytes", str(MOST_BYTES)]
     with start(*flags, "--public-metrics", "true", port=left) as service:
         yield service
 
@@ -51,8 +52,8 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
         ready = client.get("/ready")
         refused = client.post("/v1/encode", json=ASKED)
         admitted = client.post("/v1/encode", json=ASKED, headers=bearer)
-        large = client.post("/v1/encode", content=b" " * 1001, headers=bearer)
-        unknown = client.post("/v1/encode", content=b" " * 1001)
+        large = client.post("/v1/encode", content=b" " * (MOST_BYTES + 1), headers=bearer)
+        unknown = client.post("/v1/encode", content=b" " * (MOST_BYTES + 1))
     shown = [
         (pid, what)
         for pid in keyed.family()
