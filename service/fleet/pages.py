@@ -95,11 +95,14 @@ class Pages:
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
                 status = await loop.run_in_executor(self._controller, serve.status)
-            deployments = status.applications[self._application].deployments
-            states = deployments[self._deployment].replica_states
+                deployments = status.applications[self._application].deployments
+                if self._deployment in deployments:
+                    states = deployments[self._deployment].replica_states
+                    return sum(count for state, count in states.items() if state != "STOPPING")
+                # of an application whose update failed Ray lists none, though the old ones serve
+                return len(await loop.run_in_executor(self._controller, self._addresses))
         except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
             return None
-        return sum(count for state, count in states.items() if state != "STOPPING")
 
     async def _others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
         """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""

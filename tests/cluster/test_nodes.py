@@ -91,6 +91,9 @@ def test_a_wrong_update_costs_no_node_a_request(crowded: nodes.Cluster) -> None:
     heard = load.during(update, addresses, nodes.PORT, per_second=10)
 
     assert all(each.whole() for each in heard.values()), [str(each) for each in heard.values()]
+    page = httpx.get(f"http://{crowded.head.address}:{nodes.PORT}/metrics").text.splitlines()
+    told = {"headlight_replicas_expected 2", "headlight_scrape_incomplete 0"}
+    assert told <= set(page)  # of the old version, which serves on
 
 
 @pytest.mark.prove
