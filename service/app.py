@@ -203,7 +203,9 @@ class Encoder:
 
         An exception here fails the replica's start.
         """
+        failed = await self.pages.replaces_failed()
         self.replica = await Replica.start(self.settings, self.label, kept_keys())
+        self.replica.metrics.replaces(failed=failed)
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
         self.replica.health.batches.on_fault = leave

@@ -4,17 +4,24 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
 
 import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client as get_global_client
 from ray.serve.exceptions import RayServeException
+from ray.serve.schema import DeploymentStatusOverview
 
 from service.observe import scrape
 from service.refusals import Refused
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
+
+# What Ray's controller raises when it does not answer; KeyError: the application is being deleted
+SILENT = RayError, RayServeException, TimeoutError, KeyError
+T = TypeVar("T")
 
 Own = Callable[[bool], Awaitable[tuple[str, bytes]]]
 
@@ -62,10 +69,9 @@ class Pages:
         Raises:
             Refused: Ray's controller does not answer.
         """
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
-                return await loop.run_in_executor(self._controller, self._addresses)
+                return await self._ask(self._addresses)
         except (RayError, RayServeException, TimeoutError):
             raise Refused("not_ready", retry_after=1) from None
 
@@ -89,20 +95,34 @@ class Pages:
         incomplete = count is None or len(texts) < count
         return scrape.join(joined, incomplete, openmetrics, expected=count)
 
+    async def replaces_failed(self) -> bool:
+        """Tell whether this replica starts in place of one that died or failed its check.
+
+        Ray calls a deployment unhealthy from then on until it has all its replicas again.
+        """
+        with suppress(*SILENT):
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                return (await self._deployments())[self._deployment].status == "UNHEALTHY"
+        return False
+
     async def _count(self) -> int | None:
         """Ask how many replicas run or start, which scaling changes; None if Ray is silent."""
-        loop = asyncio.get_running_loop()
-        try:
+        with suppress(*SILENT):
             async with asyncio.timeout(SCRAPE_SECONDS):
-                status = await loop.run_in_executor(self._controller, serve.status)
-                deployments = status.applications[self._application].deployments
+                deployments = await self._deployments()
                 if self._deployment in deployments:
                     states = deployments[self._deployment].replica_states
                     return sum(count for state, count in states.items() if state != "STOPPING")
                 # of an application whose update failed Ray lists none, though the old ones serve
-                return len(await loop.run_in_executor(self._controller, self._addresses))
-        except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
-            return None
+                return len(await self._ask(self._addresses))
+        return None
+
+    async def _deployments(self) -> dict[str, DeploymentStatusOverview]:
+        status = await self._ask(serve.status)
+        return status.applications[self._application].deployments
+
+    async def _ask(self, what: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._controller, what)
 
     async def _others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
         """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""

@@ -174,6 +174,7 @@ class Metrics:
         self._errors = own.counts("accelerator_errors", "kind", values=families.ERRORS)
         self.line_lost = own.counts("log_lines_lost").add
         self._gauge("start_time_seconds").set_to_current_time()
+        self.replaces(failed=False)
 
     def render(self, *, exemplars: bool = False) -> bytes:
         """Return all series as Prometheus text, or as OpenMetrics, which knows exemplars.
@@ -188,7 +189,7 @@ class Metrics:
     def expect(self, routes: Mapping[str, Iterable[str]]) -> None:
         """Publish each route by its possible inputs before it is asked, except pages.
 
-        Its seconds come with its first request: 17 series a route, of which a p99 misses that one.
+        Its seconds come with its first request: 18 series a route, of which a p99 misses that one.
         """
         self._pages.clear()
         for route in routes.keys() - families.PAGES:
@@ -264,6 +265,10 @@ class Metrics:
         """Count a self-check."""
         self._canaries.add()
         self._canary_failures.add(by=not right)
+
+    def replaces(self, *, failed: bool) -> None:
+        """Say whether the replica was started in place of one that died or failed its check."""
+        self._gauge("replaces_failed").set(failed)
 
     def describe(self, name: str, sentence: str, **facts: str) -> None:
         """Publish constant facts, as the labels of a 1."""

@@ -107,6 +107,7 @@ def test_a_replica_next_to_a_wrong_file_begins_with_the_last_good_keys(
 ) -> None:
     """It says that they may not be the file's, until the file is right again."""
     (gone,) = replicas(keyed)
+    assert total(keyed, "headlight_replaces_failed") == 0
     keys.write(keys.lines, also=f"me:sha256:{'A' * 64}\n")
     os.kill(gone, signal.SIGKILL)
     wait(
@@ -121,6 +122,7 @@ def test_a_replica_next_to_a_wrong_file_begins_with_the_last_good_keys(
     ]
     assert codes == [200, 200, 401]
     assert total(keyed, "headlight_keys_stale") == 1
+    assert total(keyed, "headlight_replaces_failed") == 1
     (new,) = replicas(keyed)
     (log,) = keyed.directory().rglob(f"worker-*-{new}.out")
     assert f"api_keys_file {keys.file}: line 3 begins like a digest" in log.read_text()
