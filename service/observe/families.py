@@ -6,7 +6,7 @@ Source of the names: Prometheus, "Metric and label naming".
 from service.refusals import REFUSALS
 
 # Seconds of a route, each at most twice the one before, so that a p99 read between two is at most
-# twice off; 0.25 is the objective, 30 the deadline. A stage's are the same, for comparison, plus finer ones.
+# twice off; 0.25 is the objective, 30 the deadline. A stage's are the same, plus finer ones.
 BUCKETS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 30)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, 0.001, *BUCKETS)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
