@@ -45,13 +45,13 @@ def llama(config: Config) -> EncoderConfig:
 
 
 def qwen3(config: Config) -> EncoderConfig:
-    """Read Qwen3: Llama as it was, causal, with norms of queries and keys."""
+    """Read Qwen3: Llama as it was, mostly causal, with norms of queries and keys."""
     only(config, use_sliding_window=False)
     everywhere = ["full_attention"] * config["num_hidden_layers"]
     only(config, **({} if config.get("layer_types") is None else {"layer_types": everywhere}))
     own = {"num_key_value_heads": config["num_key_value_heads"], "mlp_bias": False}
     base = llama({**config, **own, "head_dim": _head(config, HEAD_OF_QWEN3)})
-    return replace(base, head_norm=True, causal=True)
+    return replace(base, head_norm=True, causal=_causal(config))
 
 
 def _head(config: Config, default: int) -> int:
@@ -62,16 +62,27 @@ def _head(config: Config, default: int) -> int:
     return head
 
 
+def _causal(config: Config) -> bool:
+    """Read whether tokens look back alone; of null transformers' kernels differ."""
+    causal = config.get("is_causal", True)
+    if not isinstance(causal, bool):
+        raise CheckpointError(f"not supported: is_causal {causal!r}")
+    return causal
+
+
 def gemma3(config: Config) -> EncoderConfig:
     """Read Gemma 3, EmbeddingGemma's: two rotary bases, windows, and norms around each block."""
     only(config, attn_logit_softcapping=None)
     sizes, kinds = read_sizes(config, norm_eps="rms_norm_eps"), _kinds_of_gemma(config)
-    causal, ropes = not config.get("use_bidirectional_attention", False), _ropes_of_gemma(config)
-    # its code counts the token itself; of a window to both sides the config says the sum
+    ropes = _ropes_of_gemma(config)
+    back, halved = _causal(config), config.get("use_bidirectional_attention", False)
+    causal = back and not halved
+    # back alone its code counts the token itself; halved, the config says the sum of both sides
     look = config["sliding_window"]
     if LOCAL in kinds and (type(look) is not int or look < 1):
         raise CheckpointError(f"not supported: sliding_window {look!r}")
-    window = (look - 1 if causal else look // 2) if LOCAL in kinds else None
+    if LOCAL in kinds:
+        look = look // 2 + (not back) if halved else look - back
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -92,7 +103,7 @@ def gemma3(config: Config) -> EncoderConfig:
         activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         gated=True,
         ropes=tuple(ropes[kind] for kind in kinds),
-        windows=tuple(window if kind == LOCAL else None for kind in kinds),
+        windows=tuple(look if kind == LOCAL else None for kind in kinds),
         causal=causal,
     )
 

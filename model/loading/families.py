@@ -10,7 +10,7 @@ from typing import Any
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.loading import configs, deberta, decoders, jina
-from model.loading.ropes import Config
+from model.loading.ropes import Config, only
 
 Names = Mapping[str, str]
 
@@ -222,12 +222,16 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     if family is None:
         supported = ", ".join(sorted(FAMILIES))
         raise CheckpointError(f"model_type {kind!r} is not supported; these are: {supported}")
+    only(config, transformers_weights=None, fusion_config=None)
     try:
-        return family.read(config), family
+        read = family.read(config)
     except KeyError as error:
         raise CheckpointError(f"config.json lacks {error}") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: {error}") from error
+    if config.get("is_causal") not in (None, read.causal):  # transformers' kernels differ
+        raise CheckpointError(f"not supported: is_causal {config['is_causal']!r}")
+    return read, family
 
 
 def tasked(config: Mapping[str, Any]) -> bool:

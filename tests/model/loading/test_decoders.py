@@ -53,6 +53,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "biases": {"attention_bias": True},
     "narrow heads": {"head_dim": 2},
     "heads that divide the width": {"head_dim": 8},
+    "to both sides": {"is_causal": False},
 }
 # what the hub's config.json hold of Qwen3-Embedding, 0.6B, 4B and 8B; the rerankers' are alike
 PUBLISHED = {
@@ -185,6 +186,7 @@ REFUSED = {
     "no keys": ({"num_key_value_heads": 0}, "key_heads must be a positive whole number, not 0"),
     "heads of null": ({"head_dim": None}, "not supported: head_dim null"),
     "no heads": ({"head_dim": 0}, "head_size must be a positive whole number, not 0"),
+    "causal by one kernel alone": ({"is_causal": None}, "not supported: is_causal None"),
 }
 
 
@@ -349,6 +351,8 @@ GEMMAS: dict[str, dict[str, Any]] = {
     "causal": {"use_bidirectional_attention": False, "sliding_window": WINDOW},
     "causal, of whole windows": {"use_bidirectional_attention": False, "sliding_window": 1},
     "an odd window": {"sliding_window": 2 * WINDOW + 1},
+    "to both sides, by its mask": {"use_bidirectional_attention": False, "is_causal": False},
+    "to both sides, by either": {"is_causal": False, "sliding_window": WINDOW + 1},
     "everywhere": {"layer_types": ["full_attention"] * 4, "sliding_window": 2},
     "nowhere": {"layer_types": ["sliding_attention"] * 4},
     "by a pattern": {"layer_types": None},

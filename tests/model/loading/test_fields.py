@@ -25,7 +25,7 @@ Keys = dict[str, Any]  # key of config.json -> a value that is not its own
 
 # what a config's class takes besides its fields, and what its model's code asks it for by name
 TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
-ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
+ASKED = re.compile(r'(?:get|has)attr\((?:\w+\.)*(?:text_|layer_|effective_)?config, "([a-z]\w*)"')
 DECODERS = ("qwen3", "gemma3_text")
 HEADED = [
     *((family, "AutoModelForCausalLM") for family in DECODERS),
@@ -128,6 +128,7 @@ READ: dict[str, Keys] = {
         "hidden_act": "relu",
         "rms_norm_eps": 0.1,
         "attention_bias": True,
+        "is_causal": False,
         "rope_parameters": ROTARY_BASE,
         "rope_scaling": ROTARY_BASE,
         "rope_theta": 77.0,
@@ -145,6 +146,7 @@ READ: dict[str, Keys] = {
         "sliding_window_pattern": 3,
         "layer_types": ["full_attention"] * 4,
         "use_bidirectional_attention": False,
+        "is_causal": False,
         "rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROTARY_BASE),
         "rope_scaling": ROTARY_BASE,
         "rope_theta": 77.0,
@@ -167,13 +169,21 @@ OF_ITS_HEADS = {
         "decoder_bias",
     },
 }
-LAYERS_OF_THEIR_OWN: Keys = {"per_layer_config": {"1": {"num_attention_heads": 1}}}
+REFUSED_EVERYWHERE: Keys = {
+    "per_layer_config": {"1": {"num_attention_heads": 1}},
+    "transformers_weights": "other.safetensors",
+    "fusion_config": {"patch_embeddings": True},
+    "is_causal": True,  # of an encoder: transformers' fused kernel follows it, its plain one not
+}
 DECODER: Keys = {"is_decoder": True, "add_cross_attention": True}
 REFUSED: dict[str, Keys] = {
-    **dict.fromkeys(("bert", "ernie", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
+    **dict.fromkeys(
+        ("bert", "ernie", "roberta", "xlm-roberta", "camembert"), {**DECODER, "embedding_size": 24}
+    ),
+    "electra": DECODER,
     "albert": {"num_hidden_groups": 2, "inner_group_num": 2, "embedding_size": 48},
     "distilbert": {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 3},
-    "mpnet": {},
+    "mpnet": {"embedding_size": 24},
     "deberta-v2": {
         "relative_attention": False,
         "conv_kernel_size": 3,
@@ -202,9 +212,6 @@ REFUSED: dict[str, Keys] = {
 }
 # keys that no class of the family knows, which its older code, or another family's, reads
 REFUSED_BESIDE: dict[str, Keys] = {
-    **dict.fromkeys(
-        ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
-    ),
     "electra": {"position_embedding_type": "relative_key"},
     "jina_embeddings_v3": {
         "position_embedding_type": "absolute",
@@ -240,6 +247,22 @@ IDLE: Keys = {  # in every family, but where it is read or refused
     # of layers of their own, which are refused
     "allow_global_per_layer_attribute_access": True,
     "serialize_explicit_per_layer_config": False,
+    # what code that families share asks for: of training, ..
+    **{"init_std": 9.0, "initializer_factor": 9.0, "gradient_checkpointing": True},
+    **{"attention_dropout": 0.9, "hidden_dropout": 0.9, "classifier_dropout": 0.9},
+    # .. of generation and its caches, ..
+    **{"kv_sharing_modes": None, "number_of_conv_states": 2, "qk_head_dim": 3},
+    **{"num_mtp_layers": 1, "mtp_layer_types": None, "mtp_mlp_layer_types": None},
+    **{"mtp_per_layer_config": None, "mtp_hidden_states_first": True},
+    **{"chain_hidden_post_norm": True, "first_k_dense_replace": 1, "mlp_layer_types": None},
+    **{"logits_mup_width_multiplier": 2.0, "unpadded_vocab_size": 7},
+    # .. of many machines, images, the form of what is returned, ..
+    **{"distributed_config": None, "hidden_sizes": [7], "text_config": None},
+    **{"tie_last_hidden_states": True, "sep_token_id": 6},
+    # .. and of layers that these families have not, and heads that are not read
+    **{"token_classification_bias": False, "tie_word_embeddings": True},
+    **{"attention_chunk_size": 3, "sliding_window": 3, "layer_types": ["sliding_attention"] * 4},
+    **{"head_dim": 8, "num_key_value_heads": 1},
 }
 DROPPED: Keys = {
     "hidden_dropout_prob": 0.9,
@@ -253,6 +276,8 @@ IDLE_OF: dict[str, Keys] = {
         **ENCODER,
         "summary_type": "last",  # of its head for multiple choice, which there is none of here
         "summary_use_proj": False,
+        "summary_proj_to_labels": False,
+        "summary_first_dropout": 0.9,
         "summary_activation": "relu",
         "summary_last_dropout": 0.9,
     },
@@ -312,7 +337,24 @@ IDLE_OF: dict[str, Keys] = {
 def idle(family: str) -> Keys:
     """What a family's config may say without effect."""
     own = {**IDLE, **IDLE_OF[family]}
-    return {key: own[key] for key in own if key not in READ[family]}
+    counted = {*READ[family], *refused(family), *OF_ITS_HEADS[family]}
+    return {key: own[key] for key in own if key not in counted}
+
+
+def refused(family: str) -> Keys:
+    """What a family's config may not say."""
+    every = {k: v for k, v in REFUSED_EVERYWHERE.items() if k not in READ[family]}
+    return {**every, **REFUSED[family]}
+
+
+def shared() -> str:
+    """The source of what the families' code is made of besides its own files."""
+    models = [inspect.getmodule(getattr(transformers, made.model)) for made in FAMILIES.values()]
+    found = {inspect.getmodule(one) for model in models for one in vars(model).values()}
+    common = [
+        m for m in found if re.match(r"transformers\.(?!models\.)", getattr(m, "__name__", ""))
+    ]
+    return "".join(inspect.getsource(module) for module in common if module)
 
 
 def known(kind: type[PreTrainedConfig], code: str = "") -> set[str]:
@@ -330,7 +372,7 @@ def known(kind: type[PreTrainedConfig], code: str = "") -> set[str]:
 
 def listed(family: str) -> set[str]:
     """The keys of a family in the tables above."""
-    tables = (READ[family], REFUSED[family], LAYERS_OF_THEIR_OWN, idle(family))
+    tables = (READ[family], refused(family), idle(family))
     return {key for table in tables for key in table} | OF_HEADS | OF_ITS_HEADS[family]
 
 
@@ -347,7 +389,7 @@ def test_every_key_that_transformers_knows_is_read_refused_or_without_effect(fam
     made = FAMILIES[family]
     code = inspect.getsource(inspect.getmodule(getattr(transformers, made.model)))  # type: ignore[arg-type]
 
-    assert listed(family) == known(getattr(transformers, made.config), code)
+    assert listed(family) == known(getattr(transformers, made.config), code + shared())
 
 
 def test_a_field_of_a_new_release_is_seen() -> None:
@@ -361,9 +403,11 @@ def test_a_field_of_a_new_release_is_seen() -> None:
             kwargs.pop("taken", None)
             super().__post_init__(**kwargs)
 
-    found = known(Newer, 'getattr(self.config, "asked", None)')
+    asked = 'getattr(self.config, "asked", None) if hasattr(text_config, "had") else 0'
+    found = known(Newer, asked)
 
-    assert found - listed("bert") == {"new_field", "taken", "second_name", "asked"}
+    assert found - listed("bert") == {"new_field", "taken", "second_name", "asked", "had"}
+    assert "is_causal" in known(Newer, shared())
 
 
 @pytest.mark.parametrize(
@@ -391,7 +435,7 @@ def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> 
     [
         (family, key, value)
         for family in FAMILIES
-        for table in (REFUSED[family], REFUSED_BESIDE.get(family, {}), LAYERS_OF_THEIR_OWN)
+        for table in (refused(family), REFUSED_BESIDE.get(family, {}))
         for key, value in table.items()
     ],
 )
@@ -403,10 +447,11 @@ def test_what_is_not_computed_is_refused_by_name(family: str, key: str, value: o
         families.read_config({**written(family), key: value})
 
 
-def answers(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
+def answers(folder: Path, kind: str, kernel: str) -> tuple[Tensor, Tensor]:
     """What transformers makes of a folder: logits and the last state."""
-    auto = getattr(transformers, kind)
-    model = auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    form: Keys = {"attn_implementation": kernel, "dtype": torch.float32}
+    form |= {} if kernel == "eager" else {"output_attentions": False}  # which the other has not
+    model = getattr(transformers, kind).from_pretrained(folder, **form).eval()
     model.config.return_dict = True
     ids = torch.randint(0, VOCABULARY, (1, MOST), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -418,19 +463,21 @@ def answers(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
 def test_what_is_without_effect_changes_no_bit_of_transformers_own(
     tmp_path: Path, family: str, kind: str
 ) -> None:
-    """All of it at once; and we read the same encoder."""
+    """All of it at once, by both of its kernels; and we read the same encoder."""
+    kernels = ["eager", *([] if family in ("mpnet", "deberta-v2") else ["sdpa"])]
     torch.manual_seed(0)
     made, path = FAMILIES[family], tmp_path / "config.json"
     config = getattr(transformers, made.config)(**made.sizes, id2label={0: "no", 1: "yes"})
     getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
     raw = json.loads(path.read_text("utf-8"))
-    before = answers(tmp_path, kind)
+    before = [each for kernel in kernels for each in answers(tmp_path, kind, kernel)]
 
     keys = idle(family)
     if kind == "AutoModelForSequenceClassification":  # which it fails to load with another number
         del keys["num_labels"]
     path.write_text(json.dumps({**raw, **keys}), "utf-8")
 
-    for one, other in zip(before, answers(tmp_path, kind), strict=True):
+    after = [each for kernel in kernels for each in answers(tmp_path, kind, kernel)]
+    for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     assert families.read_config({**raw, **keys}) == families.read_config(raw)
