@@ -1,8 +1,8 @@
 """API keys: what is kept of each, and which ones let in now, as their file changes.
 
 A text of keys holds one per line, or several separated by commas: [name:]key or
-[name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536. A key itself is
-never kept.
+[name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536, and metrics where it
+may read those of all keys. A key itself is never kept.
 
 A file of keys is followed:
 
@@ -40,6 +40,7 @@ SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes 
 OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # no part of a key is like it
 OPTIONS = ("requests", "tokens")
 LIMIT = re.compile(rf"({'|'.join(OPTIONS)})=([1-9][0-9]{{0,11}})")
+MARK = "metrics"
 DIGEST = r"[0-9a-f]{64}"
 # What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
 LIKE_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
@@ -69,11 +70,13 @@ class Key:
 
     Args:
         digest: its SHA-256, hexadecimal.
+        metrics: whether it may read the metrics, which tell of all keys.
     """
 
     name: str
     digest: str = field(repr=False)
     limits: Limits = Limits()
+    metrics: bool = False
 
 
 def read(*texts: str) -> tuple[Key, ...]:
@@ -104,7 +107,8 @@ def read(*texts: str) -> tuple[Key, ...]:
 def entry(key: Key) -> str:
     """Write a key as `read` takes it."""
     limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
-    return " ".join([f"{key.name}:{KNOWN_AS}:{key.digest}", *limits])
+    mark = [MARK] if key.metrics else []
+    return " ".join([f"{key.name}:{KNOWN_AS}:{key.digest}", *limits, *mark])
 
 
 def first(text: str) -> str:
@@ -114,9 +118,9 @@ def first(text: str) -> str:
         ValueError: there is none; the message never repeats the text.
     """
     for line, entry in _entries(text):
-        stated, *limits = entry.split()
+        stated, *words = entry.split()
         name, _, key = stated.rpartition(":")
-        if not all(map(LIMIT.fullmatch, limits)):
+        if not all(word == MARK or LIMIT.fullmatch(word) for word in words):
             raise ValueError(f"line {line} holds more than `key` or `name:key`")
         if not _digested(name, key, line):
             if not SENDABLE.fullmatch(key):
@@ -140,7 +144,9 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _key(entry: str, line: int) -> Key:
-    stated, *limits = entry.split()
+    stated, *words = entry.split()
+    if metrics := MARK in words:
+        words.remove(MARK)
     name, _, key = stated.rpartition(":")
     known_as = _digested(name, key, line)
     if known_as:
@@ -152,7 +158,7 @@ def _key(entry: str, line: int) -> Key:
     if name and not NAME.fullmatch(name):
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
-    return Key(name, digest, _limits(limits, line))
+    return Key(name, digest, _limits(words, line), metrics)
 
 
 def _digested(name: str, key: str, line: int) -> bool:
@@ -179,11 +185,11 @@ def _limits(words: list[str], line: int) -> Limits:
         if unknown := next((name for name in options if name not in OPTIONS), None):
             raise ValueError(
                 f"api_keys: line {line} has the unknown option {unknown}=; only "
-                "requests= and tokens= are known"
+                "requests=, tokens= and metrics are known"
             )
         raise ValueError(
             f"api_keys: line {line} has something else after the key than requests= and tokens=, "
-            "each once and with a whole number from 1"
+            "with a whole number from 1, and metrics, each once"
         )
     return Limits(**values)
 

@@ -196,7 +196,7 @@ class Replica:
         if self.shared is not self.ring.keys:
             self.shared = self.ring.keys
             limits = tenants(self.shared)
-            self.metrics.add_keys(limits)
+            self.metrics.set_keys(limits)
             self.batcher.set_limits(limits)
 
     async def close(self) -> None:
@@ -251,6 +251,7 @@ class Replica:
 
     def page(self, openmetrics: bool) -> bytes:
         """Return this replica's metrics; see Metrics.render."""
+        self.share()
         self.observer.tell()
         self.metrics.cut_off(PROCESS.cut_off)
         self.metrics.looped(self.loop_seconds())

@@ -178,7 +178,9 @@ class Settings(BaseModel):
     tls_key: Path | None = Field(
         None, description="PEM file of the certificate's key, not encrypted; goes with tls_cert"
     )
-    public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
+    public_metrics: bool = Field(
+        False, description="serve GET /metrics to everyone, and not to marked keys alone"
+    )
     cors_origins: Annotated[Names, AfterValidator(_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "

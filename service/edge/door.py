@@ -171,6 +171,7 @@ class Door:
         key = self._keys.admit(asked.method, asked.path, named)
         asked.key = key.name if key else ""
         self._rules.check(asked, raw, twice, authorized=key is not None)
+        self._keys.check_mark(asked.path, key)
         await self._take_place(asked)
         if asked.method != "POST":
             return

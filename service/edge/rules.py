@@ -50,7 +50,10 @@ EXPECTED = {
 }
 
 
-ANYONE = Key("", "")  # the client of an open route
+ANYONE = Key("", "", metrics=True)  # the client of an open route
+UNMARKED = (
+    "only a key marked `metrics` in the service's keys may read these, which tell of all keys"
+)
 # media types with which a browser sends a page's POST anywhere; for others it asks first (OPTIONS)
 SIMPLE = (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 OWN = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
@@ -62,8 +65,9 @@ class Keys:
     """The keys that let in now; where there are none, every request passes."""
 
     def __init__(self, settings: Settings, keys: tuple[Key, ...]) -> None:
-        rows = (row for row in (*OPERATIONS, *PAGES) if _public(row, settings))
-        self._public = {row.path for row in rows}
+        rows = (*OPERATIONS, *PAGES)
+        self._public = {row.path for row in rows if _public(row, settings)}
+        self._marked = {row.path for row in rows if row.public == "public_metrics"}
         self.set_keys(keys)
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
@@ -88,6 +92,11 @@ class Keys:
         # What is looked up is the SHA-256 of what was sent: the time that it takes may tell how a
         # digest begins, but no one can choose a key by that
         return self._keys.get(hashlib.sha256(bearer.encode("latin-1")).digest())
+
+    def check_mark(self, path: str, key: Key | None) -> None:
+        """Refuse the metrics, which tell of all keys, to a key that is not marked for them."""
+        if path in self._marked and not (key and key.metrics):
+            raise Refused("unauthorized", detail=UNMARKED)
 
 
 def _public(row: Operation, settings: Settings) -> bool:

@@ -196,12 +196,21 @@ class Metrics:
             for kind in routes[route]:
                 self._expect(route, kind, "")
 
-    def add_keys(self, keys: Collection[str]) -> None:
-        """Count by these keys too; a removed key's usage stays.
+    def set_keys(self, keys: Collection[str]) -> None:
+        """Count by these keys from now on; the series of those that are gone end.
 
         Where there were no keys at the start, nothing is counted by key.
         """
-        for name in keys if len(self._keys) > 1 else ():
+        if len(self._keys) == 1:
+            return
+        gone = self._keys.keys() - {"", *keys}
+        for counts in (self._requests, self._shed, self._tokens):
+            for labels in [labels for labels in counts if labels[-1] in gone]:
+                del counts[labels]
+        self._expected = {each for each in self._expected if each[-1] not in gone}
+        for name in gone:
+            del self._keys[name]
+        for name in keys:
             if name not in self._keys:
                 self._keys[name] = (name,)
                 self._publish(name)

@@ -223,7 +223,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "device": "cuda",
         "workers": {"gpu": {"resources": {"requests": {"cpu": 1}}}},
     },
-    "monitoring.secretName: with API keys, Prometheus needs a key": {
+    "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`": {
         "apiKeys": {"secretName": "keys"}
     },
     "networkPolicy.extraEgress: allow the way to settings.tracing": {

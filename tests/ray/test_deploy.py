@@ -402,7 +402,7 @@ def an_application_that_a_file_lacks_is_removed(here: Cluster) -> None:
 def two_models_answer(here: Cluster) -> None:
     """Each at its prefix, with metrics, limits, keys and a description of its own."""
     file = here.directory / "keys"
-    file.write_text("team-a:a-key-of-team-a-1234\n")
+    file.write_text("team-a:a-key-of-team-a-1234 metrics\n")
     keyed = {"authorization": "Bearer a-key-of-team-a-1234"}
 
     def locked(configuration: dict[str, Any]) -> None:

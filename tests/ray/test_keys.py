@@ -138,7 +138,7 @@ def test_two_replicas_change_keys_under_load_and_kills(start: "Start", tmp_path:
     """With other limits each time: none that is gone lets in, none that is not is refused."""
     ages, steady = [f"the-key-of-a-number-{age}" for age in range(ROUNDS + 1)], OTHER
     keys = Keys(tmp_path)
-    keys.write({ages[0]: "a:{} requests=8 tokens=100000", steady: "b:{}"})
+    keys.write({ages[0]: "a:{} requests=8 tokens=100000", steady: "b:{} metrics"})
     texts = {key: f"All is well, says {key}" for key in (*ages, steady)}
     took = {"let in": list[float](), "refused": list[float]()}
     with start("--replicas", "2", "--api-keys-file", str(keys.file)) as service:
@@ -157,10 +157,14 @@ def test_two_replicas_change_keys_under_load_and_kills(start: "Start", tmp_path:
         with asked(service, texts, answers) as seen:
             for age, (old, new) in enumerate(pairwise(ages)):
                 limits = f" requests={9 + age} tokens={200_000 + age}"
-                both = {old: "a:{}" + limits, new: "a:{}" + limits, steady: "b:{} tokens=90000"}
+                both = {
+                    old: "a:{}" + limits,
+                    new: "a:{}" + limits,
+                    steady: "b:{} metrics tokens=90000",
+                }
                 took["let in"].append(turn(keys, seen, both, new, 200))
                 kill()
-                alone = {new: "a:{}", steady: "b:{}"}
+                alone = {new: "a:{}", steady: "b:{} metrics"}
                 took["refused"].append(turn(keys, seen, alone, old, 401))
                 kill()
                 time.sleep(STALE_SECONDS)

@@ -31,7 +31,7 @@ def busy(start: "Start", file: Path, rounds: int, seconds: float) -> float:
 
     In turns, since other work on the machine comes and goes.
     """
-    file.write_text(f"a:{A}\nb:{B}\n")
+    file.write_text(f"a:{A} metrics\nb:{B} metrics\n")
     kept, taken, codes = list[float](), list[float](), Counter[int]()
 
     def beside() -> None:
@@ -63,7 +63,7 @@ def test_a_key_that_floods_delays_no_other_much_and_has_none_refused(
 ) -> None:
     """Six hundred connections beside ten requests a second, in one run with the idle service."""
     file = tmp_path / "keys"
-    file.write_text(f"a:{A}\nb:{B}\n")
+    file.write_text(f"a:{A} metrics\nb:{B} metrics\n")
     with start("--api-keys-file", str(file)) as service:
         ask(service, B, 5)
         idle, _ = ask(service, B, 30)
@@ -92,7 +92,7 @@ def test_a_small_request_passes_large_ones_and_a_large_one_small_ones(
 ) -> None:
     """Six connections that always have seconds of work under way; then one, beside a crowd."""
     file = tmp_path / "keys"
-    file.write_text(f"a:{A}\nb:{B}\n")
+    file.write_text(f"a:{A} metrics\nb:{B} metrics\n")
     flags = ("--api-keys-file", str(file)) if keyed else ()
     with start(*flags) as service:
         ask(service, A, 5)

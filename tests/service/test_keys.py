@@ -49,11 +49,13 @@ def test_what_travels_is_where_the_file_is_whatever_a_replicas_directory(
 
 def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
     """In any order; two keys of a name, of which a client changes from one to the other."""
-    text = f"a:{KEY} tokens=20000 requests=64\na:{OTHER} requests=64 tokens=20000, {KEY}x tokens=5"
+    text = f"a:{KEY} tokens=20000 requests=64\na:{OTHER} requests=64 tokens=20000, "
+    text += f"{KEY}x metrics tokens=5"
 
     held = keys.read(text)
 
     assert keys.tenants(held) == {"a": Limits(64, 20000), "key-3": Limits(None, 5)}
+    assert [key.metrics for key in held] == [False, False, True]
     assert keys.read(",".join(map(keys.entry, held))) == held
     assert KEY not in repr(held) and DIGEST not in repr(held)
 
@@ -66,6 +68,7 @@ def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
         (f"{KEY} requests=-1", 1),
         (f"{KEY} requests=1.5", 1),
         (f"{KEY} requests=1 requests=1", 1),
+        (f"{KEY} metrics metrics", 1),
         (f"{KEY} burst=1", 1),
         (f"{KEY} tokens", 1),
         (f"{KEY} tokens=1 {OTHER}", 1),

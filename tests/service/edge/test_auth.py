@@ -182,6 +182,23 @@ async def test_a_setting_opens_the_metrics_alone(served: Served) -> None:
     assert opened == {"/metrics", "/metrics/targets", "/docs"}
 
 
+async def test_a_marked_key_alone_reads_the_metrics_of_all(served: Served) -> None:
+    """Any other is told what it lacks, and asks for all else as before."""
+    held = keys.read(f"a:{KEY}\nprometheus:{OTHER} metrics\n")
+    async with served(api_keys=held) as client:
+        plain, marked = [
+            [
+                await client.get(path, headers={"authorization": f"Bearer {key}"})
+                for path in ("/metrics", "/metrics?scope=replica", "/metrics/targets", "/info")
+            ]
+            for key in (KEY, OTHER)
+        ]
+
+    assert [answer.status_code for answer in plain] == [401, 401, 401, 200]
+    assert [answer.status_code for answer in marked] == [200, 200, 200, 200]
+    assert "`metrics`" in plain[0].json()["detail"]
+
+
 async def test_a_key_is_seen_nowhere(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -594,18 +594,22 @@ def test_what_a_key_uses_is_counted_by_its_name() -> None:
     assert not any("key" in dict(labels) for _, labels in without)
 
 
-def test_keys_that_come_are_counted_and_what_a_key_has_used_stays() -> None:
-    """A counter that went back would look like a replica that has begun anew."""
+def test_keys_that_come_are_counted_and_the_series_of_those_that_go_end() -> None:
+    """A request of a key that has gone meanwhile counts as one of none."""
     metrics = Metrics("r", ["a", "b"])
-    metrics.encoded(5, "a")
+    for key in ("a", "b"):
+        metrics.request(Record("/v1/encode", key=key, input="text", code=200))
+        metrics.encoded(5, key)
     samples(metrics)
-    metrics.add_keys(["b", "c"])
+    metrics.set_keys(["b", "c"])
     metrics.encoded(7, "c")
     metrics.encoded(1, "a")
+    metrics.request(Record("/v1/encode", key="a", input="text", code=200))
     found = samples(metrics)
 
-    assert counted(found, "tokens_total", "key") == {"": 0, "a": 6, "b": 0, "c": 7}
-    assert counted(found, "shed_total", "key").keys() == {"", "a", "b", "c"}
+    assert counted(found, "tokens_total", "key") == {"": 1, "b": 5, "c": 7}
+    assert counted(found, "requests_total", "key") == {"": 1, "b": 1}
+    assert counted(found, "shed_total", "key").keys() == {"", "b", "c"}
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -124,7 +124,7 @@
 
 {{- define "headlight.check.reach" -}}
 {{- if and .Values.monitoring.scrape .Values.apiKeys.secretName (not .Values.monitoring.secretName) (not .Values.settings.public_metrics) }}
-{{- fail "monitoring.secretName: with API keys, Prometheus needs a key; or set settings.public_metrics to true, or monitoring.scrape to false" }}
+{{- fail "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or set settings.public_metrics to true, or monitoring.scrape to false" }}
 {{- end }}
 {{- if and (hasPrefix "http" (.Values.settings.tracing | default "")) .Values.networkPolicy.enabled (not .Values.networkPolicy.extraEgress) }}
 {{- fail (printf "networkPolicy.extraEgress: allow the way to settings.tracing, which is %s" .Values.settings.tracing) }}
