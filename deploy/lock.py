@@ -2,7 +2,7 @@
 
     requirements.lock   what the image installs, torch aside
     development.lock    what `make env` installs in addition
-    convert.lock        what of that the image installs too: the extra `convert`
+    image.lock          what of that the image installs too: the extras `convert` and `otlp`
     torch.lock          torch and the libraries of its CUDA build
 
 Run it after a change of pyproject.toml or constraints.txt: `python deploy/lock.py`. It needs uv
@@ -44,8 +44,9 @@ HEADS = {
     "development.lock": """\
 # What `make env` installs in addition to requirements.lock, by hash: the extras, tests, checks.
 """,
-    "convert.lock": """\
-# What the image installs for `headlight convert`, by hash; all of it is in development.lock too.
+    "image.lock": """\
+# What the image installs in addition, by hash: the extras `convert` and `otlp`; all of it is in
+# development.lock too.
 """,
     "torch.lock": """\
 # torch by hash, its CUDA and its CPU build, and what the CUDA build asks for. These are
@@ -101,8 +102,8 @@ def main() -> None:
     of_torch = sorted(everything.keys() - names)
     write("requirements.lock", [everything[name] for name in sorted(names & service.keys())])
     write("development.lock", [everything[name] for name in sorted(names - service.keys())])
-    convert = compiled("--extra", "convert").keys() - service.keys()
-    write("convert.lock", [everything[name] for name in sorted(names & convert)])
+    image = compiled("--extra", "convert", "--extra", "otlp").keys() - service.keys()
+    write("image.lock", [everything[name] for name in sorted(names & image)])
     write("torch.lock", [everything[name] for name in of_torch])
 
 

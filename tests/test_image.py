@@ -74,6 +74,9 @@ def test_everything_the_image_installs_is_pinned() -> None:
     (installs,) = [rest for name, rest in instructions()[1] if name == "RUN" and "lock" in rest]
 
     *packages, torch = re.findall(r"(?:pip install|sh torch.sh) .*?(?= &&|$)", installs)
+    assert installs.endswith(
+        "-m compileall -qq -j 0 /opt/headlight/lib/python3.11/site-packages/torch"
+    )
     assert len(packages) == 3
     assert all("--no-deps --require-hashes" in each for each in packages)
     assert torch == 'sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}"'

@@ -119,7 +119,7 @@ def test_the_service_is_installed_together_with_its_client(file: str) -> None:
         "Dockerfile",
         "deploy/requirements.lock",
         "deploy/development.lock",
-        "deploy/convert.lock",
+        "deploy/image.lock",
         "deploy/torch.lock",
         "deploy/torch.sh",
         "deploy/lock.py",
@@ -140,11 +140,11 @@ def test_the_image_installs_what_the_tests_passed_with_by_hash() -> None:
     assert locked("requirements") == pinned(FIRST | needed(RUNTIME) - {"torch", OURS})
 
 
-def test_the_image_converts_with_what_the_tests_passed_with_by_hash() -> None:
-    """deploy/convert.lock: what the extra `convert` needs in addition."""
-    besides = needed(EXTRAS["convert"]) - needed(RUNTIME) - FIRST
+def test_the_image_converts_and_traces_with_what_the_tests_passed_with_by_hash() -> None:
+    """deploy/image.lock: what the extras `convert` and `otlp` need in addition."""
+    besides = needed([*EXTRAS["convert"], *EXTRAS["otlp"]]) - needed(RUNTIME) - FIRST
 
-    assert locked("convert") == pinned(besides)
+    assert locked("image") == pinned(besides)
 
 
 def test_the_environment_of_the_tests_is_installed_by_hash_with_every_extra() -> None:
