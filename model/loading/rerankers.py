@@ -5,7 +5,7 @@ chat_template.jinja, or tokenizer_config.json    how query and document become o
 
 It scores a pair by what the model would say next, after the last token h of the filled template:
 
-    score = W[yes] h - W[no] h        W the head over the vocabulary, or the tied word embeddings
+    score = W[yes] h - W[no] h        W the head over the vocabulary, else the tied word embeddings
 
 whose sigmoid is the softmax over both that Qwen3-Reranker's card has. Only that row is multiplied.
 
@@ -72,7 +72,8 @@ def read_score(parts: Parts) -> Classifier:
     if beyond:
         told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
         raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
-    name = TIED if parts.raw.get("tie_word_embeddings", False) else OWN
+    tied = parts.raw.get("tie_word_embeddings", False) and OWN not in parts.tensors
+    name = TIED if tied else OWN
     found = {name: parts.tensors[name]} if name in parts.tensors else {}
     check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
     rows: Tensor = found[name].read()

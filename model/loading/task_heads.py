@@ -55,7 +55,7 @@ class Recipe:
 
     Args:
         output: the last linear.
-        bias: its bias, where that is not its own ".bias".
+        bias: what its bias is tied to, if anything.
         dense, norm: before it; None where there is none.
         activation: behind dense; a name of transformers', or "tanh".
         key: of config.json, that names the activation instead.
@@ -264,8 +264,7 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
     def read(name: str) -> Tensor:
         return tensors[name].read().float().to(parts.device)
 
-    weight, *_ = shapes
-    output, transform = linear(*affine(weight, _bias(recipe))), None
+    output, transform = linear(*affine(*_output(parts, recipe))), None
     if recipe.dense:
         dense = linear(*affine(f"{recipe.dense}.weight", f"{recipe.dense}.bias"))
         norm = affine(f"{recipe.norm}.weight", f"{recipe.norm}.bias") if recipe.norm else None
@@ -275,13 +274,11 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
 
 
 def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
-    """List the tensors of a task head, the last linear's weight first."""
+    """List the tensors of a task head."""
     of_words, width = recipe in VOCABULARIES.values(), parts.config.width
     inner = parts.config.embedding_width if of_words else width
-    weight = f"{recipe.output}.weight"
-    if of_words and parts.raw.get("tie_word_embeddings", True):
-        weight = next(name for name in parts.tensors if name.endswith(WORDS))
-    shapes: dict[str, Shape] = {weight: (outputs, inner), _bias(recipe): (outputs,)}
+    weight, bias = _output(parts, recipe)
+    shapes: dict[str, Shape] = {weight: (outputs, inner), bias: (outputs,)}
     if recipe.dense:
         shapes |= {f"{recipe.dense}.weight": (inner, width), f"{recipe.dense}.bias": (inner,)}
     if recipe.norm:
@@ -290,8 +287,14 @@ def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
     return {name: shape for name, shape in shapes.items() if name not in absent}
 
 
-def _bias(recipe: Recipe) -> str:
-    return recipe.bias or f"{recipe.output}.bias"
+def _output(parts: Parts, recipe: Recipe) -> tuple[str, str]:
+    """Name the last linear's weight and bias: its own if stored, else those that it is tied to."""
+    weight, bias = f"{recipe.output}.weight", f"{recipe.output}.bias"
+    if recipe in VOCABULARIES.values() and parts.raw.get("tie_word_embeddings", True):
+        if weight not in parts.tensors:
+            weight = next(name for name in parts.tensors if name.endswith(WORDS))
+        bias = bias if bias in parts.tensors else recipe.bias or bias
+    return weight, bias
 
 
 def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tensor]:

@@ -96,10 +96,11 @@ def test_a_score_may_be_of_yes_alone_and_without_activation(
     torch.testing.assert_close(scores(ours), expected, rtol=0, atol=1e-5)
 
 
-def test_a_head_of_its_own_is_read_where_embeddings_are_not_tied(
-    reranker: Path, tmp_path: Path
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_of_its_own_is_read_whether_or_not_it_is_tied(
+    reranker: Path, tmp_path: Path, tied: bool
 ) -> None:
-    """And missed by name where it is not there."""
+    """As in transformers 5; and missed by name where it is not there."""
     shutil.copytree(reranker, tmp_path, dirs_exist_ok=True)
     path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": False}))
@@ -108,6 +109,7 @@ def test_a_head_of_its_own_is_read_where_embeddings_are_not_tied(
 
     rows = torch.randn(520, 48, generator=torch.Generator().manual_seed(1))
     save_file(load_file(path) | {"lm_head.weight": rows}, path)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": tied}))
     peer, ours = CrossEncoder(str(tmp_path), device="cpu"), load(tmp_path)
 
     expected = torch.tensor([peer.predict([pair])[0] for pair in PAIRS])

@@ -163,10 +163,19 @@ def test_labels_of_tokens_are_transformers(made: Made, family: str) -> None:
         torch.testing.assert_close(found["scores"], expected.values, rtol=0, atol=CLOSE)
 
 
+@pytest.mark.parametrize("tied", ["tied", "untied", "tied, and stored all the same"])
 @pytest.mark.parametrize("family", NAMES)
-def test_weights_of_the_vocabulary_are_sentence_transformers(made: Made, family: str) -> None:
+def test_weights_of_the_vocabulary_are_sentence_transformers(
+    tmp_path: Path, family: str, tied: str
+) -> None:
     """Those that are not 0, by SpladePooling of transformers' logits."""
-    reference, model = made(family, KINDS[2])
+    reference = theirs(family, KINDS[2], tie_word_embeddings=tied == "tied")
+    reference.save_pretrained(tmp_path)
+    if tied.endswith("same"):
+        broken(tmp_path, tie_word_embeddings=True)
+        reference = type(reference).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    splade(tmp_path)
+    model = loaded(tmp_path)
 
     assert model.tasks == ("encode", "sparse") and isinstance(model.task_heads[0], Splade)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
