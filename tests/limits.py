@@ -11,13 +11,11 @@ class Row(NamedTuple):
             a time-out of HAProxy's.
         then: the codes of the refusals, or what happens instead.
         bounds: what is bounded; a setting says it itself.
-        metric: what shows it, next to the refusals' own count.
     """
 
     name: str
     then: str
     bounds: str = ""
-    metric: str = ""
 
 
 ROWS = (
@@ -28,9 +26,7 @@ ROWS = (
     Row("edge.asked.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
     Row("max_body_bytes", "body_too_large text_too_long"),
     Row("edge.rules.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
-    Row(
-        "api.body.MOST_KEYS", "too_many_values", "keys of one object; docs/decisions/0008 has more"
-    ),
+    Row("api.body.MOST_KEYS", "too_many_values", "keys of one object"),
     Row(
         "api.open_inference.call.LONGEST_HEADER",
         "out_of_range",
@@ -102,13 +98,11 @@ ROWS = (
     Row(
         "deadline_seconds",
         "deadline_exceeded overloaded deadline_unreachable",
-        metric="request_duration_seconds",
     ),
     Row(
         "fleet.pages.SCRAPE_SECONDS",
         "the replica is left out of the page",
         "for a replica's metrics",
-        "scrape_incomplete",
     ),
     Row(
         "engine.batcher.PATIENCE_SECONDS",
@@ -122,15 +116,14 @@ ROWS = (
     ),
     Row("observe.observer.TELL_SECONDS", "it is told then", "from a request's end to its line"),
     # what a replica holds
-    Row("max_waiting_requests", "overloaded", metric='shed_total{reason="queue_full"}'),
-    Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
+    Row("max_waiting_requests", "overloaded"),
+    Row("max_waiting_tokens", "overloaded"),
     Row(
         "encode.admission.MOST_CHARACTERS",
         "overloaded",
         "characters that wait for the tokenizer",
-        'shed_total{reason="queue_full"}',
     ),
-    Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
+    Row("max_held_bytes", "overloaded"),
     Row(
         "edge.transport.HEAD_BYTES",
         "the connection is closed",
@@ -145,32 +138,27 @@ ROWS = (
         "edge.transport.READER_BYTES",
         "the connection is closed",
         "a reader takes of an answer in a second, at least",
-        "readers_cut_off_total",
     ),
     Row(
         "edge.transport.PATIENCE_SECONDS",
         "the connection is closed",
         "a reader may be late, in all",
-        "readers_cut_off_total",
     ),
     Row(
         "encode.worker.MOST_WAITING",
         "overloaded",
         "requests for work outside the model, of a kind",
-        'shed_total{reason="queue_full"}',
     ),
-    Row("batch_tokens", "the next batch takes the rest", metric="batch_tokens"),
+    Row("batch_tokens", "the next batch takes the rest"),
     Row(
         "engine.machine.BATCH_SECONDS",
         "the next batch takes the rest",
         "work in a batch, where batch_tokens is not set",
-        "batch_tokens",
     ),
     Row(
         "engine.machine.MOST_BATCH_TOKENS",
         "the next batch takes the rest",
         "tokens per batch, where batch_tokens is not set",
-        "batch_tokens",
     ),
     # connections
     Row(
@@ -181,7 +169,6 @@ ROWS = (
         "overloaded",
         "requests under way beyond max_waiting_requests, of which keys share the sum; a replica "
         "refuses work beyond twice as many",
-        "requests_in_flight",
     ),
     Row(
         "RAY_SERVE_HAPROXY_MAXCONN",
@@ -214,28 +201,24 @@ ROWS = (
         "keys.MOST_BYTES",
         "keys stay as they are; a start ends",
         "a file of API keys",
-        "keys_stale",
     ),
     Row(
         "keys.STALE_SECONDS",
         "keys are stale",
         "until each replica has taken up a change of its file of keys",
-        "keys_stale",
     ),
     # a replica's life
     Row(
         "engine.health.CANARY_SECONDS",
         "not_ready",
         "between two self-checks; three that do not come make a replica unready",
-        "canary_runs_total",
     ),
-    Row("max_replicas", "no replica is added", metric="waiting_seconds"),
-    Row("downscale_delay_seconds", "a replica leaves", metric="lane_seconds_total"),
+    Row("max_replicas", "no replica is added"),
+    Row("downscale_delay_seconds", "a replica leaves"),
     Row(
         "fleet.bounds.UPSCALE_DELAY_SECONDS",
         "a replica is added",
         "how long more replicas must be needed, with max_replicas",
-        "waiting_seconds",
     ),
     Row(
         "fleet.policy.STALE_SECONDS",
@@ -248,19 +231,16 @@ ROWS = (
         "engine.health.STUCK_SECONDS",
         "the replica is replaced",
         "a batch, or a third of deadline_seconds",
-        "ready",
     ),
     Row(
         "engine.health.STUCK_TIMES",
         "the replica is replaced",
         "a batch, times what it should take",
-        "ready",
     ),
     Row(
         "app.LEAVE_SECONDS",
         "the process ends",
         "from a replica's fault to its end; it answers 503 until then",
-        "ready",
     ),
     Row(
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL",
@@ -294,7 +274,7 @@ ROWS = (
     ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
-    Row("cluster.network.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
+    Row("cluster.network.READY_SECONDS", "the start fails", "from deployed to ready"),
     Row(
         "preflight.cluster.PROBE_SECONDS",
         "the update fails",

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.cluster import haproxy, ingress
-from service.observe.families import LATE, OVERLOADED, SHED
-from service.refusals import CALLERS, REFUSALS
+from service.refusals import REFUSALS
 from service.settings import KIB, MIB, Settings
 from tests.limits import NO_LIMITS, ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "limits.md"
-REASONS = SHED  # labels of what shows a limit
 FILES = [  # not of the commands: those bound nothing that the service does
     path
     for path in sorted((ROOT / "service").rglob("*.py"))
@@ -87,30 +85,18 @@ def names(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 def table() -> str:
     """Every row, as the page has it."""
     values = limits()
-    head = ["| limit | default | bounds | beyond it | shown by |", "|---|---|---|---|---|"]
+    head = ["| limit | default | bounds | beyond it |", "|---|---|---|---|"]
     return "\n".join(head + [line(row, values[row.name]) for row in ROWS])
 
 
 def line(row: Row, value: float | str | None) -> str:
     """One row of the page; `None` is a default that its setting's sentence tells."""
     field = Settings.model_fields.get(row.name)
-    name = f"`--{row.name.replace('_', '-')}`" if field else place(row.name)
+    name = f"--{row.name.replace('_', '-')}" if field else row.name
     codes = [code for code in row.then.split() if code in REFUSALS]
     then = ", ".join(f"{REFUSALS[code].status} `{code}`" for code in codes) or row.then
-    metrics = dict.fromkeys(filter(None, [row.metric, *map(counted, codes)]))
-    shown = ", ".join(f"`headlight_{metric}`" for metric in metrics)
     what = row.bounds or (field.description if field else "")
-    return f"| {name} | {written(row.name, value)} | {what} | {then} | {shown} |"
-
-
-def place(name: str) -> str:
-    """Where what is no setting stands."""
-    if name.startswith("haproxy "):
-        return f"`{name.partition(' ')[2]}` in `service/cluster/haproxy.py`"
-    if name.startswith("RAY_"):
-        return f"`{name}`"
-    *parts, constant = name.split(".")
-    return f"`{constant}` in `service/{'/'.join(parts)}.py`"
+    return f"| `{name}` | {written(row.name, value)} | {what} | {then} |"
 
 
 def written(name: str, value: float | str | None) -> str:
@@ -122,15 +108,6 @@ def written(name: str, value: float | str | None) -> str:
         return f"{value / size:g} {unit}"
     seconds = name.lower().endswith("seconds") or name.endswith("_S")
     return f"{value:,.10g}" + " s" * seconds
-
-
-def counted(code: str) -> str:
-    """What counts a refusal, as service/observe/metrics.py does; the row itself, `overloaded`."""
-    if code in LATE:
-        return f'shed_total{{reason="{LATE[code]}"}}'
-    if code in CALLERS:
-        return f'invalid_inputs_total{{code="{code}"}}'
-    return "" if code == OVERLOADED else f'requests_total{{code="{REFUSALS[code].status}"}}'
 
 
 def filled(text: str) -> str:
@@ -152,17 +129,12 @@ def test_the_page_is_the_codes() -> None:
     assert filled(PAGE.read_text()) == PAGE.read_text()
 
 
-def test_every_row_says_what_is_bounded_and_what_shows_it() -> None:
-    """In words, by codes that exist, and by metrics that docs/observability.md explains."""
-    explained = (ROOT / "docs" / "observability.md").read_text()
-
+def test_every_row_says_what_is_bounded() -> None:
+    """In words, and by codes that exist."""
     for row in ROWS:
         assert row.bounds or row.name in Settings.model_fields, row.name
         unknown = [word for word in row.then.split() if "_" in word and word not in REFUSALS]
         assert not unknown, row.name
-        metric, _, label = row.metric.partition("{")
-        assert f"`headlight_{metric}`" in explained or not metric, row.name
-        assert not label or any(f'"{reason}"' in label for reason in REASONS), row.name
 
 
 if __name__ == "__main__":
