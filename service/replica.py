@@ -61,7 +61,7 @@ STALE = (
     " it could not be used, or not be read."
 )
 PLAIN = (
-    "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
+    "the checkpoint does not say how token vectors become one: pooling is %s, and nothing is"
     " normalised, unless a request asks otherwise"
 )
 UNAPPLIED = (
@@ -143,7 +143,7 @@ class Replica:
         self.reader = _reader(settings, model, admission.texts)
         vitals.publish(metrics, self.batcher, preamble, self.device)
         if model.trained and not model.own_pooling and not model.task_heads:  # else it is for them
-            logger.warning(PLAIN)
+            logger.warning(PLAIN, *model.pooling.modes)
         if left := unread(self.source.folder):
             logger.warning(UNREAD, ", ".join(left))
         if adapters := find_adapters(self.source.folder):

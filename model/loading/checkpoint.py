@@ -57,7 +57,7 @@ class Model:
         digest: `sha256:` and 12 hex digits over everything that decides an answer.
         made_of: digests of what decides a vector: its weights, tokenizer and dense layers.
         trained: False for weights drawn at random.
-        own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
+        own_pooling: False where the checkpoint does not say how it is pooled.
         prompts: what goes before a text, by name.
         task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
         adapters: what requests may have added to its linears, by name; first those of its own
@@ -136,7 +136,7 @@ def load(
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
-    pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
+    pooling = sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
     linear_files = linears.find_linears(folder)
@@ -181,7 +181,10 @@ def load(
         max_tokens,
         digest,
         made_of,
-        own_pooling=pooling is not sentence_transformers.PLAIN,
+        own_pooling=all(
+            pooling is not default
+            for default in (sentence_transformers.PLAIN, sentence_transformers.CAUSAL)
+        ),
         prompts=prompts,
         task_heads=heads,
     )

@@ -74,12 +74,8 @@ def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> l
 
 
 def find_adapters(folder: Path) -> list[str]:
-    """List the adapters of PEFT in a folder and the folders in it; none is applied."""
-    return sorted(
-        str(path.relative_to(folder))
-        for pattern in (ADAPTER, f"*/{ADAPTER}")
-        for path in folder.glob(pattern)
-    )
+    """List the adapters of PEFT in the folders of a folder; none is applied."""
+    return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{ADAPTER}"))
 
 
 def find_weights(folder: Path, whole: Path) -> list[Path]:
@@ -90,8 +86,11 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
 
     Raises:
         CheckpointError: it lacks what every checkpoint has, or holds a pickle or a pointer of
-            Git LFS instead.
+            Git LFS instead, or an adapter too.
     """
+    if (folder / ADAPTER).is_file():
+        told = "is not applied from a model's folder: move it and its weights to one of their own"
+        raise CheckpointError(f"{ADAPTER} {told}, and serve them with --adapter NAME=FOLDER")
     if (whole / GLINER).is_file():
         raise CheckpointError(f"{GLINER}: not supported: a GLiNER is served by gliner.serve")
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]

@@ -36,6 +36,7 @@ from model.pooling import Pooling, Unit
 
 LAST = Pooling(("last",), normalize=True)  # of Jina v5
 PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
+CAUSAL = Pooling(("last",), normalize=False)  # of one with a language model that looks back alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,13 @@ class Prompts:
         return "" if name is None else self.texts[name]
 
 
-def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
-    """Read a folder's own way to one vector; PLAIN where it does not say.
+def read_pooling(
+    folder: Path, raw: Mapping[str, Any], width: int, device: torch.device, kernels: Kernels
+) -> Pooling:
+    """Read a folder's own way to one vector; CAUSAL or PLAIN where it does not say.
 
     Args:
+        raw: config.json.
         width: of the token vectors.
 
     Raises:
@@ -71,7 +75,9 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     """
     modules = read_modules(folder)
     if not modules:
-        return PLAIN
+        names = raw.get("architectures") or [""]
+        generates_text = isinstance(names, list) and str(names[0]).endswith("ForCausalLM")
+        return CAUSAL if generates_text and raw.get("is_causal", True) else PLAIN
     kinds = [kind for kind, _ in modules]
     if kinds == ["Transformer"] and tasked(folder):
         return LAST  # by its own code

@@ -42,7 +42,7 @@ FILES = (
     "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[0-9]_*/*.json",
-    "adapters/*/adapter_config.json",  # of tasks
+    "*adapter_config.json",  # also of those that are not applied
     "adapters/*/adapter_model.safetensors",
     "[0-9]_*/model*.safetensors",
     "0_*/*.txt",  # of an encoder in a folder of its own

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_adapters_that_are_not_applied_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Next to the checkpoint, and in folders of its folder; without any nothing is said."""
+    """In folders of the checkpoint's folder; without any nothing is said."""
     checkpoint(tmp_path, "Model")
-    folders = [tmp_path, tmp_path / "retrieval_query"]
+    folders = [tmp_path / name for name in ("retrieval_passage", "retrieval_query")]
     for adapters, said in (
         (0, ""),
-        (2, "adapter_config.json, retrieval_query/adapter_config.json"),
+        (2, "retrieval_passage/adapter_config.json, retrieval_query/adapter_config.json"),
     ):
         for folder in folders[:adapters]:
             folder.mkdir(exist_ok=True)

@@ -293,6 +293,15 @@ def test_a_missing_file_is_named(small: Path, name: str) -> None:
         load(small)
 
 
+def test_an_adapter_next_to_the_weights_is_refused(small: Path) -> None:
+    """That library would add it to them; the refusal says how it is served."""
+    (small / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+    for read in (load, checkpoint.read):
+        with pytest.raises(CheckpointError, match=r"adapter_config\.json .* --adapter NAME=FOLDER"):
+            read(small)
+
+
 def test_weights_in_a_pickle_are_not_read(small: Path) -> None:
     """A pickle can run code when it is opened; the refusal says how to convert it."""
     torch.save(load_file(small / "model.safetensors"), small / "pytorch_model.bin")

@@ -263,6 +263,22 @@ def test_a_template_of_messages_is_passed_over_where_modules_take_texts(
         load(plain)
 
 
+@pytest.mark.parametrize("causal", [{}, {"is_causal": False}], ids=["causal", "to both sides"])
+def test_a_plain_language_model_is_pooled_as_that_library_pools_it(
+    tmp_path: Path, causal: dict[str, bool]
+) -> None:
+    """By its last token while it is causal; and that is said to be a default."""
+    folder = decoders.language_model(tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | causal))
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    ours = load(folder)
+
+    assert (vectors(ours, "") - expected).abs().max() <= 1e-5
+    assert ours.pooling.modes == (("mean",) if causal else ("last",)) and not ours.own_pooling
+
+
 def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedder: Path) -> None:
     """With "model." before each, and a head over the vocabulary that is passed over."""
     shutil.copytree(embedder, tmp_path, dirs_exist_ok=True)
