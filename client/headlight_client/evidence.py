@@ -26,7 +26,7 @@ class Highlight(NamedTuple):
 
 
 class Control(NamedTuple):
-    """The scores of the document without as many random units: their mean and deviation."""
+    """The scores of the document without as many random others: their mean and deviation."""
 
     without_random: float
     deviation: float
@@ -42,7 +42,7 @@ class Evidence:
         highlights: strongest first.
         rest: None of the methods "occlusion" and "alone".
         without: the score without the highlights; None without control, or with nothing left.
-        control: None where `without` is.
+        control: None without control, or with too few other units.
         pruned: the shortened document, where `prune` was given.
         length: tokens before truncation.
     """

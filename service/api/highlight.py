@@ -67,7 +67,7 @@ class HighlightRequest(Wire):
     fit, one at least, in the document's order. Left out or null: there is no such text."""
     control: bool = True
     """Whether each document is scored too without its highlights, and without as many random
-    units, 8 times; with `top` units or fewer, nothing would be left, and it is not."""
+    other units, 8 times; it is not where nothing would be left, or the others are too few."""
     prompt_name: BothOr[SidePrompts] | None = None
     """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
     left out: the task's instruction or, without one, `default_prompt_name` of GET /info. A

@@ -3,14 +3,15 @@
     shares     exact where the score is a sum over tokens: of a linear pooling, of late interaction
     occlusion  elsewhere: the score less that of the text without the unit
     alone      where a request asks for it: the score of each unit by itself
-    controls   the texts without as many random units; known before anything runs
-    without    the text without the strongest units, which is known once the shares are
+    without    the text without the strongest units, which are known once the shares are
+    controls   the texts without as many others, drawn at random
 
 A text that lacks units is read and scored as if a client had sent it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from model.pooling import Pooling
 from model.similarity import Linear, NotLinear
 from model.task_heads import Vectors, match
 from service.encode.interventions import CheckTokens, Outcome, Submit
-from service.encode.passage import DRAWS, Passage, passage
+from service.encode.passage import Passage, draws, passage
 from service.encode.request import Highlight, Input, Request
 from service.encode.shown import numbers
 from service.encode.worker import Steps, Worker
@@ -76,7 +77,6 @@ class Found:
         order: the units, strongest first; of equal ones the first.
         strongest: those that are shown.
         rest: what other units and tokens add; None where shares are no parts of the score.
-        random: scores without random units; empty without controls.
     """
 
     score: float
@@ -84,7 +84,6 @@ class Found:
     order: Sequence[int]
     strongest: Sequence[int]
     rest: float | None
-    random: Sequence[float]
 
 
 @dataclass(slots=True)
@@ -95,11 +94,13 @@ class Evidence:
         works: the query and each document, or each pair of them.
         passages: the documents.
         copies: works of other texts: of each document without each unit, or of each unit, where
-            that is what tells its share, then without random ones; then the documents, in place of
-            those without their strongest units, which are no longer.
+            that is what tells its share; then the documents, each in place of what `lacking` scores
+            of it, which is no longer.
         held: bytes that are kept, without the answer.
         inputs: the documents.
-        found, without: of each document, once it ran.
+        found: of each document, once it ran.
+        lacking: scores of each document without its strongest units, then without random others;
+            empty without controls.
     """
 
     works: Sequence[Work]
@@ -114,7 +115,7 @@ class Evidence:
     worker: Worker
     deadline: float
     found: Sequence[Found] = ()
-    without: list[float | None] = field(default_factory=list)
+    lacking: Sequence[Sequence[float]] = ()
 
     @property
     def every(self) -> list[Work]:
@@ -123,27 +124,35 @@ class Evidence:
 
     async def run(self, submit: Submit) -> Outcome:
         """Run all in two steps."""
-        last = sum(_controlled(self.asked, one) for one in self.passages)
+        last = sum(_controls(self.asked, one) for one in self.passages)
         results = await submit(self.every[: len(self.works) + len(self.copies) - last])
         size = sum(len(one.text) for one in self.passages)
         self.found = await self.worker.run(self._find(results), self.deadline, size)
-        self.without = [None] * len(self.passages)
+        self.lacking = [()] * len(self.passages)
         if last:
-            await self._score_without(submit, results)
+            before = len(self.works) - len(self.passages)
+            made = [(at, text) for at in range(len(self.passages)) for text in self._controls(at)]
+            inputs = [_input(self.asked, self.inputs[at], text) for at, text in made]
+            scored = await submit(await self.read(inputs, [at + before for at, _ in made]))
+            rate = self._rate(results[0], scored)
+            self.lacking = await self.worker.run(rate, self.deadline, size)
         return Outcome(list(results[: len(self.works)]), [])
 
-    async def _score_without(self, submit: Submit, results: Sequence[Result]) -> None:
-        """Score the documents without their strongest units."""
-        places = [at for at, one in enumerate(self.passages) if _controlled(self.asked, one)]
-        texts = [self.passages[at].without(self.found[at].strongest) for at in places]
-        before = len(self.works) - len(self.passages)
-        inputs = [
-            _input(self.asked, self.inputs[at], text)
-            for at, text in zip(places, texts, strict=True)
-        ]
-        scored = await submit(await self.read(inputs, [at + before for at in places]))
-        for at, result in zip(places, scored, strict=True):
-            self.without[at] = self._score(results[0], result).value
+    def _controls(self, at: int) -> Iterator[str]:
+        """Yield a document without its strongest units, then without random others."""
+        one, strongest = self.passages[at], self.found[at].strongest
+        if _controls(self.asked, one):
+            yield one.without(strongest)
+            yield from map(one.without, one.draws(strongest))
+
+    def _rate(self, query: Result, scored: Sequence[Result]) -> Steps[list[list[float]]]:
+        """Score what `_controls` made of the documents, one document a step."""
+        rest, rated = iter(scored), list[list[float]]()
+        for one in self.passages:
+            own = islice(rest, _controls(self.asked, one))
+            rated.append([self._score(query, result).value for result in own])
+            yield
+        return rated
 
     def _find(self, results: Sequence[Result]) -> Steps[list[Found]]:
         """Find what carries each document, one a step."""
@@ -180,9 +189,7 @@ class Evidence:
         strongest, others = order[: self.asked.top], order[self.asked.top :]
         if total is not None:
             total += sum(shares[unit] for unit in sorted(others))
-        drawn = DRAWS if _controlled(self.asked, one) else 0
-        scores = [self._score(query, next(rest)).value for _ in range(drawn)]
-        return Found(score.value, shares, order, strongest, total, scores)
+        return Found(score.value, shares, order, strongest, total)
 
     def _score(self, query: Result, document: Result) -> Score:
         """Return how well a document answers, as the routes for scores alone do."""
@@ -262,12 +269,13 @@ async def evidence(
     steps = _divided(asked, inputs, documents, method, len(works), most)
     passages, texts, tokens, characters = await worker.run(steps, deadline, size)
     check_tokens(sum(map(len, works)) + tokens, TAKES)
-    made = [(at, text) for at, one in enumerate(passages) for text in _texts(asked, one, method)]
+    made = [(at, text) for at, one in enumerate(passages) for text in _texts(one, method)]
     copies = list[Work]()
     if made:
         others = [_input(asked, inputs[at], text) for at, text in made]
         copies = await read(others, [at + before for at, _ in made])
-    last = [work for work, one in zip(documents, passages, strict=True) if _controlled(asked, one)]
+    pairs = zip(documents, passages, strict=True)
+    last = [work for work, one in pairs for _ in range(_controls(asked, one))]
     held = _held([*works, *copies, *last], texts, tokens, characters, width)
     if method == "sum":
         held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
@@ -330,9 +338,10 @@ def _held(works: Sequence[Work], copies: int, tokens: int, characters: int, widt
     return held + (4 * pooling.size(width) * len(works) if pooling else 0)
 
 
-def _controlled(asked: Highlight, one: Passage) -> bool:
-    """Tell whether a document has controls: they are asked for, and something is left."""
-    return asked.control and len(one.spans) > asked.top
+def _controls(asked: Highlight, one: Passage) -> int:
+    """Count a document's texts without its strongest units, and without random others."""
+    others = len(one.spans) - asked.top
+    return 1 + draws(others, asked.top) if asked.control and others > 0 else 0
 
 
 def _more(
@@ -343,8 +352,8 @@ def _more(
     Args:
         query: characters that each is read with.
     """
-    size, controls = len(one.spans), DRAWS + 1 if _controlled(asked, one) else 0
-    texts = lacking = controls + (size if method == "occlusion" and size > 1 else 0)
+    size = len(one.spans)
+    texts = lacking = _controls(asked, one) + (size if method == "occlusion" and size > 1 else 0)
     tokens, characters = lacking * len(work), lacking * (one.stop - one.start)
     if method == "alone":
         texts += size
@@ -354,15 +363,13 @@ def _more(
     return texts, tokens, characters + texts * query
 
 
-def _texts(asked: Highlight, one: Passage, method: Method) -> Iterator[str]:
+def _texts(one: Passage, method: Method) -> Iterator[str]:
     """Yield the texts of a document that the first step scores beside it."""
     size = len(one.spans)
     if method == "alone":
         yield from (one.text[start:end] for start, end in one.spans)
     elif method == "occlusion" and size > 1:
         yield from (one.without([unit]) for unit in range(size))
-    if _controlled(asked, one):
-        yield from map(one.without, one.draws(asked.top))
 
 
 def _input(asked: Highlight, document: Input, text: str) -> Input:

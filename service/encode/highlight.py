@@ -1,9 +1,8 @@
 """What carries each document's score, as it is answered: the strongest units, and controls."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
 from typing import Any
-
-import numpy as np
 
 from service.encode.answer import Item
 from service.encode.evidence import Evidence, Found
@@ -37,7 +36,7 @@ class Highlights:
         """Return what is answered of each document, best first; of equal ones the first."""
         course = _course(plan)
         works = course.works[-len(course.passages) :]
-        known = zip(works, course.passages, course.found, course.without, strict=True)
+        known = zip(works, course.passages, course.found, course.lacking, strict=True)
         items = [
             Item(
                 len(work),
@@ -45,12 +44,12 @@ class Highlights:
                     "index": index,
                     "score": found.score,
                     "method": course.method,
-                    **_told(course.asked, one, found, without),
+                    **_told(course.asked, one, found, lacking),
                     "truncated": work.truncated,
                     "length": work.length,
                 },
             )
-            for index, (work, one, found, without) in enumerate(known)
+            for index, (work, one, found, lacking) in enumerate(known)
         ]
         return sorted(items, key=lambda item: -item.facts["score"])
 
@@ -61,8 +60,12 @@ def _course(plan: Plan) -> Evidence:
     return plan.course
 
 
-def _told(asked: Highlight, one: Passage, found: Found, without: float | None) -> dict[str, Any]:
-    """Return what is answered of one document."""
+def _told(asked: Highlight, one: Passage, found: Found, lacking: Sequence[float]) -> dict[str, Any]:
+    """Return what is answered of one document.
+
+    Args:
+        lacking: its score without the strongest units, then without random others.
+    """
     told: dict[str, Any] = {
         "highlights": [
             {
@@ -74,15 +77,11 @@ def _told(asked: Highlight, one: Passage, found: Found, without: float | None) -
             for unit in found.strongest
         ],
         "rest": found.rest,
-        "without": without,
+        "without": lacking[0] if lacking else None,
         "control": None,
     }
-    if found.random:
-        scores = np.array(found.random)
-        told["control"] = {
-            "without_random": float(scores.mean()),
-            "deviation": float(scores.std()),
-        }
+    if random := lacking[1:]:
+        told["control"] = {"without_random": fmean(random), "deviation": stdev(random)}
     if asked.prune is not None:
         told["pruned"] = pruned(one, found.order, asked.prune)
     return told

@@ -7,14 +7,15 @@ the white space at the text's end.
 import hashlib
 import random
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from math import comb
 
 from model.text.sentences import sentences
 from service.engine.work import Work
 
-DRAWS = 8  # of random units, for each document
+DRAWS = 8  # of random units, for each document, at most
 
 Span = tuple[int, int]
 
@@ -45,17 +46,30 @@ class Passage:
             at = starts[unit + 1] if unit + 1 < len(starts) else self.stop
         return "".join([*kept, self.text[at : self.stop]]).rstrip()
 
-    def draws(self, count: int) -> Iterator[list[int]]:
-        """Yield random units, as many each time; the same ones whenever the text comes."""
-        size, read = len(self.spans), self.text[self.start : self.stop]
+    def draws(self, marked: Sequence[int]) -> list[tuple[int, ...]]:
+        """Draw as many random units as are marked, of the others, `draws` times.
+
+        No two draws are the same; all are whenever the text comes.
+        """
+        others = sorted({*range(len(self.spans))} - {*marked})
+        count, made = draws(len(others), len(marked)), dict[tuple[int, ...], None]()
+        read = self.text[self.start : self.stop]
         # of `random`, the one method whose numbers stay the same in every version of Python
         chance = random.Random(hashlib.sha256(read.encode("utf-8", "replace")).digest()).random
-        for _ in range(DRAWS):
-            units = list(range(size))
-            for place in range(count):
-                other = place + int(chance() * (size - place))
+        while len(made) < count:
+            units = others.copy()
+            for place in range(len(marked)):
+                other = place + int(chance() * (len(units) - place))
                 units[place], units[other] = units[other], units[place]
-            yield sorted(units[:count])
+            made[tuple(sorted(units[: len(marked)]))] = None
+        return [*made]
+
+
+def draws(others: int, marked: int) -> int:
+    """Count the draws of as many others as are marked: none where they have no two choices."""
+    if others <= marked:
+        return 0
+    return DRAWS if others >= DRAWS else min(DRAWS, comb(others, marked))
 
 
 def passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False) -> Passage:

@@ -52,7 +52,7 @@ export function control({ score, highlights, without, control }, unit) {
   if (without === null) return `Without ${marked} nothing is left to score.`;
   const found = `Without ${marked} the score is ${fixed(without)} in place of ${fixed(score)}`;
   if (!control) return `${found}; there are too few ${unit}s for a control.`;
-  const drawn = count === 1 ? `a ${unit}` : `${count} ${unit}s`;
+  const drawn = count === 1 ? "another" : `${count} others`;
   return `${found}; without ${drawn} drawn at random it is ${fixed(control.without_random)} on average (standard deviation ${fixed(control.deviation)}).`;
 }
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from functools import partial
+from statistics import fmean, stdev
 from typing import Any
 
 import httpx
@@ -78,17 +79,17 @@ async def hold_to(
 ) -> None:
     """Hold controls to the scores of the texts that lack units."""
     every = await one(http, text, unit=unit, top=1000, **body)
-    told = await one(http, text, unit=unit, top=2, **body)
+    told = await one(http, text, unit=unit, top=1, **body)
     whole = units(text, every)
     kept = [whole.spans.index(tuple(unit["characters"])) for unit in told["highlights"]]
-    drawn = [await score(http, whole.without(draw)) for draw in whole.draws(2)]
+    drawn = [await score(http, whole.without(draw)) for draw in whole.draws(kept)]
 
     assert every["without"] is None and every["control"] is None
-    assert told["highlights"] == every["highlights"][:2]
-    assert len(drawn) == DRAWS
+    assert told["highlights"] == every["highlights"][:1]
+    assert len(drawn) == min(DRAWS, len(whole.spans) - 1)
     lost = await score(http, whole.without(kept))
     found = [told["score"], told["without"], *told["control"].values()]
-    expected = [await score(http, text), lost, np.mean(drawn), np.std(drawn)]
+    expected = [await score(http, text), lost, fmean(drawn), stdev(drawn)]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -178,12 +179,23 @@ async def test_equal_ones_come_in_order(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_document_of_too_few_units_has_no_control(client: httpx.AsyncClient) -> None:
-    """Nor one for which none is asked."""
+    """Nor one for which none is asked; without its highlights it has a score if any is left."""
     for text, top in (("One", 1), (TEXT, 5)):
         told = await one(client, text, top=top)
         assert (told["without"], told["control"]) == (None, None)
     told = await one(client, control=False)
     assert (told["without"], told["control"]) == (None, None)
+    for top in (3, 4):
+        told = await one(client, top=top)
+        assert told["without"] is not None and told["control"] is None
+
+
+async def test_a_sentence_that_carries_a_document_stands_out(client: httpx.AsyncClient) -> None:
+    """By many deviations of the others, of which each is left out once."""
+    told = await one(client, "Cats sleep. Cats purr. The train leaves at noon. Cats eat.", top=1)
+    control = told["control"]
+    assert told["highlights"][0]["text"] == "The train leaves at noon."
+    assert control["without_random"] - told["without"] > 5 * control["deviation"] > 0
 
 
 async def test_a_blank_document_has_no_unit(client: httpx.AsyncClient) -> None:
@@ -254,7 +266,7 @@ async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.Asyn
     assert (await ask(client, *short, status=422, **alone))["code"] == "batch_too_large"
     wide = [("The train leaves at" + " noon and at" * 90 + ". ") * 5] * 60
     assert (await ask(client, *wide, status=413, **alone))["code"] == "too_many_tokens"
-    padded = ["a. " + " " * 9000 + "It rains."] * 64
+    padded = ["It rains. " * 3 + " " * 9000 + "It rains."] * 64
     assert (await ask(client, *padded, status=422, top=1))["code"] == "batch_too_large"
 
 
@@ -375,7 +387,7 @@ async def test_a_reranker_leaves_out_one_sentence_at_a_time(reranker: Served) ->
     ):
         refused = await ask(reranker.http, *["a"] * 64, query=query, status=422)
         assert refused["code"] == code
-    query = {"query": "a " * 60_000, "truncate": "right", "top": 1}
+    query = {"query": "a " * 100_000, "truncate": "right", "top": 1}
     refused = await ask(reranker.http, SHORT, status=422, **query)
     assert refused["code"] == "batch_too_large"
     body = {"query": QUERY, "documents": [SHORT], "prompt_name": "query"}

@@ -4,7 +4,7 @@ import pytest
 
 from model import packing
 from service.encode.highlight import pruned
-from service.encode.passage import DRAWS, Passage, passage
+from service.encode.passage import DRAWS, Passage, draws, passage
 from service.engine.work import Outputs, Work
 
 TEXT = "One.  Two. Three. \n"
@@ -89,15 +89,20 @@ def test_tokens_that_share_a_character_are_one_unit() -> None:
     assert one.owners == [-1, 0, 1, 1, 1, 2]
 
 
-def test_every_unit_may_be_drawn() -> None:
-    """As many each time and none twice; the last one too; the same draws whenever asked."""
-    spans = [(place, place + 1) for place in range(4)]
-    seen, last = set[int](), set[int]()
+def test_every_other_unit_may_be_drawn() -> None:
+    """As many as are marked, no marked one, no draw twice; the same draws whenever asked."""
+    spans, seen = [(place, place + 1) for place in range(7)], set[int]()
     for number in range(50):
-        one = Passage(f"{number:04}", 0, 4, spans, spans, [])
-        draws = [*one.draws(2)]
-        assert len(draws) == DRAWS and draws == [*one.draws(2)]
-        assert all(len({*draw}) == 2 for draw in draws)
-        seen |= {unit for draw in draws for unit in draw}
-        last |= {draw[0] for draw in one.draws(1)}
-    assert seen == last == {0, 1, 2, 3}
+        one = Passage(f"{number:07}", 0, 7, spans, spans, [])
+        drawn = one.draws([2, 5])
+        assert len({*drawn}) == len(drawn) == DRAWS and drawn == one.draws([2, 5])
+        assert all(len({*draw}) == 2 for draw in drawn)
+        seen |= {unit for draw in drawn for unit in draw}
+        assert {*one.draws([3])} == {(0,), (1,), (2,), (4,), (5,), (6,)}
+    assert seen == {0, 1, 3, 4, 6}
+
+
+def test_others_without_two_choices_are_not_drawn() -> None:
+    """Their scores would have no deviation."""
+    assert [draws(others, 3) for others in (-1, 0, 3, 4, 5, 1000)] == [0, 0, 0, 4, DRAWS, DRAWS]
+    assert [draws(others, 1) for others in (0, 1, 2, 7, 8)] == [0, 0, 2, 7, DRAWS]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 QUERY = "Why did the dog eat?"
 DOCUMENT = (
     "The sun rose over the hill. \U0001f415 A dog ate the food, because it was hungry. 猫は寝た。"
-    "Nobody  saw it.\n\nThe cat slept. A train left for Rome."
+    "Nobody  saw it.\n\nThe cat slept. A train left for Rome. Rain fell."
 )
 EVIDENCE = "return document.getElementById('evidence').innerText"
 MARKS = """return [...document.querySelectorAll("mark")].map(
@@ -86,7 +86,7 @@ async def test_every_number_and_every_mark_is_the_apis(
     random = result["control"]
     assert (
         f"Without the 3 marked sentences the score is {result['without']:.4f} in place of {score}; "
-        f"without 3 sentences drawn at random it is {random['without_random']:.4f} on average "
+        f"without 3 others drawn at random it is {random['without_random']:.4f} on average "
         f"(standard deviation {random['deviation']:.4f})."
     ) in said
     assert f"what is not marked adds {result['rest']:.4f}" in said
