@@ -220,11 +220,15 @@ def bounded(line: str, section: str, most: int) -> str:
 
 
 def spoken(line: str, section: str, host: str | None, tls: str | None) -> str:
-    """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2."""
+    """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2.
+
+    `::` is every address of both kinds, whatever the kernel's bindv6only.
+    """
     if section != "frontend http_frontend" or not line.startswith(BIND):
         return line
     place, _, port = line.split()[1].rpartition(":")
-    bound = f"{BIND}{host or place}:{port}"
+    place = host or place
+    bound = f"{BIND}{place}:{port}{' v4v6' if place == '::' else ''}"
     return f"{bound} {SPOKEN.format(tls)}" if tls else bound
 
 

@@ -437,12 +437,20 @@ def test_clients_speak_tls_where_there_is_a_certificate_and_http_1_alone() -> No
     assert "bind 127.0.0.1:9101\n" in once
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "example"])
-def test_clients_come_to_the_host_though_ray_was_told_the_loopback(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "bound"),
+    [
+        ("0.0.0.0", "0.0.0.0:8000"),
+        ("::", ":::8000 v4v6"),
+        ("::1", "::1:8000"),
+        ("example", "example:8000"),
+    ],
+)
+def test_clients_come_to_the_host_though_ray_was_told_the_loopback(host: str, bound: str) -> None:
     """Only the door for clients moves, however often Ray rewrites its file."""
     rays = CONFIG.replace("bind *:8000", "bind 127.0.0.1:8000")
     once = haproxy.rewrite(rays, FLAG, 20_000, host=host)
 
-    assert f"    bind {host}:8000\n" in once and "bind 127.0.0.1:9101\n" in once
+    assert f"    bind {bound}\n" in once and "bind 127.0.0.1:9101\n" in once
     assert haproxy.rewrite(once, FLAG, 20_000, host=host) == once
     assert haproxy.rewrite(rays, FLAG, 20_000).count("bind 127.0.0.1:8000\n") == 1
