@@ -3,8 +3,10 @@
 import ast
 import os
 import re
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parent.parent.parent
 PORTS = ROOT / "docs" / "ports.md"
+HALF_HELLO = bytes.fromhex("1603010200010001fc0303")  # of TLS, without the 507 bytes that follow
 
 
 class Way(NamedTuple):
@@ -32,7 +35,7 @@ class Way(NamedTuple):
     variables: dict[str, str]
 
 
-def container(_: Path) -> Way:
+def container() -> Way:
     """As the image starts it."""
     text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
     said = dict(re.findall(r"^(ENV|CMD|ENTRYPOINT) (.*)", text, re.M))  # the last stage's
@@ -42,7 +45,7 @@ def container(_: Path) -> Way:
     return Way(ast.literal_eval(said["CMD"])[1:], variables)
 
 
-def pod(_: Path) -> Way:
+def pod() -> Way:
     """As the chart starts it without KubeRay."""
     deployment, *_others = yaml.safe_load_all(rendered(kind="Deployment")["deployment.yaml"])
     (own,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -50,11 +53,26 @@ def pod(_: Path) -> Way:
     return Way(own["args"][1:], variables | {"HEADLIGHT_THREADS": "1"})  # on any machine
 
 
-def tls(folder: Path) -> Way:
+class Secured(NamedTuple):
+    """A service that speaks TLS, with what its clients trust."""
+
+    service: "Service"
+    trusts: ssl.SSLContext
+
+    def ready(self) -> int:
+        """The status of /ready, on a connection of its own, soon."""
+        url = f"https://127.0.0.1:{self.service.port}/ready"
+        return httpx.get(url, verify=self.trusts, timeout=5).status_code
+
+
+@pytest.fixture(scope="module")
+def secured(start: "Start", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """With a certificate, at every address of both kinds."""
+    folder = tmp_path_factory.mktemp("tls")
     certificate(folder)
     files = ["--tls-cert", f"{folder}/tls.crt", "--tls-key", f"{folder}/tls.key"]
-    return Way(["--host", "::", *files], {})
+    with start("--host", "::", *files) as service:
+        yield Secured(service, ssl.create_default_context(cafile=folder / "tls.crt"))
 
 
 def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
@@ -62,24 +80,43 @@ def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
     assert places(running) == listed(host="loopback")
 
 
-@pytest.mark.parametrize("way", [container, pytest.param(pod, marks=pytest.mark.prove), tls])
-def test_only_haproxy_moves_with_the_host(
-    start: "Start", tmp_path: Path, way: Callable[[Path], Way]
-) -> None:
-    """Past it and its TLS nothing answers others but the port that asks for the token."""
-    arguments, variables = way(tmp_path)
+@pytest.mark.parametrize("way", [container, pytest.param(pod, marks=pytest.mark.prove)])
+def test_only_haproxy_moves_with_the_host(start: "Start", way: Callable[[], Way]) -> None:
+    """Past it nothing answers others but the port that asks for the token."""
+    arguments, variables = way()
 
     with start(*arguments, variables=variables) as service:
-        url, verify = service.url, ssl.create_default_context()
-        if way is tls:
-            url = url.replace("http", "https")
-            verify.load_verify_locations(tmp_path / "tls.crt")
-        answer = httpx.get(f"{url}/ready", verify=verify)
-        open_to_all = {port for _, wide, port in listening(service) if wide == "all"}
+        assert httpx.get(f"{service.url}/ready").status_code == 200
+        assert_it_alone_moved(service)
 
-        assert answer.status_code == 200
-        assert places(service) == listed(host="all")
-        assert service.port in open_to_all and len(open_to_all) == 2
+
+def test_with_tls_too_haproxy_alone_moves(secured: Secured) -> None:
+    """Nothing answers past its TLS."""
+    assert secured.ready() == 200
+    assert_it_alone_moved(secured.service)
+
+
+def test_five_hundred_handshakes_that_stop_delay_no_one_else(secured: Secured) -> None:
+    """HAProxy has no time-out of its own for them: each has its place until the client's."""
+    place = ("127.0.0.1", secured.service.port)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(place, 5)) for _ in range(500)]
+        for connection in silent[::2]:
+            connection.sendall(HALF_HELLO)
+
+        assert [secured.ready() for _ in range(20)] == [200] * 20
+        for connection in silent:  # none was closed meanwhile
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
+
+
+def assert_it_alone_moved(service: "Service") -> None:
+    """HAProxy listens to all, with one port of Ray Serve's and no other."""
+    open_to_all = {port for _, wide, port in listening(service) if wide == "all"}
+
+    assert places(service) == listed(host="all")
+    assert service.port in open_to_all and len(open_to_all) == 2
 
 
 def test_the_port_open_to_all_answers_nobody_without_the_token(running: "Service") -> None:
