@@ -668,7 +668,7 @@ PATHS = [
     asked(405, "method_not_allowed", "POST", "/info"),
     asked(405, "method_not_allowed", "POST", "/metrics"),
     asked(404, "not_found", "GET", "/v1"),
-    asked(404, "not_found", "POST", "/v1/encode/"),
+    asked(404, "not_found", "POST", "/v1/encode/x"),
     asked(404, "not_found", "POST", "/V1/ENCODE"),
     asked(404, "not_found", "GET", "/v1/encode%00"),
     asked(404, "not_found", "GET", "/%2e%2e%2fetc%2fpasswd"),

@@ -155,7 +155,10 @@ async def holds(address: str, folder: Path, secure: int, plain: int) -> None:
         direct = await client.post(f"{address}/v1/encode", json=body)
         through = await client.post(f"{url}/v1/encode", json=body, extensions=SNI)
         large, too_large = await send(7 * MIB), await send(8 * MIB + MIB // 2)
-        inside = await client.get(f"{url}/metrics/targets", extensions=SNI)
+        inside = [
+            await client.get(f"{url}{path}", extensions=SNI)
+            for path in ("/metrics/targets", "//metrics/", "/metrics//targets")
+        ]
         own = await unasked(client, url, f"https://{NAME}:{secure}")
         other = await unasked(client, url, "https://elsewhere.example")
         http = await client.get(f"http://127.0.0.1:{plain}/live", headers={"Host": NAME})
@@ -163,7 +166,8 @@ async def holds(address: str, folder: Path, secure: int, plain: int) -> None:
     assert through.status_code == 200 and through.json()["data"] == direct.json()["data"]
     assert (large.status_code, large.json()["code"]) == (415, "unsupported_media_type")
     assert too_large.status_code == 413 and too_large.json()["code"] == "body_too_large"
-    assert inside.status_code == 404 and "json" not in inside.headers.get("content-type", "")
+    assert [answer.status_code for answer in inside] == [404] * 3
+    assert not any("json" in answer.headers.get("content-type", "") for answer in inside)
     assert (other.status_code, other.json()["code"]) == (403, "forbidden_origin")
     assert own.json()["code"] != "forbidden_origin"
     assert http.status_code in (301, 308)

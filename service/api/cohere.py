@@ -50,7 +50,7 @@ TWICE = "expected each kind once"
 class EmbedV2Request(Wire):
     """The body of Cohere's POST /v2/embed."""
 
-    model: str
+    model: str | None = None
     """The model you expect; another name than the served one is refused."""
     input_type: InputType
     """What the texts are for, which chooses the checkpoint's prompt."""

@@ -18,7 +18,7 @@ from service.api.inputs import Batch, Dimensions, Ids, Text, check_dense, items,
 from service.api.precisions import Precision, vectors, written
 from service.api.rerank import Document, Documents
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.names import Names
+from service.encode.names import Names, find
 from service.encode.request import Input, Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 from service.wire import Wire
@@ -55,7 +55,7 @@ class EmbeddingsRequest(Wire):
     input: Inputs
     """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`.
     Jina's clients may send a text as {"text": ..}."""
-    model: str
+    model: str | None = None
     """The model you expect; another name than the served one is refused."""
     encoding_format: Precision = "float"
     """How vectors are written: as JSON numbers; as base64 of little-endian float32; or in fewer
@@ -193,8 +193,7 @@ def model(names: Names, id: str) -> bytes:
     Raises:
         Refused: the id is none of them.
     """
-    names.adapter(id)
-    return orjson.dumps(_model(id))
+    return orjson.dumps(_model(find(id, names.every)))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

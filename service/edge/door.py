@@ -55,6 +55,7 @@ CLOSE = (b"connection", b"close")
 ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
 WANTED = "access-control-request-headers"
 HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section 5.6.2
+SLASHES = re.compile("//+")  # of a client that joins an address and a path
 NONE: Set[str] = frozenset()
 LOOK_SECONDS = 0.25  # between two looks for requests whose time is up
 PAUSE_SECONDS = 1.0  # before a flood's refusal: who is refused comes again, and costs as much
@@ -141,6 +142,8 @@ class Door:
         if root:
             path = path[len(root) :] if path.startswith(f"{root}/") else ""
         path = path[: rules.MOST_ADDRESS + 1]
+        if len(path) <= rules.MOST_ADDRESS and ("//" in path or path.endswith("/")):
+            path = SLASHES.sub("/", path).rstrip("/") or "/"
         method, hold = scope["method"], Hold(PROCESS, self._most_held)
         asked = Asked(method, root, path, scope.get("query_string", b""), headers, hold)
         twice = rules.repeated(raw) if len(headers) < len(raw) else NONE

@@ -49,16 +49,31 @@ class Names(NamedTuple):
         """Return the adapter that a model's name or None, for the model's own, stands for.
 
         Raises:
-            Refused: it is none of `every`; compared whole, since a model's name may have a colon.
+            Refused: it is none of `every`.
         """
-        if named in (None, self.model):
+        if named is None:
             return None
-        for name, adapter in zip(self.every[1:], self.adapters, strict=True):
-            if named == name:
-                return adapter
-        raise Refused.at("model_not_found", "model", detail=self.told)
+        every = self.every
+        return (None, *self.adapters)[every.index(find(named, every))]
 
-    @property
-    def told(self) -> str:
-        """Say in a sentence what is served."""
-        return "this service serves " + ", ".join(f'"{name}"' for name in self.every)
+
+def find(named: str, every: Sequence[str]) -> str:
+    """Return which of these names a client means.
+
+    Case does not count, nor `:latest`, nor the organisation of a hub where one of both lacks it.
+    Names are compared whole, since a model's may have a colon.
+
+    Raises:
+        Refused: it is none of them, or may be several.
+    """
+    alike = [named] if named in every else [name for name in every if _alike(named, name)]
+    if len(alike) != 1:
+        served = ", ".join(f'"{name}"' for name in every)
+        raise Refused.at("model_not_found", "model", detail=f"this service serves {served}")
+    return alike[0]
+
+
+def _alike(named: str, name: str) -> bool:
+    plain = (each.lower().removesuffix(":latest") for each in (named, name))
+    short, long = sorted(plain, key=len)
+    return short == long or ("/" not in short and long.partition("/")[1:] == ("/", short))

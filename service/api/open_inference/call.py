@@ -26,6 +26,7 @@ from service.api.open_inference.tensors import (
 )
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect
+from service.encode.names import find
 from service.encode.request import PARTS, Attention, Layout, Request
 from service.engine.fair.rotation import Lock
 from service.refusals import REFUSALS, Refused, explain
@@ -105,10 +106,10 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
 
 def check_model(params: Mapping[str, str], names: Sequence[str]) -> None:
     """Refuse a path that names any model or version but these."""
-    if params["model"] not in names or params.get("version", VERSION) != VERSION:
-        served = ", ".join(f'"{name}"' for name in names)
-        detail = f"this service serves {served}, version {VERSION}"
-        raise Refused.at("model_not_found", "model", detail=detail)
+    find(params["model"], names)
+    if params.get("version", VERSION) != VERSION:
+        detail = f"this service serves version {VERSION}"
+        raise Refused.at("model_not_found", "version", detail=detail)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -208,6 +208,24 @@ async def test_the_served_model_is_listed(theirs: AsyncOpenAI) -> None:
     assert error.value.code == "model_not_found"
 
 
+@pytest.mark.parametrize(
+    "name", [f"sentence-transformers/{NAME}", NAME.upper(), f"{NAME}:latest", f"Org/{NAME}:latest"]
+)
+async def test_a_name_that_means_the_served_model_is_it(theirs: AsyncOpenAI, name: str) -> None:
+    """The hub's full name, another case, and Ollama's tag; answers have the served name."""
+    answer = await theirs.embeddings.create(model=name, input="a")
+    found = await theirs.models.retrieve(name)
+
+    assert (answer.model, found.id) == (NAME, NAME)
+
+
+async def test_a_request_that_names_no_model_is_answered(client: httpx.AsyncClient) -> None:
+    """There is only one."""
+    answer = await client.post("/v1/embeddings", json={"input": "a"})
+
+    assert (answer.status_code, answer.json()["model"]) == (200, NAME)
+
+
 @pytest.mark.client("openai", "NotFoundError")
 async def test_an_unknown_model_is_not_found(theirs: AsyncOpenAI) -> None:
     """With OpenAI's code."""
