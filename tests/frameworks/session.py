@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-ANSWERS = ("vectors", "steps", "bits", "ranked", "similarities", "classes")
+ANSWERS = ("vectors", "bits", "ranked", "similarities", "classes")
 
 
 def run(code: str, names: dict[str, object]) -> dict[str, object]:

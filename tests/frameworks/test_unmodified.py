@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from starlette.types import ASGIApp
 
-from service.encode.precisions import smaller
 from tests.frameworks.page import ADDRESS, NAMES, Example, examples, refusals
 from tests.frameworks.recording import STORED, Recorder
 
@@ -102,9 +101,8 @@ async def native(app: ASGIApp) -> dict[str, Any]:
     if "classify" in tasks:
         return {"classes": [max(row["score"] for row in items[1]["classes"])]}
     query, *vectors = (item["pooled"] for item in items)
-    floats = np.array(vectors, dtype=np.float32)
-    made = {"steps": smaller(floats, "int8"), "bits": floats > 0}
-    return {"vectors": vectors, "similarities": np.array(vectors) @ query, **made}
+    floats = np.array(vectors)
+    return {"vectors": vectors, "similarities": floats @ query, "bits": floats > 0}
 
 
 def record(example: Example, requests: list[dict[str, Any]], write: bool) -> None:
