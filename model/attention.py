@@ -115,12 +115,9 @@ class HeadNorms:
 
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise both, (rows, heads, head_dim)."""
-        return self._one(q, self.query), self._one(k, self.key)
-
-    def _one(self, x: Tensor, norm: Affine) -> Tensor:
-        weight, bias = norm  # explanations are float32's, whatever the weights are
-        same = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
-        return normalise(x, same, self.eps, self.kind)
+        both = (q, self.query), (k, self.key)
+        q, k = (normalise(x, norm, self.eps, self.kind) for x, norm in both)
+        return q, k
 
 
 class MultiHeadAttention:

@@ -131,9 +131,13 @@ class PackedLinear:
 
 
 def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tensor:
-    """Apply LayerNorm over the last axis, or RMSNorm; Ba et al. 2016, Zhang and Sennrich 2019."""
+    """Apply LayerNorm over the last axis, or RMSNorm; Ba et al. 2016, Zhang and Sennrich 2019.
+
+    RMSNorm computes in the wider of both dtypes, and returns that of x.
+    """
     if kind == "rms":
-        return F.rms_norm(x, [x.shape[-1]], norm[0], eps)
+        wide = torch.promote_types(x.dtype, norm[0].dtype)
+        return F.rms_norm(x.to(wide), [x.shape[-1]], norm[0].to(wide), eps).to(x.dtype)
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 

@@ -87,10 +87,9 @@ class _Source:
 
     def norm(self, name: str) -> Affine:
         bias = self.tensor(f"{name}.bias") if self.config.norm_bias else None
-        weight = self.weights(f"{name}.weight")
-        if self.config.norm_from_one:
-            weight = weight.float() + 1
-        return weight.to(self.device, self.dtype, copy=True), bias
+        if self.config.norm_from_one:  # float32: fewer bits round what there is more than 1
+            return self.weights(f"{name}.weight").to(self.device, torch.float32) + 1, bias
+        return self.tensor(f"{name}.weight"), bias
 
     def _rows(self, names: Iterable[str], kind: str) -> Tensor:
         rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])

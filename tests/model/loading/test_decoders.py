@@ -27,6 +27,7 @@ from model.packing import Sequence
 from model.pooling import pool
 from model.similarity import Linear
 from tests import decoders
+from tests.model.few import few
 from tests.model.loading.test_families import (
     BATCH,
     CPU,
@@ -396,6 +397,20 @@ def test_windows_of_gemma_reach_across_tiles(tmp_path: Path, causal: bool) -> No
 
     assert max(furthest(reference, ours, GEMMA, "ids", n) for n in lengths) <= 1e-5
     assert moved(ours, [inputs(GEMMA, "ids", n, reference)[0] for n in lengths]) == 0
+
+
+@torch.inference_mode()
+def test_gemmas_norms_round_once_in_bfloat16(tmp_path: Path) -> None:
+    """As in transformers, which adds 1 to a weight in float32."""
+    reference = theirs(GEMMA).bfloat16()
+    reference.save_pretrained(tmp_path)
+    few(tmp_path)
+    ours = checkpoint.load(tmp_path, CPU, torch.bfloat16, kernels.PLAIN).encoder
+    x = torch.randn(31, 48, dtype=torch.bfloat16)
+
+    assert ours.norm
+    found = kernels.normalise(x, ours.norm, ours.config.norm_eps, ours.config.norm)
+    assert torch.equal(found, reference.get_submodule("norm")(x))
 
 
 def test_the_published_config_of_embedding_gemma_is_read() -> None:
