@@ -208,7 +208,10 @@ class EncoderConfig:
 
     def reach(self, layer: int) -> Reach:
         """Return how far a token looks in a layer."""
-        window = self.windows[layer] if self.windows else None
+        return self.looks(self.windows[layer] if self.windows else None)
+
+    def looks(self, window: int | None) -> Reach:
+        """Return how far a token looks in a layer with this window."""
         return Reach(window, 0 if self.causal else window)
 
 

@@ -11,8 +11,11 @@ class Reach(NamedTuple):
 
     def cut(self, tokens: int) -> tuple[int, int]:
         """Return both as numbers, for a sequence of so many tokens."""
-        before, after = (tokens - 1 if side is None else side for side in self)
-        return min(before, tokens - 1), min(after, tokens - 1)
+        (before, after), last = self, tokens - 1
+        return (
+            last if before is None else min(before, last),
+            last if after is None else min(after, last),
+        )
 
     def everywhere(self, tokens: int) -> bool:
         """Tell whether every query of a sequence looks at all of it."""
@@ -21,7 +24,9 @@ class Reach(NamedTuple):
     def cells(self, tokens: int) -> int:
         """Count the keys that all queries of a sequence look at."""
         # of `side` keys the first `side` queries lack side, side - 1, .. 1
-        return tokens + sum(side * tokens - side * (side + 1) // 2 for side in self.cut(tokens))
+        before, after = self.cut(tokens)
+        lacking = before * (before + 1) + after * (after + 1)
+        return tokens * (1 + before + after) - lacking // 2
 
 
 EVERYWHERE = Reach()

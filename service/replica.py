@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from service.encode.inputs import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
-from service.encode.price import cost, costs
+from service.encode.price import costs
 from service.encode.request import Encoding, Highlight, Likeness, Maxsim, ZeroShot
 from service.encode.space import Spaces
 from service.encode.worker import Worker
@@ -133,7 +133,7 @@ class Replica:
             lanes=len(lanes),
             budget=self.proof.budget,
             speed=self.proof.speed,
-            cost=costs(model.config, cache(partial(cost, model.config)), model.adapters),
+            costs=costs(model.config, model.adapters),
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,

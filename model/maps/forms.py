@@ -20,9 +20,9 @@ from model.maps.tiles import Look
 from model.maps.units import Units
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """What to show of one sequence's attention.
+    """What to show of a sequence's attention; one of many alike, which are then priced once.
 
     Args:
         heads: which heads, by layer, both counted from 0 and in order.

@@ -6,14 +6,14 @@ in products meanwhile, measured on one thread of an AMD EPYC with AVX-512, where
 GFLOP/s, at 8 to 1,536 tokens.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from model.config import EncoderConfig
 from model.maps.choices import FIELDS, Form
 from model.maps.forms import Selection
 from model.maps.tiles import height
+from model.reach import Reach
 
 SINGLE = 4  # bytes of a float32
 KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are one
@@ -36,24 +36,37 @@ TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, so
 
 
 class Walk(NamedTuple):
-    """How much of one layer's maps is gone through.
+    """How much is gone through of the maps of layers that look equally far.
 
     Args:
-        heads: how many.
-        cells, tiles: of each head's map; tiles are of all heads together.
+        layers: how many, and heads: of all of them together.
+        cells, tiles: of each head's map; tiles are of all heads of a layer together.
         before: cells of each that are looked at once beforehand.
     """
 
+    layers: int
     heads: int
     cells: int
     tiles: int
     before: int
 
 
+def kind(selection: Selection) -> tuple[object, ...]:
+    """Return all that a price depends on, as it counts."""
+    units, heads, rows = selection.units, id(selection.heads), len(selection.rows)
+    own = selection.form, selection.weight, selection.k, selection.size, selection.half
+    counts = units.tokens, len(units.axis), len(units.spans), rows, _walked(selection)
+    return heads, own, counts, units.renormalize
+
+
 def price(selection: Selection) -> int:
     """Return the bytes of the tensors of `forms.show`."""
-    number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
-    heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)
+    return _price(selection, _count(selection), 2 if selection.half else SINGLE)
+
+
+def _price(selection: Selection, heads: int, number: int) -> int:
+    """Count bytes of some heads, by those of a real number."""
+    index, units = 4, len(selection.units.axis)  # of a unit's number
     match selection.form:
         case "full":
             return heads * units * units * number
@@ -86,31 +99,25 @@ def held(selection: Selection) -> int:
         return SINGLE * cells * (1 if last else 2)
     if not selection.half or not selection.heads:
         return 0
-    most = max(selection.heads.values(), key=len)
-    return price(replace(selection, half=False, heads={0: most}))  # before it is narrowed
+    most = max(map(len, selection.heads.values()))
+    return _price(selection, most, SINGLE)  # before it is narrowed
 
 
 def products(selection: Selection, config: EncoderConfig) -> int:
     """Count floating-point operations of matrix products: for scores, and a rollout's layers."""
-    walks, tokens = list(_walks(selection, config)), selection.units.tokens
-    scores = sum(walk.heads * (walk.cells + walk.before) for walk in walks)
-    scores += round(scores * config.relative.products(height(tokens), tokens))
-    rolled = sum(walk.cells for walk in walks[1:]) if selection.form == "rollout" else 0
-    return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
+    return _products(selection, config, _walks(selection, config))
 
 
 def work(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
-    terms = distance_flops(config)
+    terms, walks = distance_flops(config), _walks(selection, config)
     cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS) + terms
-    mass = MASS_FLOPS + terms
-    extra = sum(
-        walk.heads * (cell * walk.cells + mass * walk.before) + TILE_FLOPS * (1 + walk.tiles)
-        for walk in _walks(selection, config)
-    )
+    mass, extra = MASS_FLOPS + terms, 0
+    for layers, heads, cells, tiles, before in walks:
+        extra += heads * (cell * cells + mass * before) + layers * TILE_FLOPS * (1 + tiles)
     if selection.form == "top":
-        extra += KEPT_FLOPS * sum(map(len, selection.heads.values())) * _kept(selection)
-    return products(selection, config) + extra
+        extra += KEPT_FLOPS * _count(selection) * _kept(selection)
+    return _products(selection, config, walks) + extra
 
 
 def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
@@ -118,20 +125,53 @@ def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
     return TERM_FLOPS * config.relative.terms + slope * (config.positions == "alibi")
 
 
-def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
-    """Yield the walk through each layer, the lowest first."""
-    tokens, spans = selection.units.tokens, selection.units.spans
-    step, rows, most = height(tokens), tokens, tokens * tokens
-    if selection.form == "rows":
-        rows = sum(spans[unit][1] - spans[unit][0] for unit in selection.rows)
-    masses = selection.units.renormalize and selection.form != "rollout"
-    for layer, heads in sorted(selection.heads.items()):
-        cells, reach = rows * tokens, config.reach(layer)
-        if _as_passed(selection):  # all rows, in tiles, of which each end in sight adds half of one
-            ends = sum(side < tokens - 1 for side in reach.cut(tokens))
-            cells = min(most, reach.cells(tokens) + tokens * step * ends // 2)
-        walked = rows + tokens if masses else rows
-        yield Walk(len(heads), cells, -(-walked // step), most if masses else 0)
+def _products(selection: Selection, config: EncoderConfig, walks: Sequence[Walk]) -> int:
+    scores, rolled, tokens = 0, 0, selection.units.tokens
+    for layers, heads, cells, _, before in walks:
+        scores, rolled = scores + heads * (cells + before), rolled + layers * cells
+    if config.relative.terms:
+        scores += round(scores * config.relative.products(height(tokens), tokens))
+    if selection.form != "rollout" or not walks:
+        return 2 * config.head_dim * scores
+    rolled -= _seen(config.reach(min(selection.heads)), tokens)  # the lowest is multiplied by none
+    return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
+
+
+def _walks(selection: Selection, config: EncoderConfig) -> list[Walk]:
+    """Return the walk through the layers of each reach."""
+    units, every = selection.units, selection.heads
+    tokens, rows, passed = units.tokens, _walked(selection), _as_passed(selection)
+    masses = units.renormalize and selection.form != "rollout"
+    before, tiles = tokens**2 * masses, -(-(rows + tokens * masses) // height(tokens))
+    if not passed:
+        return [Walk(len(every), _count(selection), rows * tokens, tiles, before)]
+    windows = config.windows or (None,) * config.layers
+    looks, heads = list(map(windows.__getitem__, every)), dict.fromkeys(windows, 0)
+    for window, some in zip(looks, every.values(), strict=True):
+        heads[window] += len(some)
+    return [
+        Walk(looks.count(one), heads[one], _seen(config.looks(one), tokens), tiles, before)
+        for one in set(looks)
+    ]
+
+
+def _seen(reach: Reach, tokens: int) -> int:
+    """Count the cells of all rows in tiles, of which each end in sight adds half of one."""
+    cut = reach.cut(tokens)
+    ends = (cut[0] < tokens - 1) + (cut[1] < tokens - 1)
+    return min(tokens**2, reach.cells(tokens) + tokens * height(tokens) * ends // 2)
+
+
+def _walked(selection: Selection) -> int:
+    """Count the rows of tokens that are gone through."""
+    spans = selection.units.spans
+    if selection.form != "rows":
+        return selection.units.tokens
+    return sum([spans[unit][1] - spans[unit][0] for unit in selection.rows])
+
+
+def _count(selection: Selection) -> int:
+    return sum(map(len, selection.heads.values()))
 
 
 def _kept(selection: Selection) -> int:

@@ -262,11 +262,11 @@ class Admission:
             self.hold(price, record, asked)
         every, key = works if course is None else course.every, record.key
         record.began, start = 0.0, time.monotonic()
-        tokens, cost = sum(map(len, every)), self._batcher.cost(every)
+        tokens, costs = sum(map(len, every)), self._batcher.costs(every)
         try:
-            self._batcher.check(*self._with_following(tokens, cost, key), deadline, key)
+            self._batcher.check(*self._with_following(tokens, sum(costs), key), deadline, key)
             if course is None:
-                results, timing = await self._batcher.submit(works, deadline, key)
+                results, timing = await self._batcher.submit(works, deadline, key, costs)
                 outcome = Outcome(results, [])
             else:
                 outcome, timing = await self._run_course(course, every, deadline, key)

@@ -1,5 +1,6 @@
 """The ending of most requests: what is wanted of each input, as the model makes it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ class Encodings:
             parts: dict[Part, int] = {"pooled": number(request) * vectors}
             return Price(parts, request.layout)
         parts = self._weigh(request, plan.works, number(request))
-        held = plan.held + max(map(maps_price.held, plan.attention()), default=0)
+        held = plan.held + max(map(maps_price.held, set(plan.attention())), default=0)
         return Price(parts, request.layout, held)
 
     async def finish(
@@ -62,13 +63,12 @@ class Encodings:
         for parts in [work.outputs.parts for work in works if work.outputs.parts]:
             vectors += _numbers(parts.pooling, width) * len(parts.tokens)
         rows = number * width * sum(map(len, works))
+        shown = Counter([work.outputs.attention for work in works if work.outputs.attention])
         return {
             "pooled": number * vectors,
             "tokens": rows * outputs.tokens,
             "layers": rows * len(outputs.hidden),
-            "attention": sum(
-                maps_price.price(work.outputs.attention) for work in works if work.outputs.attention
-            ),
+            "attention": sum(count * maps_price.price(one) for one, count in shown.items()),
             "task": sum(
                 [_of_task(head, len(w), number) for w in works for head in w.outputs.task_heads]
             ),

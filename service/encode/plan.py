@@ -162,9 +162,13 @@ class Planner:
             changes.check(works, self.check_tokens)
         spans = self._spans(request, works) if spanned else {}
         if request.attention:
+            alike = dict[object, Outputs]()
             for index, work in enumerate(works):
-                selection = self._selection(request.attention, heads, index, work)
-                work.outputs = replace(outputs, attention=selection)
+                kind = self._kind(request.attention, work)
+                if kind not in alike:
+                    selection = self._selection(request.attention, heads, index, work)
+                    alike[kind] = replace(outputs, attention=selection)
+                work.outputs = alike[kind]
         for index, located in spans.items():
             parts = self._parts(request.pooled, located)
             works[index].outputs = replace(works[index].outputs, parts=parts)
@@ -354,6 +358,22 @@ class Planner:
             self.check_tokens,
         )
 
+    def _kind(self, attention: Attention, source: Work) -> object:
+        """Return what of a sequence its selection depends on."""
+        names: Sequence[str] = ()
+        if attention.level == "word":
+            names = ("special", "words", "segments")
+        elif attention.specials != "keep" or attention.form == "stats":
+            names = ("special",)
+        parts = [tuple(source.facts.get(name) or ()) for name in names]
+        return len(source), *parts, self._separators(attention, source)
+
+    def _separators(self, attention: Attention, source: Work) -> tuple[int, ...]:
+        """Return the tokens that separate, where they matter."""
+        ids = source.facts["token_ids"] if attention.form == "stats" else None
+        separator = self._model.tokenizer.separator
+        return tuple([i for i, id in enumerate(ids or ()) if id == separator])
+
     def _selection(self, attention: Attention, heads: Heads, index: int, source: Work) -> Selection:
         """Return what is to be shown of one sequence's attention."""
         facts = source.facts
@@ -361,8 +381,7 @@ class Planner:
         if not set(attention.rows) <= set(units.axis):
             detail = _missing_row(attention, index, units)
             raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
-        special, separator = facts["special"] or [], self._model.tokenizer.separator
-        separators = [i for i, id in enumerate(facts["token_ids"] or []) if id == separator]
+        special = facts["special"] or []
         return Selection(
             heads,
             units,
@@ -373,7 +392,7 @@ class Planner:
             attention.size or MOST_BLOCKS,
             attention.dtype == "float16",
             special.index(True) if True in special else None,
-            tuple(separators),
+            self._separators(attention, source),
         )
 
 

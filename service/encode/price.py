@@ -5,6 +5,7 @@ The bytes of its answer, floating-point operations, and tokens of short sequence
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from types import MappingProxyType
 
 from model import disentangled
@@ -89,8 +90,12 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     rollout's products; norms, activations and softmax are left out, as they usually are.
     """
     linear = 2 * _weights(config) * config.layers * sum(lengths)
-    attended = sum(_attended(config, length, 0) for length in lengths)
-    shown = sum(maps.products(one, config) for one in selections)
+    attended = sum(
+        count * _attended(config, length, 0) for length, count in Counter(lengths).items()
+    )
+    kinds = list(map(maps.kind, selections))
+    each = dict(zip(kinds, selections, strict=True))
+    shown = sum(count * maps.products(each[kind], config) for kind, count in Counter(kinds).items())
     return linear + attended + shown
 
 
@@ -136,52 +141,53 @@ def adapter_flops(adapter: Adapter, tokens: int) -> int:
 
 
 def costs(
-    config: EncoderConfig,
-    encoding: Callable[[int, int | None], float],
-    adapters: Mapping[str, Adapter] = MappingProxyType({}),
-) -> Callable[[Work], float]:
-    """Return what a work costs as `cost` counts: the pass, and what is made of it besides.
+    config: EncoderConfig, adapters: Mapping[str, Adapter] = MappingProxyType({})
+) -> Callable[[Sequence[Work]], list[float]]:
+    """Return what counts the tokens of short sequences that take as long as each of some works.
 
-    A vocabulary is as large as many layers, and what is shown of attention can take many times as
-    long as the pass.
+    More than its own: what attention takes grows with the square of a length, a vocabulary is as
+    large as many layers, and what is shown can take many times as long as the pass. Those that are
+    alike are priced once.
 
     Args:
-        encoding: `cost` of a sequence's length, and of the layer in which its pass begins.
         adapters: the model's.
     """
 
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
+    short = _taken(config, SHORT_TOKENS, None) / SHORT_TOKENS
+    taken = cache(partial(_taken, config))
 
-    def of(work: Work) -> float:
+    def of(works: Sequence[Work]) -> list[float]:
+        kinds = [(len(work), work.entered, work.adapter, id(work.outputs)) for work in works]
+        each = dict(zip(kinds, works, strict=True))
+        shown = dict[tuple[object, ...], int]()
+        known = {kind: of_kind(work, shown) for kind, work in each.items()}
+        return [known[kind] for kind in kinds]
+
+    def of_kind(work: Work, shown: dict[tuple[object, ...], int]) -> float:
         outputs, length, extra = work.outputs, len(work), 0.0
+        if outputs.attention:
+            kind = maps.kind(outputs.attention)
+            if kind not in shown:
+                shown[kind] = maps.work(outputs.attention, config)
+            extra += shown[kind]
         for head in outputs.task_heads:
             extra += head.flops(length)
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
-        if outputs.attention:
-            extra += maps.work(outputs.attention, config)
         if outputs.explained is not None:
             extra += explained_flops(config, length)
         if work.adapter:
             extra += adapter_flops(adapters[work.adapter], length)
-        return encoding(length, work.entered) + extra / token
+        return taken(length, work.entered) / short + extra / token
 
     return of
 
 
-def cost(config: EncoderConfig, length: int, entered: int | None = None) -> float:
-    """Count the tokens of short sequences that take as long as a sequence of this many.
-
-    More than its own: what attention takes grows with the square of a length.
-
-    Args:
-        entered: the layer in which its pass begins; None: at the embeddings.
-    """
-    own, layers = _passed(config, length, entered), config.layers
-    layers -= 0 if entered is None else entered + 1
-    own += _looked_up(config, length, layers)
-    short = flops(config, [SHORT_TOKENS], []) + _looked_up(config, SHORT_TOKENS, config.layers)
-    return SHORT_TOKENS * own / short
+def _taken(config: EncoderConfig, length: int, entered: int | None) -> int:
+    """Return what takes a core as long as a pass, which may begin in a layer."""
+    layers = config.layers - (0 if entered is None else entered + 1)
+    return _passed(config, length, entered) + _looked_up(config, length, layers)
 
 
 def explained_flops(config: EncoderConfig, length: int) -> float:
@@ -194,7 +200,8 @@ def _attended(config: EncoderConfig, length: int, first: int) -> int:
     """Count the floating-point operations of attention over a sequence, from a layer on."""
     # for scores, and of values
     products = 2 + config.relative.products(disentangled.height(length), length)
-    cells = sum(config.reach(layer).cells(length) for layer in range(first, config.layers))
+    layers = Counter(config.windows[first:]) if config.windows else {None: config.layers - first}
+    cells = sum([count * config.looks(one).cells(length) for one, count in layers.items()])
     return round(2 * config.mixed_width * products * cells)
 
 

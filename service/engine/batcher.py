@@ -10,7 +10,7 @@ longer expected, so there is no task that could die and leave the queue standing
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Generic
 
@@ -32,6 +32,10 @@ PATIENCE_SECONDS = 0.01
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
 Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Result | Exception]]]
+
+
+def _lengths(works: Sequence[Sized]) -> list[int]:
+    return list(map(len, works))
 
 
 class Company:
@@ -82,7 +86,7 @@ class Batcher(Generic[Work, Result]):
             did not wait for them.
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
-        cost: of a work: how many tokens of short sequences take as long.
+        costs: of works: how many tokens of short sequences take as long as each.
         small: tokens up to which a batch takes the same time; see Queue.
         most_requests, most_tokens: how much may wait.
         limits: of each key, by its name.
@@ -98,12 +102,12 @@ class Batcher(Generic[Work, Result]):
         most_requests: int,
         most_tokens: int,
         limits: Mapping[str, Limits] | None = None,
-        cost: Callable[[Work], float] = len,
+        costs: Callable[[Sequence[Work]], Sequence[float]] = _lengths,
         small: int = SMALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch, self.lanes, self._clock = launch, lanes, clock
-        self.budget, self._cost = budget, cost
+        self.budget, self.costs = budget, costs
         self._small = small
         self._queue: Queue[Work, Result] = Queue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
@@ -156,6 +160,7 @@ class Batcher(Generic[Work, Result]):
         works: Sequence[Work],
         deadline: float,
         key: str = "",
+        costs: Sequence[float] | None = None,
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in as many batches as it takes; all or nothing.
 
@@ -165,14 +170,15 @@ class Batcher(Generic[Work, Result]):
             works: one per sequence; its len() is its number of tokens.
             deadline: when the answer must be there, on the batcher's clock.
             key: name of the API key that sent it.
+            costs: of each, where they are known; see `costs`.
 
         Raises:
             DeadlinePassed: the deadline passed before the request, or its turn, came.
             Exception: the error of the first sequence that failed.
         """
         loop, now = asyncio.get_running_loop(), self._clock()
-        costs, future = list(map(self._cost, works)), loop.create_future()
-        job: Job[Work, Result] = Job(works, costs, deadline, now, future, key)
+        future = loop.create_future()
+        job: Job[Work, Result] = Job(works, costs or self.costs(works), deadline, now, future, key)
         self._company.arrived(first=self._queue.count == 0)
         self._queue.enter(job)
         self._pump(fresh=True)
@@ -190,9 +196,9 @@ class Batcher(Generic[Work, Result]):
         while len(self._queue) or self._running:
             await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
 
-    def cost(self, works: Iterable[Work]) -> float:
+    def cost(self, works: Sequence[Work]) -> float:
         """Return how many tokens of short sequences take as long as these works."""
-        return sum(map(self._cost, works))
+        return sum(self.costs(works))
 
     def check(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
         """Refuse a request that would not be admitted now.

@@ -9,7 +9,6 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from model.packing import Sequence
 from model.pooling import Pooling
 from service.encode.encoding import Encodings
 from service.encode.plan import Plan
-from service.encode.price import cost, costs
+from service.encode.price import costs
 from service.encode.request import Request
 from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load
@@ -179,11 +178,11 @@ def test_time_grows_as_the_price_says(
     lanes: Lanes, token: float, way: Way, lengths: tuple[int, ...]
 ) -> None:
     """And is what the price says, at the speed that admission plans with."""
-    of = costs(WIDE, partial(cost, WIDE))
+    of = costs(WIDE)
 
     asked = [work(tokens, way(tokens)) for tokens in lengths]
     taken = [seconds(lanes, [one], 3) for one in asked]
-    priced = [of(one) * token for one in asked]
+    priced = [one * token for one in of(asked)]
 
     assert taken[2] / taken[0] <= MOST * priced[2] / priced[0]
     assert max(took / said for took, said in zip(taken, priced, strict=True)) <= MOST

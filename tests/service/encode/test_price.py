@@ -1,18 +1,21 @@
 """POST /v1/encode?dry_run=true and 413: what an answer costs."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from itertools import accumulate
+from types import FrameType
+from typing import Any, get_args
 
 import httpx
 import pytest
 import torch
 
 from model import kernels
-from model.config import TRANSFORMER_BASE, Relative
+from model.config import TRANSFORMER_BASE, EncoderConfig, Relative
 from model.maps import price as maps
+from model.maps.choices import Form
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence as Tokens
@@ -21,7 +24,7 @@ from model.task_heads import Projection, Splade
 from service.encode.answer import SAFETENSORS
 from service.encode.encoding import Encodings
 from service.encode.plan import Plan
-from service.encode.price import SPAN_FLOPS, cost, costs, entered_flops, flops
+from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops
 from service.encode.request import Request
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
@@ -44,6 +47,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "dominance": {"attention": {"form": "dominance", "level": "word", "specials": "drop"}},
     "rollout": {"attention": {"form": "rollout"}},
 }
+
+
+def cost(config: EncoderConfig, tokens: int, entered: int | None = None) -> float:
+    """What admission counts of a sequence, of which nothing is wanted."""
+    return costs(config)([Work(Tokens([1] * tokens), Outputs(), entered=entered)])[0]
 
 
 async def priced(client: httpx.AsyncClient, asked: Any, **headers: str) -> dict[str, Any]:
@@ -276,29 +284,28 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", twice=False)
     plain, sparse = (Work(Tokens([1] * 64), Outputs(task_heads=one)) for one in ((), (head,)))
 
-    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+    of = costs(TRANSFORMER_BASE)
 
     beside = 2 * 11_000_003 * 64 / flops(TRANSFORMER_BASE, [64], [])
-    assert of(plain) == 64
-    assert of(sparse) == pytest.approx(64 * (1 + beside))
+    assert of([plain, sparse]) == pytest.approx([64, 64 * (1 + beside)])
 
 
 async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
     """By the length of its maps; one layer explained is some layers more."""
-    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+    of = costs(TRANSFORMER_BASE)
     every = {layer: tuple(range(8)) for layer in range(6)}
 
     def times(tokens: int, **asked: Any) -> float:
         one = Selection(every, divide(tokens), **asked)
-        return of(Work(Tokens([1] * tokens), Outputs(attention=one))) / of(
-            Work(Tokens([1] * tokens), Outputs())
-        )
+        wanted = Outputs(attention=one), Outputs()
+        shown, plain = of([Work(Tokens([1] * tokens), outputs) for outputs in wanted])
+        return shown / plain
 
     forms: list[Any] = ["rows", "full", "dominance", "top"]
     shown = [times(512, form=form, rows=(1,)) for form in forms]
     assert 1 < shown[0] < 1.1 < shown[1] < shown[2] < shown[3]
     assert times(64, form="top") < times(512, form="top")
-    explained = of(Work(Tokens([1] * 64), Outputs(explained=0)))
+    (explained,) = of([Work(Tokens([1] * 64), Outputs(explained=0))])
     assert 64 * 1.5 < explained < 64 * 2
 
 
@@ -352,10 +359,10 @@ async def test_spans_count_in_what_a_sequence_costs() -> None:
     parts = Parts([(0, 5)] * 11, Pooling(("mean",), normalize=True))
     work = Work(Tokens([1] * 64), Outputs(parts=parts))
 
-    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+    of = costs(TRANSFORMER_BASE)
 
     beside = 11 * SPAN_FLOPS / flops(TRANSFORMER_BASE, [64], [])
-    assert of(work) == pytest.approx(64 * (1 + beside))
+    assert of([work]) == pytest.approx([64 * (1 + beside)])
 
 
 async def test_scores_by_content_and_distance_are_priced() -> None:
@@ -404,3 +411,87 @@ async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_s
     assert 0.5 < maps.products(long, more) / maps.products(long, whole) < 0.6
     rows = replace(long, form="rows", rows=(1, 2))  # of any keys
     assert maps.products(rows, more) == maps.products(rows, whole)
+
+
+# 24 layers of 16 heads, of which two in three look 64 tokens far
+DEEP = replace(
+    TRANSFORMER_BASE,
+    positions="learned",
+    width=1024,
+    layers=24,
+    heads=16,
+    windows=tuple(64 if layer % 3 else None for layer in range(24)),
+)
+MOST_STEPS = 1_000_000  # instructions of Python, 5 ms of a core; walks take 8 to 50 million
+
+
+def steps(run: Callable[[], object]) -> int:
+    """Count the instructions that Python takes for something."""
+    count, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def worded(number: int) -> Units:
+    """A sequence of 32 tokens in words that the bits of a number part."""
+    parts = accumulate(number >> place % 11 & 1 for place in range(30))
+    special = [place in (0, 31) for place in range(32)]
+    return divide(32, level="word", words=[None, *parts, None], special=special)
+
+
+BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or 65,536 tokens
+    "alike": [divide(1)] * 2048,
+    "of all lengths": [divide(tokens) for tokens in range(1, 361)],
+    "of other words": [worded(number) for number in range(2048)],
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("form", get_args(Form))
+async def test_any_body_is_priced_in_milliseconds(form: Form, body: Sequence[Units]) -> None:
+    """In its bytes, in its operations and in its time, however deep the model is."""
+    heads = {layer: tuple(range(16)) for layer in range(24)}
+    asked = {units: Outputs(attention=Selection(heads, units, form, rows=(0,))) for units in body}
+    works = [Work(Tokens([1] * units.tokens), asked[units]) for units in body]
+    plan, of = Plan(works, sum(map(len, works))), costs(DEEP)
+
+    weighed = steps(lambda: Encodings(DEEP).price(Request(inputs=()), plan))
+    counted = steps(lambda: flops(DEEP, plan.lengths, plan.attention()))
+    timed = steps(lambda: of(works))
+
+    assert weighed + max(counted, timed) <= MOST_STEPS
+
+
+ALIKE: dict[str, tuple[dict[str, Any], list[Any], int]] = {
+    "tokens": ({"form": "full"}, ["a b", "c d", "a b c"], 2),
+    "words": ({"level": "word"}, ["a b", "c d", "headlights", "a b c"], 3),
+    "without special ones": ({"specials": "drop"}, ["a b", {"token_ids": [7, 8, 9, 10]}], 2),
+    "separators": ({"form": "stats"}, ["a b", "c d", {"token_ids": [101, 102, 9, 102]}], 2),
+}
+
+
+@pytest.mark.parametrize(("attention", "texts", "kinds"), ALIKE.values(), ids=ALIKE)
+async def test_inputs_that_are_alike_share_what_is_shown_of_them(
+    client: httpx.AsyncClient,
+    batches: list[Sequence[Work]],
+    attention: dict[str, Any],
+    texts: list[Any],
+    kinds: int,
+) -> None:
+    """So it is made, and priced, once; of the others each has its own."""
+    answer = await client.post("/v1/encode", json={"inputs": texts, "attention": attention})
+
+    assert answer.status_code == 200, answer.text
+    works = [work for batch in batches for work in batch]
+    assert (len(works), len({id(work.outputs) for work in works})) == (len(texts), kinds)

@@ -416,7 +416,7 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
         speed=1000.0,
         most_requests=9,
         most_tokens=9999,
-        cost=lambda work: len(work) ** 2 / 100,
+        costs=lambda works: [len(work) ** 2 / 100 for work in works],
         clock=lambda: 0.0,
     )
     running = asyncio.create_task(ask(queue, request(["a"], [100]), 1.0))
