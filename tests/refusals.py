@@ -35,7 +35,8 @@ class Row(NamedTuple):
     def request(self) -> str:
         """The request as the page shows it."""
         path = self.path if len(self.path) < LONG else f"(a path of {len(self.path):,} characters)"
-        lines = [f"{self.method} {path}", *(f"{name}: {text}" for name, text in self.headers)]
+        lines = [] if (self.method, path) == ("POST", "/v1/encode") else [f"{self.method} {path}"]
+        lines += [f"{name}: {text}" for name, text in self.headers]
         body = self.shown or (self.content().decode() if self.body is not None else "")
         return "\n".join([*lines, *([body] if body else [])])
 
@@ -53,8 +54,6 @@ HEAD = {"layer": 5, "head": 11}
 PATCH = {**HEAD, "from": 0}
 ROWS = (
     Row("invalid_json", '{"inputs": ["All is well",]}'),
-    Row("invalid_json", "{'inputs': ['All is well']}"),
-    Row("invalid_json", b'{"inputs": ["\xe9t\xe9"]}', shown='{"inputs": ["été"]} in Latin-1'),
     Row("duplicate_key", '{"inputs": ["a"], "inputs": ["b"]}'),
     Row(
         "bad_request",
@@ -100,23 +99,15 @@ ROWS = (
     Row("bad_host", TEXT, headers=(("Host", "evil.example"),), under="with allowed hosts"),
     Row("invalid_type", {**TEXT, "layers": 0}),
     Row("invalid_type", {"inputs": "All is well"}),
-    Row("invalid_type", {"inputs": [{"text": "All is well", "spans": "sentences"}]}),
     Row("out_of_range", {**TEXT, "truncate": "rigth"}),
     Row("out_of_range", attention(layers=0)),
     Row("out_of_range", attention(form="rows")),
-    Row("out_of_range", {**TEXT, "pooled": {"dimensions": 500}}),
-    Row("out_of_range", TEXT, path="/v1/encode?dry_run=false&dry_run=true"),
     Row("unknown_field", {"inputs": [{"text": "a", "pairs": "b"}]}),
     Row("unknown_field", TEXT, path="/v1/encode?dryrun=true"),
     Row("missing_field", {"model": "all-MiniLM-L6-v2"}, path="/v1/embeddings"),
     Row("exactly_one_input", {"inputs": [{"text": "a", "token_ids": [101, 102]}]}),
     Row("batch_empty", {"inputs": []}),
     Row("batch_too_large", {"inputs": ["a"] * 2049}, shown='{"inputs": [(2,049 texts)]}'),
-    Row(
-        "batch_too_large",
-        {"inputs": ["a"] * 57, "sweep": "heads"},
-        shown='{"inputs": [(57 texts)], "sweep": "heads"}',
-    ),
     Row("sequence_empty", {"inputs": ["All is well", ""]}),
     Row(
         "sequence_too_long",
@@ -145,8 +136,6 @@ ROWS = (
         shown='{"inputs": [{"embeddings": [[1e999, ...]]}]}',
     ),
     Row("index_out_of_range", attention(heads={"9": [99]})),
-    Row("index_out_of_range", attention(layers=[6])),
-    Row("index_out_of_range", attention(form="rows", rows=[0, 9])),
     Row("words_unknown", {"inputs": [IDS], "attention": {"level": "word"}}),
     Row(
         "specials_unknown",
@@ -154,7 +143,6 @@ ROWS = (
         shown='{"inputs": [{"embeddings": [[0.0, ...]]}], "attention": {"specials": "drop"}}',
     ),
     Row("nothing_left", {"inputs": [IDS], "attention": {"specials": "drop"}}),
-    Row("index_out_of_range", {"inputs": [{"text": "a", "patch": [{**HEAD, "from": 0}]}, "b"]}),
     Row("patch_mismatch", {"inputs": ["All is well", {"text": "No", "patch": [PATCH]}]}),
     Row("span_empty", {"inputs": [{"text": "All is well", "spans": [[0, 3], [3, 4]]}]}),
     Row(
