@@ -39,7 +39,6 @@ THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its c
 THETA_OF_NOMIC, THETA_OF_GTE, THETA_OF_JINA = 1000.0, 160_000.0, 20_000.0
 GTE_OF_HUB = "new"  # model_type of GTE's own code, which transformers' "gte" does not read
 OF_NTK = {"type", "factor"}
-EMBEDDING_OF_ELECTRA = 128  # ELECTRA's, likewise
 # transformers' names; those of one function differ only in the order of its steps
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -66,7 +65,7 @@ def electra(config: Config) -> EncoderConfig:
     only(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return EncoderConfig(
         **read_sizes(config),
-        embedding_width=config.get("embedding_size", EMBEDDING_OF_ELECTRA),
+        embedding_width=config["embedding_size"],
         types=config["type_vocab_size"],
         activation=read_activation(config, "hidden_act"),
     )

@@ -207,6 +207,46 @@ FAMILIES = {
 }
 
 
+def _sizes(*sizes: int, **more: float) -> dict[str, Any]:
+    """Name the sizes of most families, in the order of configs.KEYS, and more."""
+    return dict(zip(tuple(configs.KEYS.values())[1:7], sizes, strict=True)) | more
+
+
+# what transformers' classes have where a config.json is silent
+_BERT = _sizes(30522, 768, 12, 12, 3072, 512, layer_norm_eps=1e-12, type_vocab_size=2)
+DEFAULTS: Mapping[str, Config] = {
+    "bert": _BERT,
+    "ernie": _BERT | {"task_type_vocab_size": 3},
+    "electra": _BERT | _sizes(30522, 256, 12, 4, 1024, 512, embedding_size=128),
+    "albert": _BERT
+    | _sizes(30000, 4096, 12, 64, 16384, 512, embedding_size=128)
+    | {"hidden_act": "gelu_new"},
+    "roberta": _BERT | {"vocab_size": 50265, "pad_token_id": 1},
+    "xlm-roberta": _BERT | {"pad_token_id": 1},
+    "camembert": _BERT | {"pad_token_id": 1},
+    "distilbert": {
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        "dim": 768,
+        "n_layers": 6,
+        "n_heads": 12,
+        "hidden_dim": 3072,
+    },
+    "mpnet": _BERT | {"vocab_size": 30527, "relative_attention_num_buckets": 32},
+    "deberta-v2": _sizes(128100, 1536, 24, 24, 6144, 512, layer_norm_eps=1e-7, type_vocab_size=0),
+    "nomic_bert": _BERT | {"vocab_size": 30528, "max_position_embeddings": 2048},
+    "gte": _BERT | _sizes(250048, 768, 12, 12, 3072, 8192, type_vocab_size=1),
+    "jina_embeddings_v3": _sizes(
+        250002, 1024, 24, 16, 4096, 8194, layer_norm_eps=1e-5, type_vocab_size=1
+    ),
+    "modernbert": _sizes(50368, 768, 22, 12, 1152, 8192, norm_eps=1e-5, local_attention=128),
+    "eurobert": _sizes(128256, 768, 12, 12, 3072, 8192, rms_norm_eps=1e-5),
+    "qwen3": _sizes(151936, 4096, 32, 32, 22016, 32768, num_key_value_heads=32, rms_norm_eps=1e-6),
+    "gemma3_text": _sizes(262208, 2304, 26, 8, 9216, 131072, rms_norm_eps=1e-6)
+    | {"num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096},
+}
+
+
 def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     """Read a config.json as the encoder's sizes, and the family it names.
 
@@ -224,7 +264,7 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
         raise CheckpointError(f"model_type {kind!r} is not supported; these are: {supported}")
     only(config, transformers_weights=None, fusion_config=None)
     try:
-        read = family.read(config)
+        read = family.read({**DEFAULTS.get(str(kind), {}), **config})
     except KeyError as error:
         raise CheckpointError(f"config.json lacks {error}") from error
     except (TypeError, ValueError) as error:

@@ -58,7 +58,7 @@ class Recipe:
         bias: what its bias is tied to, if anything.
         dense, norm: before it; None where there is none.
         activation: behind dense; a name of transformers', or "tanh".
-        key: of config.json, that names the activation instead.
+        key: of config.json, that may name another activation.
         optional: the biases that a key of config.json switches, and their default without the key.
     """
 
@@ -121,6 +121,7 @@ VOCABULARIES = {
         "predictions.bias",
         dense="predictions.dense",
         norm="predictions.LayerNorm",
+        activation="gelu_new",
         key="hidden_act",
     ),
     "distilbert": Recipe(

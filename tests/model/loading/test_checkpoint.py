@@ -231,10 +231,15 @@ def test_an_unknown_family_is_refused_by_name(small: Path) -> None:
         load(small)
 
 
-def test_a_config_without_a_size_is_refused_by_name(small: Path) -> None:
-    """No size has a default."""
+def test_a_size_that_is_left_out_is_the_familys_own_or_refused_by_name(small: Path) -> None:
+    """768 of BERT, which these tensors do not have; code that transformers lacks has none."""
     change(small / "config.json", hidden_size=None)
+    with pytest.raises(
+        CheckpointError, match=r"word_embeddings.weight is \(41, 15\), not \(41, 768"
+    ):
+        load(small)
 
+    change(small / "config.json", model_type="new")
     with pytest.raises(CheckpointError, match=r"config\.json lacks 'hidden_size'"):
         load(small)
 

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.loading import families, task_heads
 from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
@@ -420,6 +422,26 @@ def test_what_is_read_decides(family: str, key: str) -> None:
         config["sliding_window_pattern"] = 2
 
     assert families.read_config({**config, key: READ[family][key]}) != families.read_config(config)
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [(family, key) for family, keys in READ.items() for key in keys]
+)
+def test_what_is_left_out_is_as_transformers_class_has_it(family: str, key: str) -> None:
+    """Each key that decides, taken out of what the class writes by itself."""
+    kind = getattr(transformers, FAMILIES[family].config)
+    chosen: Keys = {"relative_attention": True, "pos_att_type": "c2p"}  # else it is refused
+    config = kind(**chosen if family == "deberta-v2" else {}).to_dict()
+    left = {k: v for k, v in config.items() if k != key or k in chosen}
+
+    whole, rest = (families.read_config(one)[0] for one in (config, left))
+
+    assert derived(rest) == derived(whole)
+
+
+def derived(config: EncoderConfig) -> EncoderConfig:
+    """The same with what follows from its other sizes."""
+    return replace(config, key_heads=config.shared_heads, head_size=config.head_dim)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
