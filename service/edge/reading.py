@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
@@ -18,7 +19,7 @@ from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.engine.fair.rotation import Thread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
-from service.refusals import Refused
+from service.refusals import Refused, refusal
 from service.settings import HELD_OF_BODY, KIB, Settings
 
 Result = TypeVar("Result")
@@ -44,7 +45,15 @@ class BodyWorker:
         """Return the result of work on a body of this many bytes."""
         if size <= LARGE_BYTES:
             return work()
-        return await self._thread.run(work)
+        return await self._thread.run(partial(_refusing, work))
+
+
+def _refusing(work: Callable[[], Result]) -> Result:
+    """Do work on a body; its faults are worded here too, which takes as long as parsing."""
+    try:
+        return work()
+    except ValidationError as error:
+        raise refusal(error) from None
 
 
 class Bodies:

@@ -7,11 +7,12 @@ it received: where that matters, the type of the place says what is expected the
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypeAliasType
 
 from service.wire import BODIES, FIELDS, Wire
@@ -45,6 +46,8 @@ CODES = RAISED | {
     "less_than_equal": "out_of_range",
     "literal_error": "out_of_range",
 }
+HALF_PAIR = "hex escape"  # in what the parser says of one that stands alone
+MARK, BREAK = "\ufffd", b'\\ufffd"'  # ends a string where the parser stopped
 HALF = "a \\u escape is half a surrogate pair, which is not valid Unicode,"
 # What the parser says of JSON that it cannot read -> our words and code; for anything else, the
 # parser's own words and invalid_json
@@ -72,11 +75,35 @@ def fault(error: ErrorDetails, body: str) -> Fault:
     Args:
         body: the request's type, as pydantic calls it.
     """
-    loc = tuple(part for part in error["loc"] if isinstance(part, int) or part in FIELDS)
     if error["type"] == "json_invalid":
-        return unreadable(error["ctx"]["error"], loc)
+        said = error["ctx"]["error"]
+        return unreadable(said, _ours(_broken(error["input"], said)) if HALF_PAIR in said else ())
+    loc = _ours(error["loc"])
     code = CODES.get(error["type"], "invalid_type")
     return Fault(loc, code, _detail(error, BODIES.get(body)))
+
+
+def _ours(loc: Iterable[str | int]) -> Loc:
+    """Return a place without names that are not ours."""
+    return tuple(part for part in loc if isinstance(part, int) or part in FIELDS)
+
+
+def _broken(body: str | bytes, said: str) -> Loc:
+    """Return the place of the string in whose escape the parser stopped; of a key none."""
+    read = body.encode() if isinstance(body, str) else body
+    line, column = map(int, re.findall(r"\d+", said.rpartition(" at line ")[2]))
+    before = read.split(b"\n")[:line]
+    end = sum(map(len, before[:-1])) + line - 1 + column
+    stopped = read.rfind(b"\\u", 0, end)
+    try:
+        at = from_json(read[:stopped] + BREAK, allow_partial=True)
+    except ValueError:  # the escape before is the half
+        at = from_json(read[: stopped - len("\\u0000")] + BREAK, allow_partial=True)
+    place: list[str | int] = []
+    while at and isinstance(at, dict | list):
+        place.append(last := [*at][-1] if isinstance(at, dict) else len(at) - 1)
+        at = at[last]
+    return tuple(place) if isinstance(at, str) and at.endswith(MARK) else ()
 
 
 def unreadable(said: str, loc: Loc = ()) -> Fault:

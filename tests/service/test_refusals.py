@@ -34,6 +34,27 @@ def test_every_code_named_anywhere_stands_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        (r'{"inputs":["ok","x\udc4d"]}', ("inputs", 1)),
+        (r'{"inputs":["ok","\ud84d\u0041"]}', ("inputs", 1)),
+        ('{"inputs":["\u00e9\u00e9",\n{"text":"\\\\u \\" \\ud800 x"}]}', ("inputs", 1, "text")),
+        (r'{"inputs":["ok"],"pooled":{"mode":"\ud800"}}', ("pooled", "mode")),
+        (r'{"inputs":["ok"],"canary-7f3a":"\ud800"}', ()),
+        (r'{"inputs":["ok"],"\ud800":1}', ()),
+        (r'"\udc00"', ()),
+    ],
+)
+def test_half_a_surrogate_pair_is_named_by_its_place(body: str, loc: tuple[object, ...]) -> None:
+    """The parser stops there and knows lines and columns alone; a key has no place."""
+    with pytest.raises(ValidationError) as error:
+        EncodeRequest.model_validate_json(body.encode())
+
+    (fault,) = refusal(error.value).faults
+    assert (fault.code, fault.loc) == ("invalid_text", loc)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         {"inputs": [SECRET], SECRET: 1},
