@@ -63,7 +63,11 @@ ROWS = (
         "batch_too_large",
         "characters of the texts that documents are scored by, of all together",
     ),
-    Row("encode.inputs.MOST_TEXT_CHARACTERS", "text_too_long", "characters of a text"),
+    Row(
+        "encode.inputs.MOST_TEXT_CHARACTERS",
+        "text_too_long",
+        "characters of a text; cut, where truncate says so",
+    ),
     Row("max_tokens", "sequence_too_long"),
     Row("max_request_tokens", "too_many_tokens"),
     Row("encode.inputs.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),

@@ -97,12 +97,15 @@ class Reader:
         if prompt_name is not None:
             _check_texts(inputs)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
+        shortened = list[int]()
         for index, one in enumerate(inputs):
             text, pair = one.text, one.pair
             if text is None:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
-                self._check_text(one, index, documents is not None, role)
+                text, pair = self._bounded(one, index, truncate, documents is not None)
+                if (text, pair) != (one.text, one.pair):
+                    shortened.append(index)
             texts.append(index)
             parts.append((text,) if pair is None else (text, pair))
             characters += len(prompt) + len(text)
@@ -135,6 +138,8 @@ class Reader:
             else self._of_text(next(rest), one.pair is not None, facts, role, outputs, record)
             for index, one in enumerate(inputs)
         ]
+        for index in shortened:  # cut, though of a long word there may be one token
+            works[index].length = max(works[index].length, len(works[index]) + 1)
         if adapter:
             for work in works:
                 work.adapter = adapter
@@ -161,15 +166,19 @@ class Reader:
                 "prompt_not_found", "prompt_name", detail=detail, prompts=names
             ) from None
 
-    def _check_text(self, item: Input, index: int, documents: bool, role: Role | None) -> None:
-        last = "text" if item.pair is None else "pair"
+    def _bounded(
+        self, item: Input, index: int, truncate: Truncate, documents: bool
+    ) -> tuple[str, str | None]:
+        """Return a text and its pair, if any, cut to the characters that are tokenized."""
+        most, last = self.max_characters, "text" if item.pair is None else "pair"
+        kept = slice(-most, None) if truncate == "left" else slice(most)
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "" and not (documents and name == last):
                 raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
-            if text is not None and len(text) > self.max_characters:
-                most = self.max_characters
+            if text is not None and len(text) > most and truncate == "refuse":
                 loc = ("inputs", index, name)
                 raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
+        return (item.text or "")[kept], item.pair and item.pair[kept]
 
     def _of_text(
         self,

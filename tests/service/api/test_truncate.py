@@ -39,6 +39,28 @@ CUT_BY_CUSTOM = {"/embed", "/embed_all", "/similarity"}  # as their APIs do
 Served = Callable[..., httpx.AsyncClient]
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+async def test_a_text_of_more_characters_than_are_tokenized_is_cut_like_any_other(
+    client: httpx.AsyncClient, side: str
+) -> None:
+    """Its vector is that of a shorter one; also cut is a word that has one token however long."""
+    head, tail = "it begins " * 300, " so it ends" * 300
+    asked = {
+        "long": [f"{head}{'well ' * 50_000}{tail}", "a" * 262_145],
+        "short": [f"{head}{tail}", "a" * 262_144],
+    }
+    got = {
+        name: await client.post("/v1/encode", json={"inputs": texts, "truncate": side})
+        for name, texts in asked.items()
+    }
+
+    vectors = {
+        name: [each["pooled"] for each in answer.json()["data"]] for name, answer in got.items()
+    }
+    assert vectors["long"] == vectors["short"]
+    assert [got[name].headers[TRUNCATED] for name in got] == ["2", "1"]
+
+
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_a_request_that_does_not_say_is_read_as_the_service_is_set(
     served: Served, path: str
