@@ -75,7 +75,8 @@ REFUSALS: dict[str, Kind] = {
     ),
     "bad_host": Kind(
         421,
-        "The host name is not one of those that the setting allowed_hosts lists.",
+        "The host name is none of this service's; --allowed-hosts (allowed_hosts) adds names, such "
+        "as host.docker.internal for containers.",
     ),
     "invalid_type": Kind(422, "A value has the wrong type."),
     "out_of_range": Kind(422, "A value is outside its range."),

@@ -188,8 +188,9 @@ class Settings(BaseModel):
     )
     allowed_hosts: Names = Field(
         (),
-        description="comma-separated host names that requests may use; default: any, or "
-        "localhost, 127.0.0.1 and [::1] when listening on this machine only",
+        description="comma-separated host names that requests may use, for headlight serve next "
+        "to localhost, 127.0.0.1 and [::1]; default: any, or these alone when listening on this "
+        "machine only",
     )
     max_body_bytes: Count = Field(
         2 * MIB,

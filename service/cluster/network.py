@@ -146,14 +146,14 @@ def loopback(host: str) -> bool:
 
 
 def guarded(settings: Settings) -> Settings:
-    """Accept only this machine's own names where only this machine may ask.
+    """Accept only this machine's own names, and those allowed, where only this machine may ask.
 
     A web page can have any other name point here, and read the answers. On a cluster the address
-    is that of each node, by whatever name.
+    is that of each node, by whatever name. Wherever names are bound we ask by our own.
     """
-    if settings.allowed_hosts or settings.address or not loopback(settings.host):
+    if not settings.allowed_hosts and (settings.address or not loopback(settings.host)):
         return settings
-    hosts = dict.fromkeys((*LOOPBACK, reachable(settings.host)))
+    hosts = dict.fromkeys((*LOOPBACK, reachable(settings.host), *settings.allowed_hosts))
     return settings.model_copy(update={"allowed_hosts": tuple(hosts)})
 
 

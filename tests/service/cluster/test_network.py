@@ -24,14 +24,15 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")
         (Settings(host="0.0.0.0"), ()),
         (Settings(host="192.0.2.7"), ()),
         (Settings(host="h.example"), ()),
-        (Settings(allowed_hosts=("h.example",)), ("h.example",)),
+        (Settings(allowed_hosts=("h.example",)), (*LOCAL, "h.example")),
+        (Settings(host="0.0.0.0", allowed_hosts=("h.example",)), (*LOCAL, "h.example")),
         (Settings(address="auto"), ()),
     ],
 )
 def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
     settings: Settings, hosts: tuple[str, ...]
 ) -> None:
-    """Unless others are named; a cluster's nodes go by any."""
+    """And by those that are named: the start itself asks by its own. A cluster's go by any."""
     assert guarded(settings).allowed_hosts == hosts
 
 
