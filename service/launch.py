@@ -23,6 +23,7 @@ from pathlib import Path
 from service.cluster import drain, ingress, network, progress, relay, tls, workspace
 from service.cluster.progress import StartFailed, last_line
 from service.commands.terminal import Failed, Unusable
+from service.cores import count_cores
 from service.engine import weights
 from service.observe import logs
 from service.preflight import machine
@@ -132,10 +133,9 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
         network.block(settings.port) as block,
         workspace.quiet(run / workspace.DRIVER),
     ):
-        cores = os.cpu_count() or 1
         forget_settings()  # before ours: HAProxy's wrapper reads two
         os.environ.update(ingress.promised(settings))
-        os.environ.update(ingress.placed(settings, block, run, cores))
+        os.environ.update(ingress.placed(settings, block, run, count_cores()))
         if pem:
             tls.place(pem, run)
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
@@ -145,7 +145,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
 
         try:
             with our_sigterm(), progress.reported(say, lambda: "Ray has not started yet"):
-                start_ray(settings, run, cores, stay)
+                start_ray(settings, run, stay)
             yield run
         except ray.exceptions.RayError as error:  # as a proxy that died at the start
             raise fallen(error, run, stay) from error
@@ -153,7 +153,7 @@ def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
             ray.shutdown()
 
 
-def start_ray(settings: Settings, run: Path, cores: int, stay: str) -> None:
+def start_ray(settings: Settings, run: Path, stay: str) -> None:
     """Start the processes of Ray's that are of use here.
 
     Raises:
@@ -167,7 +167,7 @@ def start_ray(settings: Settings, run: Path, cores: int, stay: str) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=cores,
+            num_cpus=count_cores(),
             include_dashboard=False,
             object_store_memory=machine.STORE_BYTES,
             log_to_driver=False,

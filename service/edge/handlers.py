@@ -1,7 +1,6 @@
 """The handlers of the routes that do not encode."""
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -17,6 +16,7 @@ from service.api.open_inference import call as open_inference
 from service.api.open_inference.inputs import describe_model
 from service.api.operations import PART, Operation
 from service.api.tei import DecodeRequest, TokenizeRequest
+from service.cores import count_cores
 from service.edge.asked import Asked, in_time, seconds
 from service.edge.encoding import Handler
 from service.edge.reading import BodyWorker
@@ -83,7 +83,7 @@ class Handlers:
 
     async def info(self, asked: Asked) -> Reply:
         """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
-        info, workers = self._replica.info(), len(os.sched_getaffinity(0))
+        info, workers = self._replica.info(), count_cores()
         classes = self._replica.lanes.model.classes
         cut = self._replica.settings.truncate != "refuse"
         return _json({**info, **tei.info(info, classes, workers, auto_truncate=cut)})

@@ -9,6 +9,7 @@ import torch
 
 from model.config import EncoderConfig
 from model.task_heads import TaskHead, Vectors
+from service.cores import count_cores
 from service.engine import numerics
 from service.settings import Settings
 
@@ -111,15 +112,10 @@ def lanes(settings: Settings, device: torch.device) -> int:
         Unservable: more threads than a GPU has lanes.
     """
     if device.type == "cpu":
-        return settings.threads or cores(settings.most)
+        return settings.threads or max(1, count_cores() // settings.most)  # replicas share evenly
     if settings.threads not in (None, 1):
         raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1
-
-
-def cores(replicas: int) -> int:
-    """Count the cores of one replica when replicas share this machine evenly."""
-    return max(1, len(os.sched_getaffinity(0)) // replicas)
 
 
 def share(replicas: int, gpus: int) -> float:

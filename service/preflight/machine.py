@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from service.cluster import haproxy, network, tls
+from service.cores import count_cores, describe_cores
 from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
@@ -144,7 +145,7 @@ def disk(_: Settings) -> Iterator[Finding]:
 
 def cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
-    here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
+    here, wanted = count_cores(), settings.most * (settings.threads or 0)
     if settings.threads is None and settings.most > here:
         text = f"each replica needs at least one core; this machine has {here}"
         yield Finding(f"{most(settings)} {settings.most}", text)
@@ -170,7 +171,7 @@ def torch(_: Settings) -> Iterator[Finding]:
     try:
         import torch
 
-        what = f"{torch.__version__}, {len(os.sched_getaffinity(0))} cores"
+        what = f"{torch.__version__}, {describe_cores()}"
         yield Finding("torch", what, grade="ok")
     except (ImportError, OSError) as error:
         yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")

@@ -51,14 +51,14 @@ def test_lanes_follow_the_device_and_not_the_cores(
     monkeypatch: pytest.MonkeyPatch, device: str, threads: int | None, lanes: int
 ) -> None:
     """A batch on a GPU has all of it; one on a processor has a core."""
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: range(7))
+    monkeypatch.setattr(machine, "count_cores", lambda: 7)
 
     assert machine.lanes(Settings(threads=threads), torch.device(device)) == lanes
 
 
 def test_a_processor_has_a_lane_for_each_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas share the machine evenly."""
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: range(7))
+    monkeypatch.setattr(machine, "count_cores", lambda: 7)
 
     assert machine.lanes(Settings(replicas=2), torch.device("cpu")) == 3
 

@@ -1,0 +1,57 @@
+"""How many cores this process may keep busy: those that it may run on, within its CPU quotas.
+
+Source: Linux, "Control Group v2" (cpu.max) and "CFS Bandwidth Control" (version 1).
+"""
+
+import math
+import os
+from pathlib import Path
+
+GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+NO_QUOTA = ("max", "-1")
+
+
+def count_cores() -> int:
+    """Return the cores to divide among replicas, at least 1."""
+    return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota())))
+
+
+def describe_cores() -> str:
+    """Say how many cores there are, and what leaves fewer than the machine shows."""
+    here, left = len(os.sched_getaffinity(0)), quota()
+    return (
+        f"{here} cores"
+        if left >= here
+        else f"{count_cores()} of {here} cores (a CPU quota of {left:g})"
+    )
+
+
+def quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float:
+    """Return the cores that the tightest quota of this process's control groups allows, or inf.
+
+    Args:
+        groups: where they are mounted; a container sees its own there, whatever its path says.
+        membership: the process's groups, as /proc has them.
+    """
+    left = math.inf
+    for line in membership.read_text().splitlines() if membership.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = groups / controllers  # version 2 has one hierarchy, and names no controllers
+        own = top / path.strip("/")
+        for group in (own, *own.parents):
+            left = min(left, _allowed(group))
+            if group == top:
+                break
+    return left
+
+
+def _allowed(group: Path) -> float:
+    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        try:
+            most, period = " ".join((group / name).read_text() for name in names).split()
+        except OSError:
+            continue
+        return math.inf if most in NO_QUOTA else int(most) / int(period)
+    return math.inf
