@@ -95,8 +95,7 @@ def line(row: Row, value: float | str | None) -> str:
     name = f"--{row.name.replace('_', '-')}" if field else row.name
     codes = [code for code in row.then.split() if code in REFUSALS]
     then = ", ".join(f"{REFUSALS[code].status} `{code}`" for code in codes) or row.then
-    what = row.bounds or (field.description if field else "")
-    return f"| `{name}` | {written(row.name, value)} | {what} | {then} |"
+    return f"| `{name}` | {written(row.name, value)} | {row.bounds} | {then} |"
 
 
 def written(name: str, value: float | str | None) -> str:
