@@ -171,6 +171,10 @@ class Role:
     floor: int | None = None
     prompt: str | None = None
 
+    def plain(self, most: int) -> bool:
+        """Tell whether texts of at most so many tokens are read as without it, but for a prompt."""
+        return self.length >= most and self.marker is None and self.filling is None
+
     @property
     def added(self) -> int:
         """Count the tokens that the marker takes."""

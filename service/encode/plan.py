@@ -11,6 +11,7 @@ from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
+from model.text.tokenizer import Cut
 from service.encode import tasks
 from service.encode.evidence import Evidence, evidence, linear_of
 from service.encode.indices import (
@@ -119,6 +120,10 @@ class Planner:
     def adapter(self, request: Request) -> str | None:
         """Return the adapter that a request asks for; raises as Names.adapter."""
         return self.names.adapter(request.model, request.task)
+
+    def cut(self, request: Request) -> Cut:
+        """Return what happens to a sequence of a request that is too long."""
+        return request.truncate or self._settings.truncate or request.usual
 
     async def plan(self, request: Request, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
@@ -287,7 +292,7 @@ class Planner:
             try:
                 works += await self._reader.read(
                     some,
-                    request.truncate or self._settings.truncate or request.usual,
+                    self.cut(request),
                     deadline,
                     facts=facts,
                     outputs=outputs,
@@ -325,7 +330,7 @@ class Planner:
             try:
                 made = await self._reader.read(
                     inputs,
-                    request.truncate or self._settings.truncate or request.usual,
+                    self.cut(request),
                     deadline,
                     facts=False,
                     outputs=outputs,

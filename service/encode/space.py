@@ -17,17 +17,22 @@ from model.loading.checkpoint import Model
 from model.pooling import Pooling
 from service.encode.plan import Planner
 from service.encode.request import Encoding, Highlight, Pooled, Request
+from service.encode.tasks import role as role_of
 from service.refusals import Refused
 
 HEADER, EXPECT = "x-headlight-space", "x-headlight-expect"
 NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the digest's own version
 DTYPES = ("float32", "bfloat16", "float16")
 KEPT = 1024  # names of requests that come again
+NAMELESS = (
+    "vectors of changed heads, hidden states, and texts with a marker or filling are of no space"
+)
 UNKNOWN = (
     "which part differs is not known: the weights, the tokenizer, a dense layer, or several parts"
 )
 
 Parts = Mapping[str, Any]
+Chosen = tuple[bool | Pooled, str, str | None, int | str | None]
 
 
 class Spaces:
@@ -54,23 +59,24 @@ class Spaces:
 
     def facts(self) -> dict[str, Any]:
         """Return what GET /info says of the space of a request that chooses nothing."""
-        parts = self._of(True, self._planner.prompt(None))
+        cut = self._cut(Request(inputs=()))
+        parts = self._of(True, self._planner.prompt(None), None, cut)
         return {"space": name(parts), "space_parts": parts, "space_bound": self._bound}
 
-    def parts(self, request: Request) -> Parts:
-        """Return what decides the meaning of a request's vectors.
+    def parts(self, request: Request) -> Parts | None:
+        """Return what decides the meaning of a request's vectors; None: they are of no space.
 
         Raises:
             Refused: the model has no such prompt, or no such vectors.
         """
-        adapter = self._planner.adapter(request)
-        prompt = self._planner.prompt(request.prompt_name, adapter)
-        return self._of(request.pooled, prompt, adapter)
+        chosen = self._chosen(request, self._planner.adapter(request))
+        return None if chosen is None else self._of(*chosen)
 
     def of(self, request: Request, adapter: str | None) -> str | None:
         """Name the space of the vectors that a request is answered, or that make its scores.
 
-        None where there are none; of a query and documents, the documents'.
+        None where there are none, or of no space; of a query and documents, the documents'; of
+        pooled vectors with those of tokens, the pooled ones'.
 
         Args:
             adapter: that the request names, as its plan says.
@@ -81,10 +87,10 @@ class Spaces:
         scored = isinstance(request.ending, Highlight) and request.ending.way == "pooled"
         if not (isinstance(request.ending, Encoding) or scored):
             return None
-        if not (request.pooled or request.tokens or request.layers):
+        if not (request.pooled or request.tokens):
             return None
-        prompt = self._planner.prompt(request.prompt_name, adapter)
-        found: str = self._name(request.pooled, prompt, adapter)
+        chosen = self._chosen(request, adapter)
+        found: str | None = None if chosen is None else self._name(*chosen)
         return found
 
     def check(self, request: Request, expected: str) -> None:
@@ -97,6 +103,9 @@ class Spaces:
             detail = "expected a space such as s1-0123456789abcdef, as answers have it"
             raise Refused.at("out_of_range", EXPECT, detail=detail)
         parts = self.parts(request)
+        if parts is None:
+            detail = f"expected {expected}, and {NAMELESS}"
+            raise Refused("space_changed", detail=detail, expected=expected, changed=[])
         actual = name(parts)
         if actual == expected:
             return
@@ -108,10 +117,32 @@ class Spaces:
         facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
         raise Refused("space_changed", detail=detail, **facts)
 
-    def _of(self, pooled: bool | Pooled, prompt: str, adapter: str | None = None) -> Parts:
+    def _chosen(self, request: Request, adapter: str | None) -> Chosen | None:
+        """Return what a request chooses, as `_of` takes it; None: vectors of no space."""
+        changed = request.gates or any(one.gates or one.patch for one in request.inputs)
+        role = role_of(request, request.role, self._model)
+        if changed or request.layers or (role and not role.plain(self._planner.longest)):
+            return None
+        prompt = self._planner.prompt(request.prompt_name, adapter)
+        if role and role.prompt is not None and request.prompt_name is None:
+            prompt = role.prompt
+        return request.pooled, prompt, adapter, self._cut(request)
+
+    def _cut(self, request: Request) -> int | str | None:
+        """Return how a text is cut, if at another place than behind `max_tokens`."""
+        if request.documents and request.documents.most:
+            return request.documents.most
+        side = self._model.tokenizer.where(self._planner.cut(request))
+        return side if side == "left" else None
+
+    def _of(
+        self, pooled: bool | Pooled, prompt: str, adapter: str | None, cut: int | str | None
+    ) -> Parts:
         pooling = self._planner.pooling(pooled)
         parts = {**self._fixed, **self._pooled(pooling), "prompt": prompt}
-        return {**parts, "adapter": self._model.adapters[adapter].digest} if adapter else parts
+        if adapter:
+            parts["adapter"] = self._model.adapters[adapter].digest
+        return parts if cut is None else {**parts, "truncate": cut}
 
     def _pooled(self, pooling: Pooling | None) -> Parts:
         """Return what a pooling adds; vectors of tokens have none."""
@@ -136,6 +167,7 @@ class Spaces:
             "prompt": ["", *own.prompts.texts.values(), *own.instructions.values()],
             "dtype": [*DTYPES],
             "lower_case": [True, False],
+            "truncate": [None, "left"],
             "max_tokens": [*_powers(longest), longest, own.max_tokens],
         }
         if own.adapters:
@@ -145,8 +177,9 @@ class Spaces:
 
 
 def name(parts: Parts) -> str:
-    """Name the space that these parts decide."""
-    written = json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()
+    """Name the space that these parts decide; None is a part that is not there."""
+    known = {part: value for part, value in parts.items() if value is not None}
+    written = json.dumps(known, sort_keys=True, ensure_ascii=False).encode()
     return f"s1-{hashlib.sha256(written).hexdigest()[:16]}"
 
 

@@ -139,7 +139,7 @@ async def test_a_task_is_an_adapter_by_its_own_name(served: Adapted, name: str) 
     for body in ({"inputs": ["the dog ate"]}, {"inputs": [given(IDS[0])], "layers": [0]}):
         found = await served.post("/v1/encode", **body, task=name)
         expected = await served.post("/v1/encode", **body, **by_model)
-        assert [found[key] for key in SAID] == [expected[key] for key in SAID]
+        assert [found.get(key) for key in SAID] == [expected.get(key) for key in SAID]
     found, expected = [
         (await served.post("/v1/embeddings", input="the dog", **way))["data"]
         for way in ({"model": "jina", "task": name}, by_model)

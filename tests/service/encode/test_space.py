@@ -40,6 +40,7 @@ ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 WIDTH = 32
 ASKED = Request(inputs=[Input("All is well")])
+GATE, NAMED = {"layer": 0, "head": 1, "scale": 0.0}, "all-MiniLM-L6-v2"
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, Any], Request]] = {
     "dense": (other_dense, {}, ASKED),
     "dtype": (nothing, {"dtype": "bfloat16"}, ASKED),
     "dimensions": (nothing, {}, replace(ASKED, pooled=Pooled(dimensions=8))),
+    "truncate": (nothing, {}, replace(ASKED, truncate="left")),
 }
 
 
@@ -152,7 +154,8 @@ def test_each_change_makes_another_space(part: str, saved: Path, copy: Path) -> 
     before, after = spaces(saved).parts(ASKED), spaces(copy, **more).parts(request)
 
     assert name(copy, request, **more) != name(saved)
-    assert [each for each in before if before[each] != after[each]] == [part]
+    assert before is not None and after is not None
+    assert {each for each, _ in before.items() ^ after.items()} == {part}
 
 
 def test_what_asks_for_the_same_is_one_space(saved: Path, copy: Path) -> None:
@@ -167,6 +170,7 @@ def test_another_reduction_leaves_the_dense_layer_out(saved: Path) -> None:
     """So its weights are no part of that space."""
     parts = spaces(saved).parts(Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
 
+    assert parts is not None
     assert (parts["pooling"], parts["dense"]) == ("cls", "")
 
 
@@ -244,24 +248,27 @@ async def test_answers_with_vectors_name_their_space(client: httpx.AsyncClient) 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "other", "why"),
     [
-        ("/v1/encode", {"inputs": ["a"], "pooled": {"dimensions": 64}}),
-        ("/v1/embeddings", {"input": "a", "model": "all-MiniLM-L6-v2", "dimensions": 64}),
-        ("/embed", {"inputs": "a", "dimensions": 64}),
+        ("/v1/encode", {"inputs": ["a"]}, {"pooled": {"dimensions": 64}}, "is dimensions"),
+        ("/v1/encode", {"inputs": ["a"]}, {"truncate": "left"}, "is truncate"),
+        ("/v1/encode", {"inputs": ["a"]}, {"gates": [GATE]}, "of no space"),
+        ("/v1/encode", {"inputs": ["a"]}, {"layers": [0]}, "of no space"),
+        ("/v1/similarity", {"left": "a", "right": ["b"]}, {"gates": [GATE]}, "of no space"),
+        ("/v1/embeddings", {"input": "a", "model": NAMED}, {"dimensions": 64}, "is dimensions"),
+        ("/embed", {"inputs": "a"}, {"dimensions": 64}, "is dimensions"),
     ],
 )
 async def test_a_space_that_is_not_the_expected_one_is_refused(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], other: dict[str, Any], why: str
 ) -> None:
     """In every API with 409, saying which part differs; the expected one is answered."""
     own = (await client.get("/info")).json()["space"]
 
-    refused = await client.post(path, json=body, headers={"X-Headlight-Expect": own})
-    passed = {key: value for key, value in body.items() if key not in ("pooled", "dimensions")}
-    answered = await client.post(path, json=passed, headers={"X-Headlight-Expect": own})
+    refused = await client.post(path, json=body | other, headers={"X-Headlight-Expect": own})
+    answered = await client.post(path, json=body, headers={"X-Headlight-Expect": own})
 
-    assert refused.status_code == 409 and "the part that differs is dimensions" in refused.text
+    assert refused.status_code == 409 and why in refused.text
     assert answered.status_code == 200
 
 
