@@ -48,11 +48,25 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
-    try:
-        network.free(settings.host, settings.port)
-    except OSError as error:
-        place = f"{settings.host} port {settings.port}"
-        raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
+    with claimed(settings), started(settings, say) as address:
+        yield address
+
+
+@contextmanager
+def claimed(settings: Settings) -> Iterator[None]:
+    """Keep the service's port from others; raises as `running`."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(network.claimed(settings.host, settings.port))
+        except OSError as error:
+            place = f"{settings.host} port {settings.port}"
+            raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
+        yield
+
+
+@contextmanager
+def started(settings: Settings, say: Say) -> Iterator[str]:
+    """Start the service on a port that is ours; yields its address and raises as `running`."""
     try:
         pem = tls.read(settings)
     except tls.Wrong as error:

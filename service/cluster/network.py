@@ -68,6 +68,22 @@ def free(host: str, port: int) -> None:
         probe.bind(address)
 
 
+@contextmanager
+def claimed(host: str, port: int) -> Iterator[None]:
+    """Keep a port from other services that start now, until HAProxy listens on it and after.
+
+    Bound by us it would be closed to HAProxy as well. So a name stands for it that the kernel
+    gives to one process of a network, and takes back when that ends.
+
+    Raises:
+        OSError: something listens there or starts to, or the host is not this machine's.
+    """
+    free(host, port)
+    with socket.socket(socket.AF_UNIX) as claim:
+        claim.bind(f"\0headlight-port-{port}")
+        yield
+
+
 def raise_limit() -> None:
     """Allow as many open files as the system does: a shell's usual 1,024 are too few."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from service.cluster.network import connect, exposed, guarded
+from service.cluster.network import claimed, connect, exposed, guarded
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -54,6 +54,20 @@ def test_what_listens_and_is_no_ray_is_told_apart(
         with expected:
             connect(f"127.0.0.1:{server.getsockname()[1]}")
         answer.join()
+
+
+def test_of_services_that_start_at_once_one_has_the_port() -> None:
+    """Nothing listens yet; both would come as far as HAProxy, and one of these could not bind."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+
+    with claimed("127.0.0.1", port):
+        with pytest.raises(OSError, match="in use"), claimed("127.0.0.1", port):
+            pass
+        with socket.create_server(("127.0.0.1", port)):  # HAProxy's
+            pass
+    with claimed("127.0.0.1", port):
+        pass
 
 
 def speak(server: socket.socket, first: bytes) -> None:
