@@ -20,9 +20,9 @@ from typing_extensions import TypeAliasType
 from service.api import openai
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Dimensions, Strings, check_dense, items
-from service.api.precisions import Precision, vectors, written
+from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.request import Documents, Layout, Request
+from service.encode.request import PARTS, Documents, Layout, Request
 from service.refusals import Refused
 from service.wire import Wire
 from service.wording.words import Loc
@@ -120,7 +120,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
         prompt_name=next(names, None),
         documents=Documents(asked.max_tokens) if asked.max_tokens else None,
         pooled=openai.unit(asked.output_dimension),
-        layout=_layout(asked.embedding_types),
+        layout=_layout(asked.embedding_types, len(body)),
     )
     return Embed(request=native, precisions=asked.embedding_types, texts=asked.texts)
 
@@ -139,9 +139,16 @@ def _check(asked: EmbedV2Request) -> None:
             raise Refused.at("sequence_empty", "inputs", index, "text", detail=EMPTY)
 
 
-def _layout(precisions: Sequence[Precision]) -> Layout:
-    """Return how vectors are written: the longest of the kinds decides."""
-    return Layout() if "float" in precisions else openai.BYTES
+def _layout(precisions: Sequence[Precision], body: int) -> Layout:
+    """Return how vectors are written: in each of the kinds, and with the texts of the body.
+
+    Args:
+        body: bytes.
+    """
+    plain = "float" in precisions
+    once = NUMBER_BYTES["float" if plain else "base64"]
+    times = sum(NUMBER_BYTES[one] for one in precisions) / once
+    return Layout(PARTS if plain else (), times=times, beside=body)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -1,7 +1,7 @@
 """The vectors of an answer, each as the request wants it written; encode/precisions.py says how."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,6 +11,14 @@ from service.encode.precisions import smaller
 
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+NUMBER_BYTES: Mapping[Precision, float] = {  # of a vector's number as it is written, in the mean
+    "float": 12,
+    "base64": 16 / 3,
+    "int8": 3.1,
+    "uint8": 4,
+    "binary": 0.5,
+    "ubinary": 0.5,
+}
 
 
 def vectors(encoded: Encoded) -> Iterator[Array]:

@@ -54,6 +54,12 @@ class Edits:
     gates: ByHead[float] = field(default_factory=dict)
     patches: ByHead[int] = field(default_factory=dict)
 
+    def apply(self, work: Work) -> None:
+        """Give a work its gates, and count its patches, whose values are not known yet."""
+        if self.gates or self.patches:
+            work.sequence = replace(work.sequence, gates=self.gates)
+            work.edited = sum(map(len, (*self.gates.values(), *self.patches.values())))
+
     @property
     def sources(self) -> Iterator[tuple[int, int]]:
         """Return the layer of each patch, and the input that its values are taken from."""
@@ -215,24 +221,18 @@ class Interventions:
         kept = zip(self._kept(), lengths, strict=True)
         check_tokens(sum(len(each) * length for each, length in kept), "it keeps the states of")
 
-    def applied(self, works: Sequence[Work]) -> list[Work]:
-        """Return works with their gates, and with what the course takes of them."""
-        return [
-            replace(
-                work,
-                sequence=replace(work.sequence, gates=one.gates),
-                outputs=replace(work.outputs, kept=kept, swept=self._numbers(work.outputs)),
-            )
-            if one.gates or kept
-            else work
-            for work, one, kept in zip(works, self.edits, self._kept(), strict=True)
-        ]
+    def apply(self, works: Sequence[Work]) -> None:
+        """Give works their gates, and ask them for what the course takes of them."""
+        for work, one, kept in zip(works, self.edits, self._kept(), strict=True):
+            one.apply(work)
+            if kept:
+                work.outputs = replace(work.outputs, kept=kept, swept=self._numbers(work.outputs))
 
     def course(self, works: Sequence[Work]) -> Course | None:
         """Return how works follow from each other; None where they do not.
 
         Args:
-            works: as `applied` gives them.
+            works: as `apply` leaves them.
         """
         if not self.heads and not any(one.patches for one in self.edits):
             return None
@@ -242,7 +242,8 @@ class Interventions:
             copy
             for work in works
             for layer, heads in self.heads.items()
-            for copy in [replace(work, outputs=copied, entered=layer)] * len(heads)
+            for copy in [replace(work, outputs=copied, entered=layer, edited=1 + work.edited)]
+            * len(heads)
         ]
         states = (width + self.config.mixed_width) * sum(
             len(work) * len(work.outputs.kept) for work in works

@@ -21,7 +21,7 @@ from service.encode.indices import (
     locate,
 )
 from service.encode.inputs import Reader
-from service.encode.interventions import ByHead, Course, Interventions
+from service.encode.interventions import Course, Edits, Interventions
 from service.encode.names import Names
 from service.encode.occlusion import Occlusion
 from service.encode.request import (
@@ -181,15 +181,15 @@ class Planner:
         units = _units_of(request, works) if request.axes else ()
         course: Course | Occlusion | Evidence | None = None
         if changes:
-            works = changes.applied(works)
+            changes.apply(works)
             course = changes.course(works)
         if isinstance(request.ending, Likeness) and request.ending.form == "occlusion":
             width = self._model.config.width
             course = Occlusion.of(works, units, width, self.check_tokens)
         if isinstance(request.ending, Highlight):
-            gates = changes.edits[-1].gates if changes else {}  # of a document
+            edits = changes.edits[-1] if changes else Edits()  # of a document
             course = await self._evidence(
-                request, adapter, works, outputs, wanted, gates, deadline, record
+                request, adapter, works, outputs, wanted, edits, deadline, record
             )
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
         alone = not (wanted or spans or changes or any(own))
@@ -316,7 +316,7 @@ class Planner:
         works: Sequence[Work],
         outputs: Outputs,
         wanted: Sequence[Task],
-        gates: ByHead[float],
+        edits: Edits,
         deadline: float,
         record: Record,
     ) -> Evidence:
@@ -344,9 +344,8 @@ class Planner:
             except Refused as refused:
                 _place(refused, lambda loc: request.place(_from(loc, sources)))
                 raise
-            if gates:
-                for work in made:
-                    work.sequence = replace(work.sequence, gates=gates)
+            for work in made:
+                edits.apply(work)
             _fit(made, wanted)
             return made
 

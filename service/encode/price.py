@@ -47,7 +47,8 @@ class Price:
             if part in self._text:
                 text += size
         self.total, self.made = total, total + held
-        self.written = TEXT_BYTES * text + (total - text) * 4 // 3
+        written = TEXT_BYTES * text + (total - text) * 4 // 3
+        self.written = round(layout.times * written) + layout.beside
 
     def of(self, parts: Collection[Part]) -> int:
         """Return the bytes of some parts."""
@@ -79,6 +80,8 @@ def number(request: Request) -> int:
 
 SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
 SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
+EDIT_FLOPS = 300_000  # of a head that is gated or patched: calls, 3 us where a core does 92 GFLOP/s
+EDITED_FLOPS = 800  # of each of that head's numbers
 EXPLAINED = 3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
 EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
 
@@ -158,7 +161,9 @@ def costs(
     taken = cache(partial(_taken, config))
 
     def of(works: Sequence[Work]) -> list[float]:
-        kinds = [(len(work), work.entered, work.adapter, id(work.outputs)) for work in works]
+        kinds = [
+            (len(work), work.edited, work.entered, work.adapter, id(work.outputs)) for work in works
+        ]
         each = dict(zip(kinds, works, strict=True))
         shown = dict[tuple[object, ...], int]()
         known = {kind: of_kind(work, shown) for kind, work in each.items()}
@@ -177,6 +182,8 @@ def costs(
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
         if outputs.explained is not None:
             extra += explained_flops(config, length)
+        if work.edited:
+            extra += work.edited * (EDIT_FLOPS + EDITED_FLOPS * config.head_dim * length)
         if work.adapter:
             extra += adapter_flops(adapters[work.adapter], length)
         return taken(length, work.entered) / short + extra / token

@@ -205,10 +205,14 @@ class Layout(NamedTuple):
     Args:
         numbers: the parts that are JSON numbers; the others come as bytes.
         padded: whether sequences are padded to the longest.
+        times: what is written of arrays, as times of each written so once.
+        beside: bytes that are written in addition.
     """
 
     numbers: Collection[Part] = PARTS
     padded: bool = False
+    times: float = 1.0
+    beside: int = 0
 
 
 class Encoding(NamedTuple):

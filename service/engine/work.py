@@ -78,6 +78,7 @@ class Work:
         facts: its tokens as the answer shows them.
         role: the side of a late interaction that it was read for.
         adapter: the name of what is added to the model's linears; None: nothing.
+        edited: heads that are gated or patched, at most.
     """
 
     sequence: packing.Sequence
@@ -88,6 +89,7 @@ class Work:
     facts: Mapping[str, Any] = field(default_factory=dict)
     role: Role | None = None
     adapter: str | None = None
+    edited: int = 0
 
     @property
     def truncated(self) -> bool:

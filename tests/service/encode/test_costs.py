@@ -9,6 +9,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ WIDE = EncoderConfig(
     embedding_width=384,
 )
 MOST = 3.0  # times what the price says, of growth and in all: processors differ by less than that
+CLOSELY = 1.5  # times what the price says of two batches of one length
 CLOSE = 1.1  # the same of bytes
 CELL_BYTES = 64  # of a tile, at most: its scores, its values, and how they are ordered
 ROOM = 8 << 20  # bytes by which two equal peaks may differ
@@ -186,6 +188,26 @@ def test_time_grows_as_the_price_says(
 
     assert taken[2] / taken[0] <= MOST * priced[2] / priced[0]
     assert max(took / said for took, said in zip(taken, priced, strict=True)) <= MOST
+
+
+@pytest.mark.parametrize("tokens", [1, 64])
+@pytest.mark.parametrize("edit", ["gates", "patches"])
+def test_what_is_done_to_heads_takes_what_the_price_says(
+    lanes: Lanes, edit: str, tokens: int
+) -> None:
+    """All heads of a short text can take longer than its pass."""
+    value = 0.5 if edit == "gates" else torch.zeros(tokens, WIDE.head_dim)
+    heads = {layer: dict.fromkeys(range(WIDE.heads), value) for layer in range(WIDE.layers)}
+    changes: dict[str, Any] = {edit: heads}
+    plain = [work(tokens, Outputs()) for _ in range(64)]
+    changed = [
+        replace(one, sequence=replace(one.sequence, **changes), edited=WIDE.heads * WIDE.layers)
+        for one in plain
+    ]
+
+    taken = seconds(lanes, changed, 10) / seconds(lanes, plain, 10)
+    of = costs(WIDE)
+    assert taken <= CLOSELY * sum(of(changed)) / sum(of(plain))
 
 
 @pytest.mark.parametrize("way", WEIGHED)

@@ -495,3 +495,40 @@ async def test_inputs_that_are_alike_share_what_is_shown_of_them(
     assert answer.status_code == 200, answer.text
     works = [work for batch in batches for work in batch]
     assert (len(works), len({id(work.outputs) for work in works})) == (len(texts), kinds)
+
+
+GATES = [{"layer": 0, "head": 1, "scale": 0.5}, {"layer": 5, "head": 2, "scale": 0.0}]
+PATCH = [{"layer": 3, "head": 4, "from": 0}]
+CHANGES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
+    "gates": ("/v1/encode", {"inputs": WELL, "gates": GATES}, [2, 2]),
+    "an input's own": (
+        "/v1/encode",
+        {"inputs": ["a", {"text": "b", "gates": GATES[:1], "patch": PATCH}]},
+        [0, 2],
+    ),
+    "a sweep": (
+        "/v1/encode",
+        {"inputs": ["a"], "gates": GATES, "sweep": {"heads": {"1": [3, 7]}}},
+        [2, 3, 3],
+    ),
+    "evidence": (
+        "/v1/highlight",
+        {"query": "a", "documents": ["a. b."], "method": "alone", "gates": GATES},
+        [2] * 3,  # the query, the document and its one sentence
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "asked", "edited"), CHANGES.values(), ids=CHANGES)
+async def test_heads_that_are_changed_are_counted_in_every_work(
+    client: httpx.AsyncClient,
+    batches: list[Sequence[Work]],
+    path: str,
+    asked: dict[str, Any],
+    edited: list[int],
+) -> None:
+    """So their time is in the price, also that of values which are not known yet."""
+    answer = await client.post(path, json=asked)
+
+    assert answer.status_code == 200, answer.text
+    assert [work.edited for batch in batches for work in batch] == edited

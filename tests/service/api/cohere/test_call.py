@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from service.api import cohere
 from service.api.dialect import Served
 from service.api.precisions import PRECISIONS, written
+from service.encode.price import Price
 from service.encode.shown import numbers
 from service.replica import Replica
 
@@ -155,3 +156,25 @@ async def test_a_refusal_has_the_shape_that_its_clients_read(
     told = answer.json()
     assert (answer.status_code, told["code"]) == (status, code)
     assert told["message"] == told["detail"] and said in told["message"]
+
+
+KINDS: list[list[str]] = [*([one] for one in PRECISIONS), ["int8", "base64"], [*PRECISIONS]]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="+".join)
+async def test_an_answer_is_priced_as_what_is_written_in_all_kinds(
+    client: httpx.AsyncClient, kinds: list[str]
+) -> None:
+    """And with its texts, which come back."""
+    texts = [LONG, *TEXTS] * 5
+    body = {"model": NAME, "input_type": "search_document", "texts": texts}
+    sent = json.dumps({**body, "embedding_types": kinds}).encode()
+    headers: dict[str, str] = {"content-type": "application/json"}
+    unread: Any = None  # nothing of a request but its body is read
+    served = Served(NAME, ["encode"], 6, 1 << 20, 15, {})
+
+    answer = await client.post("/v2/embed", content=sent, headers=headers)
+    asked = cohere.parse(sent, unread, served).request
+    priced = Price({"pooled": 4 * 384 * len(texts)}, asked.layout).written
+
+    assert 0.9 <= priced / len(answer.content) <= 1.1
