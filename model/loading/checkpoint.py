@@ -25,9 +25,10 @@ from model.loading.adapters import held, read_adapter
 from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
-from model.loading.files import CONFIG, TOKENIZER, find_weights
+from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weights
 from model.loading.linears import Reading
 from model.loading.modules import (
+    MODULES,
     generates,
     home,
     read_arguments,
@@ -219,11 +220,39 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
     folders |= adapters
     if not stack and not folders:
         return model
+    for own in folders.values():
+        _check_modules(model, folder, own)
     dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
     known = model.encoder, family, model.digest, dtype, heads
     read = tasks.read_adapters(stack, home(folder), *known) if stack else {}
     read |= {name: read_adapter(own, *known) for name, own in folders.items()}
     return replace(model, adapters=read, instructions=stack.instructions if stack else {})
+
+
+def _check_modules(model: Model, folder: Path, own: Path) -> None:
+    """Refuse an adapter's folder whose own modules, that library's, make other vectors.
+
+    Raises:
+        CheckpointError: names what differs from the model's.
+    """
+    if not read_modules(own):
+        return
+    device, kernels = model.encoder.device, model.encoder.kernels
+    try:
+        its = _facts(
+            sentence_transformers.read_pooling(own, {}, model.config.width, device, kernels),
+            sentence_transformers.read_max_tokens(own, model.max_tokens),
+            sentence_transformers.read_lower_case(own),
+            sentence_transformers.read_prompts(own),
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"adapter {own}: {error}") from error
+    ours = _facts(model.pooling, model.max_tokens, model.tokenizer.lower_case, model.prompts)
+    for facts, place in ((its, own), (ours, folder)):
+        facts["Dense"] = [_sha256(file) for file in weighed_files(place) if file.name == WEIGHTS]
+    if other := [name for name in its | ours if its.get(name) != ours.get(name)]:
+        told = f"its {MODULES} and the model's differ in {', '.join(other)}"
+        raise CheckpointError(f"adapter {own}: {told}; without that file the model's holds")
 
 
 def preset(
@@ -316,9 +345,14 @@ def _digest(
         more: other choices, if any: the task head's, what makes the tokenizer differ from its
             file's or its vocabulary's, what is laid over config.json.
     """
+    facts = _facts(pooling, max_tokens, lower_case, prompts)
+    return _sum({"files": sums, **facts, **{name: one for name, one in more.items() if one}})
+
+
+def _facts(pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts) -> dict[str, Any]:
+    """Name what sentence-transformers' files decide, without the weights of layers."""
     steps = _steps(pooling)
-    facts = {
-        "files": sums,
+    return {
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
         **({"layers": steps} if {"Norm", "Unit"} & {*steps} else {}),
@@ -326,9 +360,7 @@ def _digest(
         "lower_case": lower_case,
         "prompts": {name: text for name, text in prompts.texts.items() if text},
         "prompt": prompts.find(None),
-        **{name: chosen for name, chosen in more.items() if chosen},
     }
-    return _sum(facts)
 
 
 def _steps(pooling: Pooling) -> list[str]:

@@ -226,6 +226,43 @@ def test_a_config_whose_choices_are_neutral_is_taken(written: Path) -> None:
     }
 
 
+OF_THAT_LIBRARY = "sentence_transformers.sentence_transformer.modules"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "said", "other"),
+    [
+        ({}, {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}, ""),
+        ({"pooling_mode": "cls"}, {}, "pooling"),
+        ({}, {"prompts": {"query": "q: "}, "default_prompt_name": "query"}, "prompts, prompt"),
+        ({"pooling_mode": "median"}, {}, "pooling not supported: "),
+    ],
+    ids=["as the model's", "another pooling", "a prompt", "a pooling that is unknown"],
+)
+def test_modules_that_an_adapter_brings_are_the_models_or_refused(
+    written: Path, pooling: dict[str, Any], said: dict[str, Any], other: str
+) -> None:
+    """sentence-transformers saves them with it, and would read them in place of the base's."""
+    own = written / LEFT
+    kinds = {"": "transformer.Transformer", "1_Pooling": "pooling.Pooling"}
+    modules = [{"path": path, "type": f"{OF_THAT_LIBRARY}.{kinds[path]}"} for path in kinds]
+    (own / "1_Pooling").mkdir()
+    for name, value in {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"embedding_dimension": 48, "pooling_mode": "mean"} | pooling,
+        "config_sentence_transformers.json": said,
+    }.items():
+        (own / name).write_text(json.dumps(value))
+
+    if not other:
+        model = checkpoint.load(written, CPU, torch.float32, kernels.PLAIN)
+        assert checkpoint.with_adapters(model, written, {LEFT: own}).adapters
+    elif other.startswith("pooling not"):
+        assert other in refusal(written)
+    else:
+        assert f"its modules.json and the model's differ in {other};" in refusal(written)
+
+
 @pytest.mark.parametrize("name", ["embeddings.word_embeddings", "encoder.layer.9.output.dense"])
 def test_a_tensor_of_no_layers_linear_is_refused(written: Path, name: str) -> None:
     """By its name."""
