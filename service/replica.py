@@ -34,7 +34,7 @@ from service.engine.batcher import Batcher
 from service.engine.fair.rotation import Lock
 from service.engine.health import Health
 from service.engine.lanes import Batches, Lanes
-from service.engine.loading import load
+from service.engine.loading import load, strangers
 from service.engine.machine import Unservable
 from service.engine.numerics import CLOSE
 from service.engine.proof import prove
@@ -148,6 +148,8 @@ class Replica:
             logger.warning(UNREAD, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED, ", ".join(adapters))
+        for told in strangers(self.source):
+            logger.warning(told)
         if tasked(self.source.folder) and not model.instructions:
             logger.warning(UNTASKED)
         logger.info("started", extra={"weights": model.digest})

@@ -1,6 +1,7 @@
 """What `weights.locate` finds -> a model."""
 
 import logging
+from collections.abc import Iterator
 
 import torch
 
@@ -9,6 +10,7 @@ from model.config import EncoderConfig
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
+from model.loading.files import ADAPTER, read_object
 from model.native import agreement, library, stack
 from service.engine.weights import Source
 
@@ -72,6 +74,15 @@ def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
     meta = torch.device("meta")
     model = checkpoint.load(source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers)
     return checkpoint.with_adapters(model, source.folder, source.adapters)
+
+
+def strangers(source: Source) -> Iterator[str]:
+    """Say of each adapter whose config names another base than the model's name."""
+    own = source.name.rpartition("/")[2].casefold()
+    for name, folder in source.adapters.items():
+        base = read_object(folder / ADAPTER).get("base_model_name_or_path")
+        if isinstance(base, str) and base and own not in base.casefold():
+            yield f"adapter {name} was trained over {base}, and the model is {source.name}"
 
 
 @torch.inference_mode()

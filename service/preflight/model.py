@@ -47,6 +47,8 @@ def opened(settings: Settings, source: Source) -> Iterator[Finding]:
         rehearsed(settings, source)
     except REFUSED as error:
         yield Finding("", str(error))
+    else:
+        yield from (Finding("", told, grade="note") for told in loading.strangers(source))
 
 
 def rehearsed(settings: Settings, source: Source) -> Model | None:
