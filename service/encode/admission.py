@@ -163,7 +163,7 @@ class Admission:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
         self._settings = settings
         self.texts = Worker(MOST_CHARACTERS)
-        self.endings, self.lessons = Worker(settings.max_waiting_requests), Worker()
+        self.endings, self.lessons = Worker(math.inf), Worker()  # endings' requests were admitted
         self._being_read = Counter[str]()  # tokens that are being read, by key
         self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost
 

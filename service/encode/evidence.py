@@ -37,7 +37,7 @@ MANY += "{count:,} {what}, and the limit is {limit:,}"
 
 SUMS = ("sum", "maxsim")  # methods whose shares are parts of the score
 Method = Literal["sum", "maxsim", "occlusion", "alone"]
-Read = Callable[[Sequence[Input], Sequence[int]], Awaitable[list[Work]]]
+Read = Callable[[Sequence[Input], Sequence[int], bool], Awaitable[list[Work]]]
 
 
 def method_of(asked: Highlight, linear: Linear | None) -> Method:
@@ -127,15 +127,16 @@ class Evidence:
         last = sum(_controls(self.asked, one) for one in self.passages)
         results = await submit(self.every[: len(self.works) + len(self.copies) - last])
         size = sum(len(one.text) for one in self.passages)
-        self.found = await self.worker.run(self._find(results), self.deadline, size)
+        self.found = await self.worker.run(self._find(results), self.deadline, size, admitted=True)
         self.lacking = [()] * len(self.passages)
         if last:
             before = len(self.works) - len(self.passages)
             made = [(at, text) for at in range(len(self.passages)) for text in self._controls(at)]
             inputs = [_input(self.asked, self.inputs[at], text) for at, text in made]
-            scored = await submit(await self.read(inputs, [at + before for at, _ in made]))
+            sources = [at + before for at, _ in made]
+            scored = await submit(await self.read(inputs, sources, True))
             rate = self._rate(results[0], scored)
-            self.lacking = await self.worker.run(rate, self.deadline, size)
+            self.lacking = await self.worker.run(rate, self.deadline, size, admitted=True)
         return Outcome(list(results[: len(self.works)]), [])
 
     def _controls(self, at: int) -> Iterator[str]:
@@ -256,7 +257,8 @@ async def evidence(
         asked: how it ends.
         linear: the pooling as a sum over tokens; None where it is none.
         width: of a token's vector.
-        read: makes works of inputs, told which of the request's inputs they come from.
+        read: makes works of inputs, told which of the request's inputs they come from, and whether
+            it was admitted.
         most: sequences of a request.
         check_tokens: refuses too many tokens of a request; told what holds them.
 
@@ -273,7 +275,7 @@ async def evidence(
     copies = list[Work]()
     if made:
         others = [_input(asked, inputs[at], text) for at, text in made]
-        copies = await read(others, [at + before for at, _ in made])
+        copies = await read(others, [at + before for at, _ in made], False)
     pairs = zip(documents, passages, strict=True)
     last = [work for work, one in pairs for _ in range(_controls(asked, one))]
     held = _held([*works, *copies, *last], texts, tokens, characters, width)

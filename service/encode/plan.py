@@ -325,7 +325,9 @@ class Planner:
         if not isinstance(asked, Highlight):
             raise RuntimeError("another ending's request: this is a bug")
 
-        async def read(inputs: Sequence[Input], sources: Sequence[int]) -> list[Work]:
+        async def read(
+            inputs: Sequence[Input], sources: Sequence[int], admitted: bool
+        ) -> list[Work]:
             """Return documents that lack units as works."""
             try:
                 made = await self._reader.read(
@@ -340,6 +342,7 @@ class Planner:
                     adapter=adapter,
                     role=tasks.role(request, request.role, self._model) if wanted else None,
                     documents=Documents(),
+                    admitted=admitted,
                 )
             except Refused as refused:
                 _place(refused, lambda loc: request.place(_from(loc, sources)))

@@ -27,12 +27,14 @@ class Worker:
         most: what may wait, in units of the caller's; one request may be larger alone.
     """
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
+    def __init__(self, most: float = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
         self._own = Counter[str]()  # by key
         self._thread = Thread("worker")
 
-    async def run(self, steps: Steps[Result], deadline: float, size: int = 1) -> Result:
+    async def run(
+        self, steps: Steps[Result], deadline: float, size: int = 1, *, admitted: bool = False
+    ) -> Result:
         """Wait for all steps.
 
         Who gives up, or is late, leaves after the step that runs: until then its place is taken.
@@ -40,12 +42,13 @@ class Worker:
         Args:
             deadline: when the result must be there, on time.monotonic's clock.
             size: of this work, as `most` counts.
+            admitted: whether its request was: then it waits, whatever waits before it.
 
         Raises:
             Refused: too much waits, or it is not done in time.
         """
         owner = OWNER.get()
-        if not self._has_room(owner, size):
+        if not admitted and not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
         self._count(owner, size)
         over = asyncio.Event()

@@ -16,7 +16,7 @@ OWNER = ContextVar("owner", default="")  # name of the key whose request a task 
 SHARE = 2  # a key may have this many times the room that is left, so that another finds some
 
 
-def fits(size: int, left: int, own: int | None) -> bool:
+def fits(size: int, left: float, own: int | None) -> bool:
     """Tell whether so much more fits into the room that is left, and leaves some to other keys.
 
     One key alone gets two thirds of a room, two that always ask two fifths each. Source: Choudhury

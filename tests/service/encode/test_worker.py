@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from service.engine.fair.rotation import OWNER
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.seams import occupied, under
+from tests.seams import occupied, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -124,6 +125,39 @@ async def test_characters_that_wait_to_be_tokenized_are_bounded(
 
         assert second.status_code == 429 and second.headers["retry-after"] == "1"
         assert short.status_code == 200 and (await first).status_code == 200
+
+
+PAGE = "It rains here. " * 60
+ENDED: dict[str, tuple[str, Any]] = {
+    "evidence": ("/v1/highlight", {"query": "a", "documents": [PAGE], "truncate": "right"}),
+    "similarity": ("/v1/similarity", {"left": "a", "right": ["b"], "form": "score"}),
+}
+
+
+@pytest.mark.parametrize("route", ["evidence", "similarity"])
+async def test_what_was_admitted_is_not_refused_at_a_later_step(
+    replica: Replica, route: str
+) -> None:
+    """However much waits for the same thread by then: all steps have one admission."""
+    path, body = ENDED[route]
+    worker, far = Worker(10_000), time.monotonic() + FAR
+    other = under(replica, replace(replica.reader, worker=worker), max_waiting_requests=1)
+    used = worker if route == "evidence" else other.admission.endings
+    async with connected(application(other)) as client:
+        with stalled(replica.batcher):
+            asking = asyncio.create_task(client.post(path, json=body))
+            while not replica.batcher.waiting_requests:
+                await asyncio.sleep(0.01)
+            gate = threading.Event()
+            filled = asyncio.create_task(used.run(once(gate.wait), far, 10_000))
+            await asyncio.sleep(0)
+        while used.waiting == 10_000 and not asking.done():
+            await asyncio.sleep(0.01)
+        gate.set()
+        await filled
+        answer = await asking
+
+    assert answer.status_code == 200, answer.text
 
 
 async def test_an_answer_says_how_long_a_text_was_that_is_cut(client: httpx.AsyncClient) -> None:
