@@ -1,18 +1,21 @@
 """Maps of many sentences -> what each head does by position, with the score that says so.
 
-P is a map, i a query, j a key; means are over all rows of all sentences.
+P is a map, i a query, j a key that it may look at: all, or those within a window, or before. Means
+are over the rows of all sentences that may look there.
 
-    previous, next, self    mean of P_ij, j = i - 1, i + 1, i, over the rows that have one
+    previous, next, self    mean of P_ij, j = i - 1, i + 1, i
     cls, sep                mean of P_ij, j the first special token; summed over the others
-    special                 cls + sep
-    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N: 1 looks everywhere equally
+    special                 cls + sep; of a decoder the first token is one of them, special or not
+    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N_i, of N_i keys: 1 looks at all alike
     positional              share of the ordinary tokens that have a key at one offset, at least
                             half of all, of which it is the strongest key
 
 A score means nothing alone, so each is given with its baseline: what a head that looks
-everywhere equally scores on the same sentences by the same arithmetic.
+everywhere it may equally scores on the same sentences by the same arithmetic.
 
-Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 5.2; Kovaleva et al. 2019.
+Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 5.2; Kovaleva et al. 2019; of
+sinks on the first token Xiao et al. 2023, "Efficient Streaming Language Models with Attention
+Sinks" (arXiv 2309.17453).
 """
 
 import math
@@ -21,6 +24,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from model.reach import Reach
 
 MEANS = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")
 DIAGONALS = {"previous": -1, "next": 1, "self": 0}
@@ -51,17 +56,21 @@ class Role:
 
 
 class Tally:
-    """Sums over sentences for every head and, last, for one that looks everywhere equally.
+    """Sums over sentences for every head and, last, for one of each reach that looks equally.
 
     Args:
-        heads: of all layers together.
+        reaches: how far each head looks, of all layers together.
     """
 
-    def __init__(self, heads: int) -> None:
-        self._sums = dict.fromkeys(MEANS, torch.zeros(heads + 1, dtype=torch.float64))
-        self._rows = dict.fromkeys(MEANS, 0)
-        self._hits = torch.zeros(heads + 1, 2 * REACH + 2, dtype=torch.float64)
-        self._places = torch.zeros(2 * REACH + 2, dtype=torch.float64)
+    def __init__(self, reaches: Sequence[Reach]) -> None:
+        self._reaches = list(dict.fromkeys(reaches))
+        kinds = range(len(self._reaches))
+        self._kinds = torch.tensor([*map(self._reaches.index, reaches), *kinds])  # of each head
+        heads = len(self._kinds)
+        self._sums = dict.fromkeys(MEANS, torch.zeros(heads, dtype=torch.float64))
+        self._rows = dict.fromkeys(MEANS, torch.zeros(heads, dtype=torch.float64))
+        self._hits = torch.zeros(heads, 2 * REACH + 2, dtype=torch.float64)
+        self._places = torch.zeros(heads, 2 * REACH + 2, dtype=torch.float64)
         self._ordinary = 0
 
     def add(self, maps: Tensor, special: Sequence[bool]) -> None:
@@ -72,24 +81,26 @@ class Tally:
             special: for each token, whether the tokenizer added it.
         """
         tokens = maps.shape[1]
-        uniform = torch.full((1, tokens, tokens), 1 / tokens, dtype=torch.float64)
-        maps = torch.cat([maps.double(), uniform])
+        seen = torch.stack([_seen(reach, tokens) for reach in self._reaches])
+        uniform = seen / seen.sum(2, keepdim=True)
+        maps, seen = torch.cat([maps.double(), uniform]), seen[self._kinds]
         for name, offset in DIAGONALS.items():
-            self._take(name, maps.diagonal(offset, 1, 2))
-        places = [place for place, is_special in enumerate(special) if is_special]
-        self._take("cls", maps[:, :, places[:1]].sum(2))
-        self._take("sep", maps[:, :, places[1:]].sum(2))
-        self._take("special", maps[:, :, places].sum(2))
-        if tokens > 1:
-            self._take("entropy_ratio", torch.special.entr(maps).sum(2) / math.log(tokens))
-        self._point(maps, [place for place in range(tokens) if not special[place]])
+            self._take(name, maps.diagonal(offset, 1, 2), seen.diagonal(offset, 1, 2))
+        decodes = self._reaches[0].after == 0
+        places = [at for at, added in enumerate(special) if added or (decodes and at == 0)]
+        for name, some in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
+            self._take(name, maps[:, :, some].sum(2), seen[:, :, some].sum(2) > 0)
+        keys = seen.sum(2)
+        entropy = torch.special.entr(maps).sum(2) / keys.log()
+        self._take("entropy_ratio", entropy.masked_fill(keys < 2, 0.0), keys > 1)
+        self._point(maps, seen, [place for place in range(tokens) if not special[place]])
 
-    def _take(self, name: str, rows: Tensor) -> None:
-        """Add values of rows, (heads, rows), to a mean."""
-        self._sums[name] = self._sums[name] + rows.sum(1)
-        self._rows[name] += rows.shape[1]
+    def _take(self, name: str, values: Tensor, rows: Tensor) -> None:
+        """Add values to a mean, both (heads, rows): of the rows that count."""
+        self._sums[name] = self._sums[name] + (values * rows).sum(1)
+        self._rows[name] = self._rows[name] + rows.sum(1)
 
-    def _point(self, maps: Tensor, queries: list[int]) -> None:
+    def _point(self, maps: Tensor, seen: Tensor, queries: list[int]) -> None:
         """Note at which offset each ordinary token's strongest key is; ties share a hit."""
         rows = maps[:, queries]
         strongest = (rows == rows.amax(2, keepdim=True)).double()
@@ -97,20 +108,28 @@ class Tally:
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
         places = (offsets + REACH).masked_fill(offsets.abs() > REACH, 2 * REACH + 1).flatten()
         self._hits.index_add_(1, places, strongest.flatten(1))  # the last place is not counted
-        self._places.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
+        self._places.index_add_(1, places, seen[:, queries].flatten(1))
         self._ordinary += len(queries)
 
-    def measures(self) -> list[dict[str, float]]:
-        """Return the measures of every head and, last, the baseline's; NaN without a row."""
-        measures = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
+    def measures(self) -> list[tuple[dict[str, float], dict[str, float]]]:
+        """Return the measures of every head, each with its baseline's; NaN without a row."""
+        measures = {name: self._sums[name] / self._rows[name] for name in MEANS}
         rare = self._places < max(1, self._ordinary / 2)
         best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)
         measures["positional"] = best.values.masked_fill(best.values < 0, math.nan)
         measures["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
-        return [
+        every = [
             {name: values[head].item() for name, values in measures.items()}
             for head in range(len(best.values))
         ]
+        heads = len(every) - len(self._reaches)
+        return [(every[head], every[heads + int(self._kinds[head])]) for head in range(heads)]
+
+
+def _seen(reach: Reach, tokens: int) -> Tensor:
+    """Return 1 where a query may look at a key, (query, key)."""
+    before, after = reach.cut(tokens)
+    return torch.ones(tokens, tokens, dtype=torch.float64).tril(after).triu(-before)
 
 
 def roles(

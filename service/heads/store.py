@@ -31,7 +31,7 @@ from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # changes when equal weights and sentences would give a different survey
+FORMAT = 2  # changes when equal weights and sentences would give a different survey
 
 # awaits the batches that hold the given Works; see service/encode/admission.py
 Run = Callable[[Sequence[Work], float], Awaitable[list[Result]]]

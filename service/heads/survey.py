@@ -17,6 +17,7 @@ from model.heads import relations, roles
 from model.heads.relations import Link, Verdict
 from model.heads.roles import Role, Tally
 from model.loading.checkpoint import Model
+from model.reach import Reach
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
@@ -55,7 +56,8 @@ async def measure(
     config = model.encoder.config
     texts = [(sentence.text,) for sentence in corpus.sentences]
     sequences = await asyncio.to_thread(model.tokenizer, texts, model.max_tokens)
-    evidence = Evidence(config.layers * config.heads, corpus.relations)
+    reaches = [config.reach(layer) for layer in range(config.layers) for _ in range(config.heads)]
+    evidence = Evidence(reaches, corpus.relations)
     for first in range(0, len(sequences), BATCH):
         batch = sequences[first : first + BATCH]
         maps = await attend(batch)
@@ -72,12 +74,12 @@ class Evidence:
     """What the sentences have shown so far.
 
     Args:
-        heads: of all layers together.
+        reaches: how far each head looks, of all layers together.
         names: of the relations asked about.
     """
 
-    def __init__(self, heads: int, names: Sequence[str]) -> None:
-        self._tally = Tally(heads)
+    def __init__(self, reaches: Sequence[Reach], names: Sequence[str]) -> None:
+        self._tally = Tally(reaches)
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add(
@@ -101,7 +103,6 @@ class Evidence:
             relation: relations.judge(links) if links else Verdict(None, relations.NO_WORDS)
             for relation, links in self._links.items()
         }
-        *measures, baseline = self._tally.measures()
         entries = [
             {
                 "layer": number // heads,
@@ -109,7 +110,7 @@ class Evidence:
                 **_labels(_linguistic(verdicts, number) + roles.roles(own, baseline, thresholds)),
                 "measures": {name: _round(value) for name, value in own.items()},
             }
-            for number, own in enumerate(measures)
+            for number, (own, baseline) in enumerate(self._tally.measures())
         ]
         return {
             "thresholds": dict(thresholds),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from model.heads.roles import THRESHOLDS, Tally, roles
+from model.reach import EVERYWHERE, Reach
 
 LENGTHS = (5, 7, 11)  # of sentences, first and last token special
 
@@ -42,13 +43,36 @@ def scattered(tokens: int) -> Tensor:
     return 0.7 * torch.nn.functional.one_hot(aims, tokens) + 0.3 / tokens
 
 
-def tallied(*heads: Head) -> list[dict[str, float]]:
-    """The measures of some heads and of the baseline."""
-    tally = Tally(len(heads))
+def within(head: Head, reach: Reach) -> Head:
+    """A head that looks no farther, and gives what is beyond to what is not."""
+
+    def cut(tokens: int) -> Tensor:
+        before, after = reach.cut(tokens)
+        near = head(tokens).tril(after).triu(-before)
+        return near / near.sum(1, keepdim=True)
+
+    return cut
+
+
+def first(tokens: int) -> Tensor:
+    """A head that gives 0.8 to the first token."""
+    return 0.8 * torch.eye(tokens)[0] + torch.full((tokens, tokens), 0.2 / tokens)
+
+
+def tallied(
+    head: Head, reach: Reach = EVERYWHERE, ends: tuple[int, ...] = (0, -1)
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The measures of a head and of its baseline.
+
+    Args:
+        ends: places of special tokens.
+    """
+    tally = Tally([reach])
     for tokens in LENGTHS:
-        special = [place in (0, tokens - 1) for place in range(tokens)]
-        tally.add(torch.stack([head(tokens) for head in heads]), special)
-    return tally.measures()
+        special = [{place, place - tokens} & {*ends} != set() for place in range(tokens)]
+        tally.add(within(head, reach)(tokens)[None], special)
+    (found,) = tally.measures()
+    return found
 
 
 PLANTED: dict[str, tuple[Head, str | None]] = {
@@ -70,6 +94,57 @@ def test_a_head_made_for_a_role_is_given_that_role(head: Head, role: str | None)
     own, baseline = tallied(head)
 
     assert next((found.role for found in roles(own, baseline)), None) == role
+
+
+DECODER, LOCAL = Reach(None, 0), Reach(3, 0)
+CAUSAL: dict[str, tuple[Head, Reach, str | None]] = {
+    "previous": (looking(-1, 0.8), DECODER, "previous"),
+    "self": (looking(0, 0.8), DECODER, "self"),
+    "two back": (looking(-2, 0.7), DECODER, "positional"),
+    "the first token": (first, DECODER, "delimiter sink"),
+    "everywhere": (uniform, DECODER, "broad"),
+    "content": (scattered, DECODER, None),
+    "previous, in a window": (looking(-1, 0.8), LOCAL, "previous"),
+    "everywhere in a window": (uniform, LOCAL, "broad"),
+    "the first token, in a window": (first, LOCAL, "delimiter sink"),
+    "next, in a window": (looking(1, 0.8), Reach(3, 3), "next"),
+}
+
+
+@pytest.mark.parametrize(("head", "reach", "role"), CAUSAL.values(), ids=CAUSAL.keys())
+def test_a_head_that_may_not_look_everywhere_is_given_its_role(
+    head: Head, reach: Reach, role: str | None
+) -> None:
+    """A decoder, whose tokenizer puts one special token at the end: its sink is the first."""
+    own, baseline = tallied(head, reach, (-1,))
+
+    assert next((found.role for found in roles(own, baseline)), None) == role
+
+
+@pytest.mark.parametrize("reach", [DECODER, LOCAL, Reach(3, 3)])
+def test_the_baseline_looks_alike_at_all_that_may_be_seen(reach: Reach) -> None:
+    """And is counted where there is something to look at; a decoder sees no next token."""
+    own, baseline = tallied(uniform, reach, (-1,))
+
+    assert own == pytest.approx(baseline, abs=1e-6, nan_ok=True)
+    assert baseline["entropy_ratio"] == pytest.approx(1)
+    assert math.isnan(baseline["next"]) == (reach.after == 0)
+    rows = [(i, *reach.cut(n), n) for n in LENGTHS for i in range(n)]
+    keys = [min(i, before) + 1 + min(n - 1 - i, after) for i, before, after, n in rows]
+    looks = [1 / many for (i, *_), many in zip(rows, keys, strict=True) if i]
+    assert baseline["previous"] == pytest.approx(sum(looks) / len(looks))
+
+
+def test_layers_that_look_differently_far_have_baselines_of_their_own() -> None:
+    """In the order of the heads."""
+    tally = Tally([DECODER, LOCAL, DECODER])
+    maps = [within(uniform, reach)(7) for reach in (DECODER, LOCAL, DECODER)]
+    tally.add(torch.stack(maps), [False] * 7)
+
+    for own, baseline in tally.measures():
+        assert own == pytest.approx(baseline, abs=1e-6, nan_ok=True)
+    (_, one), (_, two), (_, three) = tally.measures()
+    assert one == pytest.approx(three, nan_ok=True) and one["previous"] < two["previous"]
 
 
 def test_a_positional_head_says_which_offset() -> None:
@@ -112,12 +187,12 @@ def test_thresholds_may_be_moved() -> None:
 
 def test_what_was_never_measured_makes_no_role() -> None:
     """A lone token has no neighbour and no entropy ratio; no text at all has nothing."""
-    lone = Tally(1)
+    lone = Tally([EVERYWHERE])
     lone.add(torch.ones(1, 1, 1), [False])
-    own, baseline = lone.measures()
+    ((own, baseline),) = lone.measures()
 
     assert math.isnan(own["previous"]) and math.isnan(own["entropy_ratio"])
     assert [role.role for role in roles(own, baseline)] == ["self", "positional"]
     lone.add(uniform(5)[None], [False] * 5)
-    assert lone.measures()[0]["entropy_ratio"] == pytest.approx(1)
-    assert not roles(*Tally(1).measures())
+    assert lone.measures()[0][0]["entropy_ratio"] == pytest.approx(1)
+    assert not roles(*Tally([EVERYWHERE]).measures()[0])

@@ -10,7 +10,7 @@ import pytest
 
 from service.heads import sentences, store
 from service.heads.sentences import Corpus
-from service.heads.store import Heads, Run
+from service.heads.store import FORMAT, Heads, Run
 from service.refusals import Refused
 from service.replica import Replica
 
@@ -147,9 +147,9 @@ CORPUS = {"name": "mine.jsonl", "digest": "sha256:0", "sentences": 1}
 OLD: dict[str, Any] = {
     "no survey": [],
     "of other rules": {"format": 0, "weights": DIGEST, "corpus": CORPUS},
-    "of other weights": {"format": 1, "weights": "sha256:0", "corpus": CORPUS},
+    "of other weights": {"format": FORMAT, "weights": "sha256:0", "corpus": CORPUS},
     "of the corpus as it was": {
-        "format": 1,
+        "format": FORMAT,
         "weights": DIGEST,
         "corpus": {**CORPUS, "name": sentences.BUNDLED},
     },

@@ -12,7 +12,9 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models
 from torch import Tensor
 
+from model import kernels
 from model.errors import SequenceTooLong
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.text.frame import Tokenized
 from model.text.tokenizer import Tokenizer
@@ -20,6 +22,7 @@ from service.api.document import document
 from service.heads import sentences, store
 from service.heads.survey import NO_HEAD, measure
 from service.replica import Replica
+from tests.decoders import embedder
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
@@ -72,6 +75,30 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     assert {head["role"] for head in found["heads"] if head not in labelled} == {"broad"}
     assert labelled[0]["score"] == 1.0 and labelled[0]["baseline"] == 0.2
     assert [role["role"] for role in labelled[0]["also"]] == ["broad"]
+
+
+async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
+    """A sink on its first token, which is no special one, is found, and its baseline is causal."""
+    plain, folder = tmp_path / "plain", tmp_path / "decoder"
+    cpu, ways = torch.device("cpu"), kernels.choose(torch.device("cpu"), torch.float32)
+    decoder = checkpoint.load(embedder(plain, folder), cpu, torch.float32, ways)
+
+    async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
+        maps = []
+        for tokenized in read:
+            tokens = len(tokenized.token_ids)
+            heads = torch.ones(24, tokens, tokens).tril()
+            heads[7, :, 0] += 4 * tokens
+            maps.append(heads / heads.sum(2, keepdim=True))
+        return maps
+
+    found = await measure(decoder, "d", corpus(tmp_path, *animals()), attend)
+
+    told = {head["role"]: head for head in found["heads"]}
+    sink, broad = told["delimiter sink"], told["broad"]
+    assert {*told} == {"delimiter sink", "broad"} and (sink["layer"], sink["head"]) == (1, 1)
+    assert sink["measures"]["next"] is None and sink["baseline"] == broad["measures"]["special"]
+    assert (broad["score"], broad["baseline"]) == (1.0, 1.0)
 
 
 async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) -> None:
