@@ -35,6 +35,7 @@ from service.commands.terminal import (
     FAILED,
     USAGE,
     one_line_ends,
+    open_standard,
     refuse,
     tell,
 )
@@ -52,6 +53,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
+    open_standard()
 
 
 @click.command(cls=Sectioned)

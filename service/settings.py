@@ -22,6 +22,8 @@ from service.wording.words import meant, nearest
 logger = logging.getLogger(__name__)
 
 PREFIX = "HEADLIGHT_"
+# What stays wrong as an empty variable, which for others is none: left out, the service is open
+GUARDS = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
 KIB, MIB = 1024, 1024 * 1024
 
 # What Kubernetes tells a pod of each Service in its namespace, and of one named headlight* in
@@ -289,6 +291,7 @@ def load(
         near = nearest(name, Settings.model_fields).upper()
         hint = f"; did you mean {PREFIX}{near}?" if near else ""
         raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
+    variables = {name: value for name, value in variables.items() if value or name in GUARDS}
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
     settings = Settings.model_validate(values)

@@ -1,5 +1,6 @@
 """What commands say on a terminal, and how they end: in one line and with an exit status."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,16 @@ class Unusable(Exception):
 
 class Failed(Exception):
     """An early end that is not the caller's mistake; the message is one line."""
+
+
+def open_standard() -> None:
+    """Open what was closed of stdin, stdout and stderr: else the next file takes its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def tell(stream: IO[str], line: str) -> None:

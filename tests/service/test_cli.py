@@ -81,6 +81,18 @@ def test_the_model_may_stand_by_itself() -> None:
     )
 
 
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_what_a_command_opens_takes_the_place_of_no_closed_stream(closed: str) -> None:
+    """A supervisor may start it with some closed; it opens them before all else."""
+    code = (
+        "import os, sys; from service.cli import main, open_standard; open_standard();"
+        " print('lost', file=sys.stderr); print('lost'); sys.exit(open(os.devnull).fileno() < 3)"
+    )
+    done = subprocess.run(["bash", "-c", f'exec {sys.executable} -c "{code}" {closed}'])
+
+    assert done.returncode == 0
+
+
 def test_help_does_not_load_ray_or_torch() -> None:
     """It must come at once."""
     code = "import sys, service.cli; print({'ray', 'torch'} & sys.modules.keys())"

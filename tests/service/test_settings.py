@@ -22,6 +22,17 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
     assert (settled.port, settled.replicas, settled.host) == (3, 4, "file")
 
 
+def test_an_empty_variable_is_none_but_for_what_guards_the_service() -> None:
+    """Compose writes `${X:-}` for a variable that is not set."""
+    assert load({}, {"HEADLIGHT_MAX_TOKENS": "", "HEADLIGHT_DTYPE": ""}) == load({}, {})
+    assert load({}, {"HEADLIGHT_API_KEYS_FILE": ""}).keyed  # by a file that no start can read
+    for name in ("API_KEYS", "TLS_CERT", "TLS_KEY"):
+        with pytest.raises(ValueError):
+            load({}, {f"HEADLIGHT_{name}": ""})
+    with pytest.raises(ValueError, match="HEADLIGHT_MAX_TOKEN: no such setting"):
+        load({}, {"HEADLIGHT_MAX_TOKEN": ""})
+
+
 @pytest.mark.parametrize(
     "flags",
     [
