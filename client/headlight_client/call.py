@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from ipaddress import ip_address
 from itertools import count
 from typing import Any, Self, Unpack
 
@@ -86,7 +87,9 @@ class AsyncClient:
         self.url = _checked(url)
         self._patience, self._concurrency = patience_seconds, concurrency
         self._limits: Limits | None = None
-        self._http = httpx.AsyncClient(headers=authorization(key) | expectation(expect))
+        headers = authorization(key) | expectation(expect)
+        # A proxy that http_proxy names is another machine's, or knows of no service on this one
+        self._http = httpx.AsyncClient(headers=headers, trust_env=not _here(self.url))
 
     async def __aenter__(self) -> Self:
         return self
@@ -403,6 +406,15 @@ def _checked(url: str) -> str:
     if address.scheme not in ("http", "https") or not address.host:
         raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
     return url.rstrip("/")
+
+
+def _here(url: str) -> bool:
+    """Tell whether an address is one of this machine's own."""
+    host = httpx.URL(url).host
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def authorization(key: str | None) -> dict[str, str]:

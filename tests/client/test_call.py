@@ -41,6 +41,16 @@ async def test_every_text_is_answered_in_order_as_alone(
     assert [item.length > 2 for item in told.items] == [True] * 41
 
 
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machines_service(
+    encode: Any, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another machine, or knows of no service here; here nothing answers at its address."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    assert (await encode(address, ["All is well"])).pooled.shape == (1, 384)
+
+
 async def test_a_job_of_many_requests_is_joined_in_order_and_never_more_than_asked_at_once(
     alone: Any, stumbling: Any, listen: Any
 ) -> None:
