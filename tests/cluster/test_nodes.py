@@ -11,13 +11,12 @@ import pytest
 from tests.cluster import load, nodes
 from tests.ray import drill
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.prove]
 
 JOINED_BARE = 5
 MODELS = {"minilm": 384, "base": 512}  # the width of each, by its prefix
 
 
-@pytest.mark.prove
 def test_a_loopback_on_several_nodes_is_refused_by_their_addresses(three: nodes.Cluster) -> None:
     """Their HAProxies would ask each other's replicas in vain."""
 
@@ -96,7 +95,6 @@ def test_a_wrong_update_costs_no_node_a_request(crowded: nodes.Cluster) -> None:
     assert told <= set(page)  # of the old version, which serves on
 
 
-@pytest.mark.prove
 def test_two_models_answer_on_every_node(three: nodes.Cluster) -> None:
     """Each below its prefix, wherever its replica is."""
     three.deploy("two-models.yaml")

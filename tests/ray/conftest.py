@@ -1,5 +1,6 @@
-"""Services started as a user starts them: one for most tests, others by `start`."""
+"""Services started as users start them: two for most tests, others by `start`."""
 
+import ast
 import json
 import os
 import re
@@ -14,16 +15,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 import yaml
 
 from tests.ray import drill
+from tests.ray.rotation import KEY, OTHER, Keys
+from tests.test_tls import certificate
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60
+MOST_BYTES = 100_000  # of a body, where there are keys
 NO_VARIABLES: Mapping[str, str] = {}
 
 Start = Callable[..., AbstractContextManager["Service"]]
@@ -38,11 +42,12 @@ class Service:
     port: int
     greeting: str
     errors: Path
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def encode(self, *texts: str, timeout: float = 30) -> httpx.Response:
         """Ask for the encodings of texts."""
@@ -62,15 +67,7 @@ class Service:
 
     def family(self) -> dict[int, str]:
         """The names of the command's process and all below it, by id."""
-        parents = {pid: (parent, name) for pid, parent, name in processes()}
-        found = {self.process.pid: "headlight"}
-        while grown := {
-            pid: name
-            for pid, (parent, name) in parents.items()
-            if parent in found and pid not in found
-        }:
-            found |= grown
-        return found
+        return {self.process.pid: "headlight", **below(self.process.pid)}
 
     def directory(self) -> Path:
         """Its private directory."""
@@ -131,6 +128,19 @@ def processes() -> Iterator[tuple[int, int, str]]:
         if state != "Z":
             yield int(stat.parent.name), int(parent), title(int(stat.parent.name)) or head
     return
+
+
+def below(pid: int) -> dict[int, str]:
+    """The names of all processes that a process has started, and those have, by id."""
+    parents = {each: (parent, name) for each, parent, name in processes()}
+    found: dict[int, str] = {}
+    while grown := {
+        each: name
+        for each, (parent, name) in parents.items()
+        if (parent == pid or parent in found) and each not in found
+    }:
+        found |= grown
+    return found
 
 
 def title(pid: int) -> str:
@@ -202,7 +212,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
             try:
                 greeting = stdout.readline()  # or empty, when it ended instead
                 assert greeting, errors.read_text()
-                yield Service(process, port, greeting, errors)
+                scheme = "https" if "--tls-cert" in arguments else "http"
+                yield Service(process, port, greeting, errors, scheme)
             finally:
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
@@ -215,6 +226,50 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 def running(start: Start) -> Iterator[Service]:
     """A service with two replicas behind HAProxy, for every test that leaves it as it was."""
     with start("--replicas", "2") as service:
+        yield service
+
+
+class Way(NamedTuple):
+    """One way of starting a service that others can reach."""
+
+    arguments: list[str]
+    variables: dict[str, str]
+
+
+def container() -> Way:
+    """As the image starts it."""
+    text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
+    said = dict(re.findall(r"^(ENV|CMD|ENTRYPOINT) (.*)", text, re.M))  # the last stage's
+    variables = dict(pair.split("=", 1) for pair in said["ENV"].split())
+    del variables["PATH"]  # of the image's folders
+    assert ast.literal_eval(said["ENTRYPOINT"]) == ["headlight"]
+    return Way(ast.literal_eval(said["CMD"])[1:], variables)
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """A file of two keys."""
+    made = Keys(tmp_path_factory.mktemp("keys"))
+    made.write({KEY: "me:{}", OTHER: "other:{}"})
+    return made
+
+
+@pytest.fixture(scope="session")
+def keyed(
+    start: Start, left: int, keys: Keys, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    """A container's service on a port that was just left, with two keys, TLS and a small limit."""
+    folder, (arguments, variables) = tmp_path_factory.mktemp("tls"), container()
+    certificate(folder)
+    secured = "--tls-cert", f"{folder}/tls.crt", "--tls-key", f"{folder}/tls.key"
+    flags = "--api-keys-file", str(keys.file), "--max-body-bytes", str(MOST_BYTES)
+    with (
+        start(
+            *arguments, *secured, *flags, "--public-metrics", "true", port=left, variables=variables
+        ) as service,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SSL_CERT_FILE", f"{folder}/tls.crt")  # what clients trust from here on
         yield service
 
 

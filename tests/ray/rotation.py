@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
 PAUSE_SECONDS = 0.02
+KEY, OTHER = "canary-Key_123456789", "the-key-of-another-1"
 
 
 class Seen(NamedTuple):

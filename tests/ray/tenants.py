@@ -1,6 +1,6 @@
 """Two keys of one service: one floods or is busy, the other asks; either is measured.
 
-`python -m tests.ray.tenants PORT KEY COUNT SIZE` is the flood, in a process of its own behind all
+`python -m tests.ray.tenants URL KEY COUNT SIZE` is the flood, in a process of its own behind all
 others, so that who measures does not feel the client of it.
 """
 
@@ -38,7 +38,7 @@ def flooded(
     service: "Service", key: str, connections: int, begun: str = "429", size: str = "small"
 ) -> Iterator[Counter[str]]:
     """A flood with a key, of which one was answered so; what all were is known at its end."""
-    command = [sys.executable, "-m", __name__, str(service.port), key, str(connections), size]
+    command = [sys.executable, "-m", __name__, service.url, key, str(connections), size]
     codes: Counter[str] = Counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -84,13 +84,14 @@ def speed(service: "Service", name: str, key: str, over: Callable[[], None]) -> 
     return (answered() - before) / (time.monotonic() - begun)
 
 
-async def connection(port: int, key: str, body: bytes, codes: Counter[int]) -> None:
+async def connection(url: httpx.URL, key: str, body: bytes, codes: Counter[int]) -> None:
     """Ask without end on one connection, which is kept."""
     head = (
         "POST /v1/encode HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    tls = url.scheme == "https" or None
+    reader, writer = await asyncio.open_connection(url.host, url.port, ssl=tls)
     while True:
         writer.write(head.encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
@@ -105,12 +106,12 @@ async def connection(port: int, key: str, body: bytes, codes: Counter[int]) -> N
             await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def flood(port: int, key: str, count: int, size: str) -> None:
+async def flood(url: str, key: str, count: int, size: str) -> None:
     """So many connections at once."""
     codes, body = Counter[int](), json.dumps(SIZES[size]).encode()
-    await asyncio.gather(*(connection(port, key, body, codes) for _ in range(count)))
+    await asyncio.gather(*(connection(httpx.URL(url), key, body, codes) for _ in range(count)))
 
 
 if __name__ == "__main__":
     os.nice(NICE)
-    asyncio.run(flood(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+    asyncio.run(flood(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

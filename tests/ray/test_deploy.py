@@ -26,7 +26,7 @@ from service.cluster import ingress, network, workspace
 from service.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
-from tests.ray.conftest import users_own
+from tests.ray.conftest import below, users_own
 
 pytestmark = pytest.mark.ray
 
@@ -56,6 +56,7 @@ Change = Callable[[dict[str, Any]], None]
 TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
 (TWO,) = commands("Two models side by side")
 ENDED = {"RUNNING", "DEPLOY_FAILED", "UNHEALTHY"}
+HEAD, JOINED = "127.0.0.2", "127.0.0.3"  # of two nodes on one machine
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Cluster:
     dashboard: str
     port: int
     directory: Path
+    gcs: int = 0
 
     @property
     def url(self) -> str:
@@ -75,17 +77,9 @@ class Cluster:
     def deploy(self, command: str, change: Change = lambda _: None) -> dict[str, Any]:
         """Run a `serve deploy`, and wait until each application answers or has failed.
 
-        The configuration is at a port of this cluster. Ray says that an application runs a moment
-        before HAProxy is told.
+        Ray says that an application runs a moment before HAProxy is told.
         """
-        *words, name = shlex.split(command)
-        configuration = yaml.safe_load((ROOT / name).read_text())
-        configuration["http_options"]["port"] = self.port
-        change(configuration)
-        sent = self.directory / Path(name).name
-        sent.write_text(yaml.safe_dump(configuration))
-        self.serve(*words[1:], str(sent))
-        named = {each["name"] for each in configuration["applications"]}
+        named = self.send(command, change)
         found = self.wait(
             lambda found: (
                 found.keys() == named and {each["status"] for each in found.values()} <= ENDED
@@ -97,17 +91,61 @@ class Cluster:
                 drill.wait(lambda path=path: ready(f"{self.url}{path}/ready"), "HAProxy")
         return found
 
-    def status(self) -> dict[str, tuple[str, str]]:
-        """Run `serve status`: each application's state, and the last line that it says."""
-        found = yaml.safe_load(self.serve("status"))["applications"]
+    def send(self, command: str, change: Change = lambda _: None) -> set[str]:
+        """Run a `serve deploy` of a file, at a port of this cluster; its applications."""
+        *words, name = shlex.split(command)
+        configuration = self.configuration(name, change)
+        sent = self.directory / Path(name).name
+        sent.write_text(yaml.safe_dump(configuration))
+        self.serve(*words[1:], str(sent))
+        return {each["name"] for each in configuration["applications"]}
+
+    def put(self, change: Change = lambda _: None) -> None:
+        """Do what `serve deploy` of deploy/serve/laptop.yaml does, without its seconds to start."""
+        configuration = self.configuration(DEPLOY.split()[-1], change)
+        self.ask("/api/serve/applications/", "PUT", json=configuration)
+
+    def configuration(self, name: str, change: Change) -> Any:
+        """A file of deploy/serve, changed, at a port of this cluster."""
+        configuration = yaml.safe_load((ROOT / name).read_text())
+        configuration["http_options"]["port"] = self.port
+        change(configuration)
+        return configuration
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """The environment of a shell that has the cluster's token in its home, and no more."""
+        shell = {name: self.environment[name] for name in ("HOME", "PATH", "PYTHONPATH")}
+        return shell | ingress.AUTHENTICATED
+
+    @contextmanager
+    def joined(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Another node of one processor, started with the token alone, once it is there."""
+        command = [str(BIN / "ray"), "start", f"--address={HEAD}:{self.gcs}", "--block"]
+        command += [
+            f"--node-ip-address={JOINED}",
+            "--num-cpus=1",
+            f"--object-store-memory={80 << 20}",
+        ]
+        with (self.directory / "joined.log").open("w") as log:
+            process = subprocess.Popen(command, env=self.plain, stdout=log, stderr=log)
+        try:
+            drill.wait(lambda: self.ask("/nodes?view=summary").count('"ALIVE"') == 2, "the node")
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+    def status(self, said: str = "") -> dict[str, tuple[str, str]]:
+        """Of a `serve status`, or of one now: each application's state, and the last line said."""
+        found = yaml.safe_load(said or self.serve("status"))["applications"]
         return {name: (each["status"], reason(each)) for name, each in found.items()}
 
     def serve(self, *words: str) -> str:
         """Run a command of Ray's in a shell that has the cluster's token in its home."""
-        shell = {name: self.environment[name] for name in ("HOME", "PATH", "PYTHONPATH")}
         done = subprocess.run(
             [str(BIN / "serve"), words[0], "--address", self.dashboard, *words[1:]],
-            env=shell | ingress.AUTHENTICATED,
+            env=self.plain,
             capture_output=True,
             text=True,
             check=False,
@@ -117,14 +155,16 @@ class Cluster:
 
     def applications(self) -> dict[str, Any]:
         """What Ray says of each application."""
-        token = (self.directory / ".ray" / "auth_token").read_text().strip()
-        answer = httpx.get(
-            f"{self.dashboard}/api/serve/applications/",
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=30,
-        )
-        found: dict[str, Any] = answer.raise_for_status().json()["applications"]
+        found: dict[str, Any] = json.loads(self.ask("/api/serve/applications/"))["applications"]
         return found
+
+    def ask(self, path: str, method: str = "GET", **body: Any) -> str:
+        """What the dashboard answers."""
+        token = (self.directory / ".ray" / "auth_token").read_text().strip()
+        bearer = {"Authorization": f"Bearer {token}"}
+        url = f"{self.dashboard}{path}"
+        answer = httpx.request(method, url, headers=bearer, timeout=30, **body)
+        return answer.raise_for_status().text
 
     def wait(self, said: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until Ray says so of its applications."""
@@ -193,7 +233,7 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
             )
         try:
             url = f"http://127.0.0.1:{dashboard}"
-            here = Cluster(environment, url, port, directory)
+            here = Cluster(environment, url, port, directory, gcs)
             up(here, process, directory / "ray.log")
             yield here
         finally:
@@ -265,7 +305,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "variables": (
         lambda one: one.update(runtime_env={"env_vars": {"RAY_SERVE_HAPROXY_RETRIES": "1"}}),
-        f"{BUILD}127.0.0.1 cannot serve: RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
+        f"{BUILD}{HEAD} cannot serve: RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
     ),
     "replica": (
         lambda one: one["deployments"][0].update(max_ongoing_requests=5),
@@ -288,18 +328,64 @@ def spoilt(*names: str) -> Change:
     return change
 
 
+@pytest.fixture(scope="module")
+def small() -> Iterator[Cluster]:
+    """A cluster with a processor for one replica, which soon says what another waits for."""
+    with cluster(
+        f"{VARIABLES}; export SERVE_SLOW_STARTUP_WARNING_S=3",
+        f"--num-cpus=1 --node-ip-address={HEAD}",
+    ) as here:
+        yield here
+
+
 @pytest.mark.parametrize(
     "names",
     [("model", "argument", "variables"), pytest.param(tuple(WRONG), marks=pytest.mark.prove)],
     ids=["some", "all"],
 )
-def test_what_cannot_work_is_the_last_line_of_serve_status(names: tuple[str, ...]) -> None:
+def test_what_cannot_work_is_the_last_line_of_serve_status(
+    small: Cluster, names: tuple[str, ...]
+) -> None:
     """Each application's own; a secret in it is not repeated."""
-    with cluster(VARIABLES) as here:
-        here.deploy(DEPLOY, spoilt(*names))
+    small.deploy(DEPLOY, spoilt(*names))
 
-        assert here.status() == {name: ("DEPLOY_FAILED", WRONG[name][1]) for name in names}
-        assert "canary-Key" not in here.serve("status")
+    said = small.serve("status")
+    assert small.status(said) == {name: ("DEPLOY_FAILED", WRONG[name][1]) for name in names}
+    assert "canary-Key" not in said
+
+
+def test_a_node_with_the_token_alone_gets_neither_replica_nor_haproxy(small: Cluster) -> None:
+    """The second replica says that it finds no place, though that node has one."""
+    with small.joined() as bare:
+        small.put(scaled(2))
+        found = small.wait(lambda found: "to be scheduled" in str(found))
+        replicas = found["headlight"]["deployments"]["Encoder"]["replicas"]
+
+        assert sorted(each["state"] for each in replicas) == ["RUNNING", "STARTING"]
+        started = set(below(bare.pid).values())
+        assert "raylet" in started
+        assert not {"ServeReplica", "HAProxyManager", "haproxy"} & started
+
+
+def test_a_wrong_update_costs_the_old_version_no_request(small: Cluster) -> None:
+    """Ray names no replica to HAProxy from the moment it builds the new version, nor after that."""
+
+    def wrong(configuration: dict[str, Any]) -> None:
+        configuration["applications"][0]["args"]["model"] = "/nowhere"
+
+    def update() -> None:
+        small.put(wrong)
+        small.wait(lambda found: found["headlight"]["status"] == "DEPLOY_FAILED")
+        time.sleep(1)
+
+    small.put()
+    small.wait(lambda found: run(found, 1))
+    drill.wait(lambda: ready(f"{small.url}/ready"), "HAProxy")
+    journal = drill.during(update, small.port, kept=4, pause=0.1)
+
+    assert journal.lost == [] and set(journal.codes) == {200} and len(journal.data) == 1
+    page = httpx.get(f"{small.url}/metrics").text.splitlines()
+    assert {"headlight_replicas_expected 1", "headlight_scrape_incomplete 0"} <= set(page)
 
 
 @pytest.mark.prove

@@ -1,11 +1,10 @@
-"""A service that asks for keys, started as a user starts it, until a SIGKILL."""
+"""A service that asks for keys, started as a container starts it."""
 
 import os
 import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ import httpx
 import pytest
 
 from service.keys import STALE_SECONDS
+from tests.ray.conftest import MOST_BYTES
 from tests.ray.drill import total, wait
-from tests.ray.rotation import Keys, answered, asked, turn, turned, verdict
+from tests.ray.rotation import KEY, OTHER, Keys, answered, asked, turn, turned, verdict
 from tests.ray.tenants import ask, flooded
 from tests.ray.test_deploy import DEPLOY, VARIABLES, cluster, run, scaled
 
@@ -24,25 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
-KEY, OTHER = "canary-Key_123456789", "the-key-of-another-1"
 ASKED = {"inputs": ["All is well"]}
-MOST_BYTES = 100_000
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """A file of two keys."""
-    made = Keys(tmp_path_factory.mktemp("keys"))
-    made.write({KEY: "me:{}", OTHER: "other:{}"})
-    return made
-
-
-@pytest.fixture(scope="module")
-def keyed(start: "Start", left: int, keys: Keys) -> Iterator["Service"]:
-    """A service with two keys and a small limit, on a port that was just left."""
-    flags = ["--api-keys-file", str(keys.file), "--max-body-bytes", str(MOST_BYTES)]
-    with start(*flags, "--public-metrics", "true", port=left) as service:
-        yield service
 
 
 def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
@@ -61,7 +43,8 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
         if KEY.encode() in Path(f"/proc/{pid}/{what}").read_bytes()
     ]
     logs = [path for path in keyed.directory().rglob("*") if path.is_file()]
-    logged = [path for path in logs if KEY.encode() in path.read_bytes()]
+    wait(lambda: '"event": "request", "replica"' in keyed.errors.read_text(), "it is logged")
+    logged = [path for path in (*logs, keyed.errors) if KEY.encode() in path.read_bytes()]
 
     assert [ready.status_code, refused.status_code, admitted.status_code] == [200, 401, 200]
     assert [large.status_code, unknown.status_code] == [413, 401]
@@ -246,15 +229,3 @@ def page(service: "Service", key: str) -> str:
 def ready(service: "Service", key: str) -> list[str]:
     """The replicas that say they are ready."""
     return re.findall(r'^headlight_ready\{replica="(.+)"\} 1', page(service, key), re.M)
-
-
-def test_at_last_nothing_survives_a_sigkill_of_the_command(
-    keyed: "Service", running: "Service", traceless: Callable[[set[int], int, Path], None]
-) -> None:
-    """No process, port or directory of it; the service beside it does not notice."""
-    pids, directory = set(keyed.family()), keyed.directory()
-
-    keyed.end(signal.SIGKILL)
-
-    traceless(pids, keyed.port, directory)
-    assert running.encode("All is well").status_code == 200

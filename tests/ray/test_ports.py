@@ -1,14 +1,12 @@
 """Who can reach what: the ports of a service, however it is started."""
 
-import ast
 import os
 import re
 import socket
-import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import grpc
 import httpx
@@ -16,7 +14,7 @@ import pytest
 import yaml
 
 from tests.manifests import rendered
-from tests.test_tls import certificate
+from tests.ray.conftest import Way
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -28,23 +26,6 @@ PORTS = ROOT / "docs" / "ports.md"
 HALF_HELLO = bytes.fromhex("1603010200010001fc0303")  # of TLS, without the 507 bytes that follow
 
 
-class Way(NamedTuple):
-    """One way of starting a service that others can reach."""
-
-    arguments: list[str]
-    variables: dict[str, str]
-
-
-def container() -> Way:
-    """As the image starts it."""
-    text = re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
-    said = dict(re.findall(r"^(ENV|CMD|ENTRYPOINT) (.*)", text, re.M))  # the last stage's
-    variables = dict(pair.split("=", 1) for pair in said["ENV"].split())
-    del variables["PATH"]  # of the image's folders
-    assert ast.literal_eval(said["ENTRYPOINT"]) == ["headlight"]
-    return Way(ast.literal_eval(said["CMD"])[1:], variables)
-
-
 def pod() -> Way:
     """As the chart starts it without KubeRay."""
     deployment, *_others = yaml.safe_load_all(rendered(kind="Deployment")["deployment.yaml"])
@@ -53,26 +34,9 @@ def pod() -> Way:
     return Way(own["args"][1:], variables | {"HEADLIGHT_THREADS": "1"})  # on any machine
 
 
-class Secured(NamedTuple):
-    """A service that speaks TLS, with what its clients trust."""
-
-    service: "Service"
-    trusts: ssl.SSLContext
-
-    def ready(self) -> int:
-        """The status of /ready, on a connection of its own, soon."""
-        url = f"https://127.0.0.1:{self.service.port}/ready"
-        return httpx.get(url, verify=self.trusts, timeout=5).status_code
-
-
-@pytest.fixture(scope="module")
-def secured(start: "Start", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """With a certificate, at every address of both kinds."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate(folder)
-    files = ["--tls-cert", f"{folder}/tls.crt", "--tls-key", f"{folder}/tls.key"]
-    with start("--host", "::", *files) as service:
-        yield Secured(service, ssl.create_default_context(cafile=folder / "tls.crt"))
+def every_address() -> Way:
+    """At all of both kinds."""
+    return Way(["--host", "::"], {})
 
 
 def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
@@ -80,31 +44,37 @@ def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
     assert places(running) == listed(host="loopback")
 
 
-@pytest.mark.parametrize("way", [container, pytest.param(pod, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("way", [pod, every_address])
 def test_only_haproxy_moves_with_the_host(start: "Start", way: Callable[[], Way]) -> None:
     """Past it nothing answers others but the port that asks for the token."""
     arguments, variables = way()
 
     with start(*arguments, variables=variables) as service:
-        assert httpx.get(f"{service.url}/ready").status_code == 200
+        assert ready(service) == 200
         assert_it_alone_moved(service)
 
 
-def test_with_tls_too_haproxy_alone_moves(secured: Secured) -> None:
+def test_of_a_container_haproxy_alone_is_reached_from_outside(keyed: "Service") -> None:
     """Nothing answers past its TLS."""
-    assert secured.ready() == 200
-    assert_it_alone_moved(secured.service)
+    assert ready(keyed) == 200
+    assert_it_alone_moved(keyed)
 
 
-def test_five_hundred_handshakes_that_stop_delay_no_one_else(secured: Secured) -> None:
+def ready(service: "Service") -> int:
+    """The status of /ready, on a connection of its own, soon."""
+    return httpx.get(f"{service.url}/ready", timeout=5).status_code
+
+
+def test_five_hundred_handshakes_that_stop_delay_no_one_else(keyed: "Service") -> None:
     """HAProxy has no time-out of its own for them: each has its place until the client's."""
-    place = ("127.0.0.1", secured.service.port)
+    place = ("127.0.0.1", keyed.port)
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(place, 5)) for _ in range(500)]
         for connection in silent[::2]:
             connection.sendall(HALF_HELLO)
 
-        assert [secured.ready() for _ in range(20)] == [200] * 20
+        assert [ready(keyed) for _ in range(20)] == [200] * 20
         for connection in silent:  # none was closed meanwhile
             connection.setblocking(False)
             with pytest.raises(BlockingIOError):

@@ -56,6 +56,7 @@ def curve(service: "Service", seconds: float, step: float) -> list[dict[int, int
     return points
 
 
+@pytest.mark.prove
 def test_a_replica_grows_little_under_lengths_that_never_repeat(running: "Service") -> None:
     """A short form of the drill below; once it grew to twice its size in as long."""
     running.encode("All is well")

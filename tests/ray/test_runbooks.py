@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.prove]
 
 RUNBOOKS = Path(__file__).parent.parent.parent / "docs" / "runbooks"
 COMMAND = re.compile(r"^    ([a-z].*)$", re.MULTILINE)

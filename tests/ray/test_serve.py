@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from tests.ray import drill
 from tests.ray.conftest import free_port, serve
 
 if TYPE_CHECKING:
-    from tests.ray.conftest import Service, Start
+    from tests.ray.conftest import Service
 
 pytestmark = pytest.mark.ray
 
@@ -111,6 +110,7 @@ def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refuse
     )
 
 
+@pytest.mark.prove
 def test_a_model_that_a_replica_refuses_ends_the_start_in_one_line(
     running: "Service", refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,38 +144,3 @@ def test_ctrl_c_ends_a_start_within_seconds(tmp_path: Path, line: str) -> None:
         assert process.wait(STOP_SECONDS) == 0
 
     assert "Traceback" not in errors.read_text()
-
-
-def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
-    running: "Service", start: "Start", traceless: Traceless
-) -> None:
-    """SIGTERM: what was admitted is answered, and whoever comes is told 503 or not let in.
-
-    Then everything is gone but the first service.
-    """
-    with start("--replicas", "2", "--log-to-stderr", "true") as second:
-        pids, directory = set(second.family()), second.directory()
-        answers: list[int] = []
-        asking = threading.Thread(
-            target=lambda: answers.append(second.encode(*[LONG] * 64).status_code)
-        )
-
-        def stop() -> None:
-            drill.wait(lambda: drill.under_way(second) > 1, "the long request and others")
-            assert second.end(signal.SIGTERM) == 0
-
-        asking.start()
-        drill.wait(lambda: drill.under_way(second) == 1, "the long request")
-        journal = drill.during(stop, second.port, kept=CLIENTS // 2, fresh=CLIENTS // 2)
-        asking.join()
-
-        assert answers == [200]
-        drill.hold(journal)
-        traceless(pids, second.port, directory)
-        shown = second.errors.read_text()
-        assert '"event": "request", "replica"' in shown and "replica ended" not in shown
-        (kept,) = (second.errors.parent / "state" / "headlight" / "logs").glob("*/*")
-        assert kept.name == directory.name
-        written = "".join(path.read_text() for path in kept.glob("worker-*.out"))
-        assert '"event": "request"' in written
-        assert running.encode("All is well").status_code == 200

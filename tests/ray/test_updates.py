@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from safetensors.torch import load_file, save_file
 
 from service.engine import weights
 from tests.ray import drill
-from tests.ray.test_deploy import DEPLOY, ROOT, VARIABLES, Cluster, cluster
+from tests.ray.test_deploy import VARIABLES, Cluster, cluster
 
 pytestmark = pytest.mark.ray
 
@@ -49,16 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def send(here: Cluster, change: Change = lambda _: None) -> None:
     """Send deploy/serve/laptop.yaml, with changes to its application."""
-    configuration = yaml.safe_load((ROOT / DEPLOY.split()[-1]).read_text())
-    configuration["http_options"]["port"] = here.port
-    change(configuration["applications"][0])
-    token = (here.directory / ".ray" / "auth_token").read_text().strip()
-    httpx.put(
-        f"{here.dashboard}/api/serve/applications/",
-        json=configuration,
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=30,
-    ).raise_for_status()
+    here.put(lambda configuration: change(configuration["applications"][0]))
 
 
 def args(**settings: Any) -> Change:
