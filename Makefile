@@ -20,7 +20,7 @@ PROPERTIES = $$(grep --recursive --files-with-matches "^from hypothesis" tests -
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check style bench bench-http prove audit sbom operator wheel
+.PHONY: help env serve test check linted types fast ray bench bench-http prove audit sbom operator wheel
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -41,16 +41,25 @@ $(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: style ## format, lint, types and every test but the long drills, three at a time
-	$(BIN)/pytest --numprocesses 3 --dist loadfile
+test: linted ## format, lint, types and every test but the long drills, all at once
+	@$(MAKE) --no-print-directory --jobs --keep-going types fast ray
 
-check: style ## format, lint, types and the tests that start no Ray, two at a time
-	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile
+check: linted ## format, lint, types and the tests that start no Ray
+	@$(MAKE) --no-print-directory --jobs --keep-going types fast
 
-style: $(ENV)
+linted: $(ENV)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+types: $(ENV)
 	$(BIN)/mypy
+
+fast: $(ENV)
+	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile
+
+# These wait more than they compute, and in a process of their own import little.
+ray: $(ENV)
+	$(BIN)/pytest -m "ray and not prove" tests/cluster tests/ray
 
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py

@@ -7,13 +7,11 @@ import io
 import json
 import logging
 import os
-import re
 import runpy
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,9 +30,6 @@ import uvicorn
 from hypothesis import settings as hypothesis
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
 
 from service.edge.door import Door
 from service.engine import health
@@ -62,7 +57,6 @@ ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
 RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]
-RAY = "ray"  # the tests that start it, as one
 
 
 class Connected(httpx.AsyncClient):
@@ -111,33 +105,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if stray := [item.nodeid for item in with_ray if item.path.parent not in RAY_FOLDERS]:
         raise pytest.UsageError(f"tests that start Ray, outside of their folders: {stray}")
     items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
-
-
-@cache
-def starts_ray(file: str) -> bool:
-    """Tell whether a file's tests start Ray: where they are spread, only its text has the mark."""
-    return (
-        re.search(r"(?m)^pytestmark = .*pytest\.mark\.ray", (ROOT / file).read_text()) is not None
-    )
-
-
-class ByFile(LoadFileScheduling):
-    """A file's tests go to one process; all that start Ray to one that ends, and it, after them."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = str(super()._split_scope(nodeid))
-        return RAY if starts_ray(file) else file
-
-    def _reschedule(self, node: WorkerController) -> None:
-        if RAY not in self.assigned_work[node] or len(self.nodes) == 1:
-            super()._reschedule(node)
-        elif not node.shutting_down:
-            node.shutdown()
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
-    """Spread tests over the processes that xdist was told to start."""
-    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:
