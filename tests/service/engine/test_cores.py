@@ -81,8 +81,10 @@ def answers(result: object) -> list[bytes]:
 
 
 # The plain linears have no promise on many cores: the start proves what serves (see proof.py)
-@pytest.mark.parametrize(("way", "cores"), [("plain", 2), ("as served", 2), ("as served", 8)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "way", "cores"),
+    [(family, way, 2) for family in FAMILIES for way in WAYS] + [("relative", "as served", 8)],
+)
 def test_every_answer_has_the_same_bits_on_one_core_and_on_several(
     bundled: Model, family: str, way: str, cores: int
 ) -> None:

@@ -117,7 +117,6 @@ FAMILIES["gemma3_text"] = replace(
 
 GROUPED = Kernels("grouped", PlainLinear, cuda.attend_grouped)
 VARLEN = Kernels("varlen", PlainLinear, cuda.attend_grouped, cuda.attend_spread)
-TURNED = replace(VARLEN, spread=cuda.attend_spread_turned)
 WAYS = {
     "varlen in bfloat16": (VARLEN, torch.bfloat16),
     "varlen in float16": (VARLEN, torch.float16),
@@ -212,16 +211,12 @@ def run(
 ALIKE = ("electra", "albert", "ernie", "roberta", "distilbert", "bert, ", "nomic", "gte", "jina")
 
 
-def often(family: str, way: str) -> bool:
-    """Whether not only `make prove` tries it: by one way what is much like bert, others by two."""
-    common = ("varlen in bfloat16", "grouped in float32")
-    return family == "bert" or way in common[: 1 if family.startswith(ALIKE) else 2]
-
-
+# Each family by one way of the six in turn, bert by two; `make prove` tries the others.
 PATHS = [
-    pytest.param(family, way, marks=() if often(family, way) else pytest.mark.prove)
-    for family in FAMILIES
-    for way in WAYS
+    pytest.param(family, way, marks=() if often else pytest.mark.prove)
+    for place, family in enumerate(FAMILIES)
+    for turn, way in enumerate(WAYS)
+    for often in [turn == place % len(WAYS) or (family, way) == ("bert", "grouped in float32")]
     if family != f"bert, {BERT.activation}"  # bert itself
 ]
 
@@ -240,11 +235,13 @@ def test_every_answer_of_every_family_is_made_and_waits_where_the_table_says(
     assert waits - told() == set()
 
 
-def test_every_row_of_the_table_is_where_the_device_is_waited_for(bundled: Model) -> None:
-    """What no longer waits is taken out of it."""
-    waits = run(bundled, BERT, *WAYS["varlen in bfloat16"])
+def test_every_row_of_the_table_is_where_the_device_is_waited_for(
+    bundled: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no longer waits is taken out of it; no answer needs triton, an import of which fails."""
+    monkeypatch.setitem(sys.modules, "triton", None)
 
-    assert told() - waits == set()
+    assert run(bundled, BERT, *WAYS["varlen in bfloat16"]) == told()
 
 
 def _item(x: Tensor) -> object:
@@ -280,13 +277,6 @@ def test_a_new_wait_is_found_and_named(
         ("model/encoder.py", "Embeddings.__call__"),
         ("model/encoder.py", "Layer._norm"),
     }
-
-
-def test_no_answer_needs_triton(bundled: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import of it fails."""
-    monkeypatch.setitem(sys.modules, "triton", None)
-
-    assert run(bundled, BERT, *WAYS["varlen in bfloat16"]) == told()
 
 
 def test_what_lies_on_another_device_is_found(bundled: Model) -> None:

@@ -20,6 +20,7 @@ from model import kernels
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from service.cli import main
+from service.engine import library as transformers
 from service.engine import tokenizers
 from service.engine.weights import ModelNotFound, locate
 
@@ -178,6 +179,17 @@ def convert(folder: Path) -> Result:
     return CliRunner().invoke(main, ["convert", str(folder), str(folder.parent / "new")])
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the library here: a process of its own takes seconds to import it."""
+
+    def run(folder: Path, target: Path, asked: dict[str, Any]) -> list[Any]:
+        return transformers.main(str(folder), str(target), **asked)
+
+    monkeypatch.setattr(tokenizers, "_run", run)
+
+
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_vocabulary_becomes_the_tokenizer_that_transformers_has(
     case: tuple[Any, ...], write: Write, texts: list[str]
@@ -202,7 +214,7 @@ def test_a_vocabulary_becomes_the_tokenizer_that_transformers_has(
 
 
 def test_a_folder_without_tokenizer_json_is_served_from_the_cache(
-    write: Write, monkeypatch: pytest.MonkeyPatch
+    write: Write, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """It is made once, of a folder that stays as it is; a changed vocabulary is made anew."""
     folder = write("bert", wordpiece, {"model_max_length": 13})
@@ -223,6 +235,7 @@ def test_a_folder_without_tokenizer_json_is_served_from_the_cache(
         == AutoTokenizer.from_pretrained(folder)("A dog")["input_ids"]
     )
     (folder / "vocab.txt").write_text("\n".join([*lines, "unheard"]), "utf-8")
+    request.getfixturevalue("in_process")
     assert locate(str(folder)).folder != first.folder
 
 
@@ -261,6 +274,7 @@ def test_a_broken_vocabulary_is_refused_in_one_line(write: Write) -> None:
     assert result.stderr.splitlines()[-1].startswith("headlight: tokenizer.json is not made of ")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
     """What tokenizer_config.json asks for is written into it."""
     folder = write("bert", wordpiece, {"do_lower_case": True})
@@ -276,6 +290,7 @@ def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
     assert found.tokens == ["[CLS]", "A", "[SEP]"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_file_that_reads_otherwise_than_the_library_is_not_kept(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

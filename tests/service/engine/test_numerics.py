@@ -67,6 +67,18 @@ def test_what_is_not_finite_is_as_far_apart_as_can_be(wrong: float) -> None:
     assert numerics.apart(found, CANARY) == np.inf
 
 
+# torch is loaded once; MKL reads its variable at the first product, which is each child's own
+CHILDREN = """
+import os, sys
+from service.engine import numerics
+for value in [os.environ["MKL_CBWR"], *sys.argv[1:]]:
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        os.environ["MKL_CBWR"] = value
+        print(numerics.strict(), flush=True)
+        os._exit(0)
+"""
 VALUES = {
     None: True,
     "AVX2,STRICT": True,
@@ -79,18 +91,12 @@ VALUES = {
 @pytest.mark.skipif(numerics.strict() is None, reason="torch multiplies without MKL")
 def test_mkl_itself_says_whether_its_products_are_strict() -> None:
     """Without a value ours counts; one that MKL does not know, or takes for less, is found out."""
-    code = "from service.engine import numerics; print(numerics.strict())"
-    processes = {}
-    for value in VALUES:
-        environ = {name: kept for name, kept in os.environ.items() if name != "MKL_CBWR"}
-        environ |= {} if value is None else {"MKL_CBWR": value}
-        processes[value] = subprocess.Popen(
-            [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
-        )
+    environ = {name: kept for name, kept in os.environ.items() if name != "MKL_CBWR"}
+    command = [sys.executable, "-c", CHILDREN, *filter(None, VALUES)]
 
-    assert {value: each.communicate()[0].strip() for value, each in processes.items()} == {
-        value: str(strict) for value, strict in VALUES.items()
-    }
+    said = subprocess.check_output(command, env=environ, text=True).splitlines()
+
+    assert said == [str(strict) for strict in VALUES.values()]
 
 
 @pytest.mark.skipif(not numerics.strict(), reason="torch multiplies without MKL")

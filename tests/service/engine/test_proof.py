@@ -29,6 +29,7 @@ from tests.task_heads import MOST, checkpoint
 
 CPU = torch.device("cpu")
 PRESET = "preset:transformer-base"
+DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -175,8 +176,11 @@ def moves(lanes: Lanes) -> bool:
     return pickle.dumps(alone.tokens) != pickle.dumps(together.tokens)
 
 
-@pytest.mark.parametrize("required", [False, True])
-@pytest.mark.parametrize(("linears", "serves"), PROCESSORS.values(), ids=PROCESSORS.keys())
+@pytest.mark.parametrize(
+    ("linears", "serves", "required"),
+    [(*way, name == "the fast kernels") for name, way in PROCESSORS.items()],
+    ids=PROCESSORS,
+)
 async def test_where_the_batch_moves_bits_a_slower_way_keeps_them_and_a_line_says_what_it_costs(
     loud: Path,
     processor: Callable[..., None],
@@ -274,10 +278,8 @@ def unscaled(
     [
         (BUNDLED, torch.float32),
         (BUNDLED, torch.bfloat16),
-        (BUNDLED, torch.float16),
-        (PRESET, torch.float32),
-        pytest.param(PRESET, torch.bfloat16, marks=pytest.mark.prove),
-        pytest.param(PRESET, torch.float16, marks=pytest.mark.prove),
+        pytest.param(BUNDLED, torch.float16, marks=pytest.mark.prove),
+        *(pytest.param(PRESET, dtype, marks=pytest.mark.prove) for dtype in DTYPES),
     ],
     ids=str,
 )
@@ -309,7 +311,7 @@ async def test_half_precision_is_held_to_more_than_a_tile_of_keys() -> None:
         check_exact(load(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.prove)])
 async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
     """Where the processor's own half-precision kernels follow the batch, close is what holds.
 

@@ -27,10 +27,11 @@ NAME = "org/name"
 ASK = """
 import json, sys
 from service.engine.weights import ModelNotFound, locate, pin
-try:
-    print(json.dumps([str(part) for part in locate(sys.argv[1])[:3]] + [pin(sys.argv[1])]))
-except ModelNotFound as error:
-    print(json.dumps(str(error)))
+for model in sys.argv[1:]:
+    try:
+        print(json.dumps([str(part) for part in locate(model)[:3]] + [pin(model)]))
+    except ModelNotFound as error:
+        print(json.dumps(str(error)))
 """
 
 PICKLES = """
@@ -74,23 +75,23 @@ def test_what_is_not_of_the_hub_is_pinned_as_it_is(model: str) -> None:
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Locate and pin a model in a process of its own, as the hub's library reads variables once.
+    """Locate and pin models in a process of its own, as the hub's library reads variables once.
 
-    Gives folder, name, commit and pinned name, or the refusal.
+    Gives of each folder, name, commit and pinned name, or the refusal.
     """
 
-    def answer(model: str, program: str = ASK, **variables: str) -> Any:
+    def answer(*models: str, program: str = ASK, **variables: str) -> list[Any]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environ = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", program, model],
+            [sys.executable, "-c", program, *models],
             cwd=ROOT,
             env={**environ, **variables},
             capture_output=True,
             text=True,
             check=True,
         )
-        return json.loads(done.stdout)
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     return answer
 
@@ -106,40 +107,21 @@ def cached(tmp_path: Path) -> Path:
     return home
 
 
-def test_a_cached_model_is_found_without_the_hub(ask: Ask, cached: Path) -> None:
-    """At its newest commit, to which it is pinned."""
-    found = ask(NAME, HF_HUB_OFFLINE="1")
+def test_without_the_hub_only_what_is_cached_whole_is_found(ask: Ask, cached: Path) -> None:
+    """At its newest commit, to which it is pinned, or at the one that is asked for; no pickle."""
+    pickled = shutil.copytree(cached, cached.parent / "models--org--pickled")
+    (pickled / "snapshots" / NEW / "model.safetensors").unlink()
 
-    assert found == [str(cached / "snapshots" / NEW), NAME, NEW, f"{NAME}@{NEW}"]
+    newest, old, other, revision, refused = ask(
+        NAME, f"{NAME}@{OLD}", "org/other", f"{NAME}@v1", "org/pickled", HF_HUB_OFFLINE="1"
+    )
 
-
-def test_a_commit_asked_for_is_the_one_found(ask: Ask, cached: Path) -> None:
-    """The name clients know stays the same."""
-    found = ask(f"{NAME}@{OLD}", HF_HUB_OFFLINE="1")
-
-    assert found == [str(cached / "snapshots" / OLD), NAME, OLD, f"{NAME}@{OLD}"]
-
-
-def test_what_is_not_cached_is_refused_without_the_hub(ask: Ask, cached: Path) -> None:
-    """In one line, with the reason."""
-    other, revision = (ask(model, HF_HUB_OFFLINE="1") for model in ("org/other", f"{NAME}@v1"))
-
+    assert newest == [str(cached / "snapshots" / NEW), NAME, NEW, f"{NAME}@{NEW}"]
+    assert old == [str(cached / "snapshots" / OLD), NAME, OLD, f"{NAME}@{OLD}"]
     reason = "its files are not all in the cache, and HF_HUB_OFFLINE is set"
-    assert (other, revision) == (
-        f"no folder org/other@main, {reason}",
-        f"no folder {NAME}@v1, {reason}",
-    )
-
-
-def test_a_cached_model_without_safetensors_is_refused(ask: Ask, cached: Path) -> None:
-    """A pickle is not read; the refusal says how to convert it."""
-    (cached / "snapshots" / NEW / "model.safetensors").unlink()
-
-    refused = ask(NAME, HF_HUB_OFFLINE="1")
-
-    assert refused.startswith(
-        f"{NAME} has no safetensors, and pickles are not read; `headlight conv"
-    )
+    assert other == f"no folder org/other@main, {reason}"
+    assert revision == f"no folder {NAME}@v1, {reason}"
+    assert refused.startswith("org/pickled has no safetensors, and pickles are not read; `headlig")
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -219,28 +201,31 @@ def hub() -> Iterator[type[Hub]]:
 def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) -> None:
     """Configs, tokenizer, vocabulary and safetensors; no pickle, no code, no other formats."""
     hub.files["0_Transformer/vocab.txt"] = b"of an encoder in a folder of its own"
-    first = ask(NAME, HF_ENDPOINT=hub.endpoint)
-    fetched = sorted(hub.fetched)
-    again = ask(NAME, HF_ENDPOINT=hub.endpoint)
-    offline = ask(NAME, HF_HUB_OFFLINE="1")
+    first, again = ask(NAME, NAME, HF_ENDPOINT=hub.endpoint)
+    (offline,) = ask(NAME, HF_HUB_OFFLINE="1")
 
     assert first == again == offline
     assert first[1:] == [NAME, NEW, f"{NAME}@{NEW}"]
-    assert sorted(hub.fetched) == fetched
-    assert set(fetched) == {
-        "0_Transformer/vocab.txt",
-        "1_Pooling/config.json",
-        "2_Dense/model.safetensors",
-        "config.json",
-        "model.safetensors",
-        "modules.json",
-        "sentence_bert_config.json",
-        "special_tokens_map.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "vocab.txt",
-        *({"config_sentence_transformers.json"} & hub.files.keys()),
-    }
+    assert (
+        sorted(hub.fetched)
+        == sorted(set(hub.fetched))
+        == sorted(
+            {
+                "0_Transformer/vocab.txt",
+                "1_Pooling/config.json",
+                "2_Dense/model.safetensors",
+                "config.json",
+                "model.safetensors",
+                "modules.json",
+                "sentence_bert_config.json",
+                "special_tokens_map.json",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "vocab.txt",
+                *({"config_sentence_transformers.json"} & hub.files.keys()),
+            }
+        )
+    )
     assert (Path(first[0]) / "model.safetensors").read_bytes().startswith(b"of model")
 
 
@@ -260,54 +245,44 @@ def test_a_model_is_fetched_with_its_pickles_where_they_are_to_be_converted(
 ) -> None:
     """Those of the encoder only where it has no safetensors; still no code."""
     hub.files["2_Dense/pytorch_model.bin"] = b"dense"
-    safe = ask(NAME, PICKLES, HF_ENDPOINT=hub.endpoint)
+    (safe,) = ask(NAME, program=PICKLES, HF_ENDPOINT=hub.endpoint)
     del hub.files["model.safetensors"]
-    old = ask(f"{NAME}@v1", PICKLES, HF_ENDPOINT=hub.endpoint)
+    (old,) = ask(f"{NAME}@v1", program=PICKLES, HF_ENDPOINT=hub.endpoint)
 
     assert {"2_Dense/pytorch_model.bin", "model.safetensors", "vocab.txt"} <= set(safe)
     assert "pytorch_model.bin" not in safe and "pytorch_model.bin" in old
     assert "model.safetensors" not in old and not {"trap.py"} & {*safe, *old}
 
 
+REFUSED = {
+    "org/other": "no folder org/other@main, and the hub shows no such model",
+    "org/locked": "no folder org/locked@main, and on the hub you must accept its licence",
+    "org/name@v9": "org/name has no revision v9",
+}
+
+
 def test_a_revision_is_looked_up_at_the_hub(ask: Ask, hub: Any) -> None:
-    """A tag becomes the commit it names."""
-    found = ask(f"{NAME}@v1", HF_ENDPOINT=hub.endpoint)
+    """A tag becomes the commit it names; what the hub does not give is refused in one line."""
+    found, *refused = ask(f"{NAME}@v1", *REFUSED, HF_ENDPOINT=hub.endpoint)
 
     assert found[1:] == [NAME, OLD, f"{NAME}@{OLD}"]
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("org/other", "no folder org/other@main, and the hub shows no such model"),
-        ("org/locked", "no folder org/locked@main, and on the hub you must accept its licence"),
-        ("org/name@v9", "org/name has no revision v9"),
-    ],
-)
-def test_what_the_hub_does_not_give_is_refused_in_one_line(
-    ask: Ask, hub: Any, model: str, said: str
-) -> None:
-    """With its reason."""
-    refused = ask(model, HF_ENDPOINT=hub.endpoint)
-
-    assert refused.startswith(said) and "\n" not in refused
+    for said, begins in zip(refused, REFUSED.values(), strict=True):
+        assert said.startswith(begins) and "\n" not in said
 
 
 def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
     """Nothing listens there."""
-    refused = ask(NAME, HF_ENDPOINT="http://127.0.0.1:1")
+    (refused,) = ask(NAME, HF_ENDPOINT="http://127.0.0.1:1")
 
     why = "its files are not all in the cache, and the hub cannot be reached"
     assert refused == f"no folder {NAME}@main, {why}"
 
 
-async def test_a_preset_is_served_and_shown_to_be_untrained() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_preset_is_served_and_shown_to_be_untrained(base: Replica) -> None:
     """Checked at the start as any model is."""
-    replica = await Replica.start(Settings(model="preset:transformer-base", threads=1), "replica-1")
+    info = base.info()
 
-    info = replica.info()
-
-    await replica.close()
     assert (info["model"], info["trained"]) == ("preset:transformer-base", False)
     assert (info["layers"], info["heads"], info["width"]) == (6, 8, 512)
 
