@@ -33,6 +33,7 @@ CONFIG = drained.CONFIG.replace(
     "http-request return status 200 content-type text/plain string well",
 )
 KEY = ec.generate_private_key(ec.SECP256R1())  # of the authority
+SIGNS = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
 
 
 def write(folder: Path, serial: int, password: bytes | None = None) -> tuple[Path, Path]:
@@ -50,6 +51,13 @@ def write(folder: Path, serial: int, password: bytes | None = None) -> tuple[Pat
         made = made.public_key(of.public_key()).serial_number(serial)
         made = made.not_valid_before(days[0]).not_valid_after(days[1]).add_extension(names, False)
         made = made.add_extension(x509.BasicConstraints(authority, None), True)
+        if authority:
+            made = made.add_extension(SIGNS, True)
+        for extension in (
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(KEY.public_key()),
+            x509.SubjectKeyIdentifier.from_public_key(of.public_key()),
+        ):
+            made = made.add_extension(extension, False)
         return made.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     how = (
@@ -87,9 +95,16 @@ def running(folder: Path, pem: bytes) -> Iterator[int]:
             process.kill()
 
 
+def trusting(authority: Path) -> ssl.SSLContext:
+    """What a client of the authority verifies by from Python 3.13 on, on any Python."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
 def serial(port: int, authority: Path) -> int:
     """The number of the certificate that a client of the authority accepts."""
-    context = ssl.create_default_context(cafile=str(authority))
+    context = trusting(authority)
     with socket.create_connection(("127.0.0.1", port)) as plain:
         with context.wrap_socket(plain, server_hostname=NAME) as client:
             shown = client.getpeercert(binary_form=True)
@@ -101,7 +116,7 @@ def test_a_client_of_the_authority_is_answered_over_tls_and_http_1(tmp_path: Pat
     """Though it would speak HTTP/2; in clear text nothing is answered."""
     cert, key = write(tmp_path, 1)
     pem = tls.read(Settings(tls_cert=cert, tls_key=key))
-    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    context = trusting(tmp_path / "ca.crt")
     context.set_alpn_protocols(["h2", "http/1.1"])
 
     with running(tmp_path, pem) as port:
