@@ -66,7 +66,8 @@ class JoinedWrites:
         if self._alone:
             self._alone.cancel()
         if first and not self.is_closing():
-            self._transport.writelines((first, data))
+            # asyncio's writelines spins on an empty part from 3.12 on, and in 3.13.0 never pauses
+            self._transport.write(first + data)
 
 
 class Reader:

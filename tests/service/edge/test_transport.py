@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import pytest_asyncio
+import uvloop
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -164,6 +165,40 @@ async def test_a_large_answer_leaves_piece_by_piece_and_whole(url: str) -> None:
     assert sum(map(len, pieces)) == int(answer.headers["content-length"]) > SIZE**2
     assert len(json.loads(b"".join(pieces))["concat"]) == SIZE
     assert not any(PROCESS.bytes.values())
+
+
+@pytest.mark.parametrize(
+    "loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_on_either_loop_a_reader_gets_all_or_is_cut_off(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """asyncio's own too, whose writelines differs from one Python to the next."""
+    piece, pieces = b"a" * (1 << 20), 64  # more than sockets hold
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        length = (b"content-length", b"%d" % (pieces * len(piece)))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        for left in reversed(range(pieces)):
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+
+    async def ask() -> tuple[int, int]:
+        async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+            writer.write(PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            answer = await reader.read()
+            writer.close()
+            monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.0)
+            monkeypatch.setattr(transport, "READER_BYTES", 1 << 30)
+            count = PROCESS.cut_off
+            with never_read(url):
+                await until(lambda: PROCESS.cut_off > count)
+        return answer.count(b"a" * 1024), PROCESS.cut_off - count
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(ask()) == (pieces * 1024, 1)
 
 
 SWITCH = b"POST /first HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: foo\r\n"
