@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,7 +14,9 @@ import pytest_asyncio
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from service.encode.price import cost
+from model.packing import Sequence
+from service.encode.price import costs
+from service.engine.work import Outputs, Work
 from service.replica import Replica
 from service.settings import NUMBERS, Settings
 from tests.conftest import application, connected
@@ -410,8 +413,10 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
         await go.wait()
         return await call(*batch)
 
-    every = [cost(config, 5, layer) for layer in range(LAYERS)]
-    speed = (cost(config, 5) + HEADS * sum(every)) / 10
+    text = Work(Sequence([0] * 5), Outputs())
+    copies = [replace(text, entered=layer, edited=1) for layer in range(LAYERS)]
+    own, *every = costs(config)([text, *copies])
+    speed = (own + HEADS * sum(every)) / 10
     monkeypatch.setattr(replica.lanes, "call", held)
     believe(monkeypatch, batcher, speed)
     body, headers = {"inputs": [ALL], "sweep": "heads"}, {"x-headlight-deadline-ms": "15000"}
