@@ -17,6 +17,7 @@ from service.encode.answer import Array, Encoded
 from service.encode.request import (
     Documents,
     Input,
+    Layout,
     Request,
     Rerank,
 )
@@ -85,6 +86,7 @@ def ranking_request(
     name: str,
     served: Served,
     *,
+    layout: Layout,
     truncate: Cut | None = None,
     model: str | None = None,
     most_tokens: int | None = None,
@@ -93,6 +95,7 @@ def ranking_request(
 
     Args:
         name: of the texts, in the request as sent.
+        layout: how the answer is written; see `echoing`.
         most_tokens: how many of a text's first tokens are read; None: all.
 
     Raises:
@@ -116,7 +119,19 @@ def ranking_request(
         documents=Documents(most_tokens),
         pooled=False,
         tasks=(Rerank(),),
+        layout=layout,
     )
+
+
+def echoing(body: bytes, query: str, texts: Sequence[str], most: int | None) -> Layout:
+    """Return how an answer is written that brings texts back, as long as in the body.
+
+    Args:
+        most: texts to return, any of them; None: all.
+    """
+    lengths = sorted(map(len, texts), reverse=True)
+    shown, every = sum(lengths[:most]), len(query) + sum(lengths)
+    return Layout(beside=len(body) * shown // max(every, 1))
 
 
 class Best(NamedTuple):

@@ -14,7 +14,7 @@ from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Ranking, ranking_request, relocate
+from service.api.inputs import Ranking, echoing, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.refusals import Refused
 from service.wire import Wire
@@ -114,6 +114,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
         documents = request.return_documents
+    shown = texts if documents else ()
     native = ranking_request(
         request.query,
         texts,
@@ -122,8 +123,8 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
         truncate=CUTS[request.truncate],
         model=request.model,
         most_tokens=request.max_tokens_per_doc,
+        layout=echoing(body, request.query, shown, request.top_n),
     )
-    shown = texts if documents else ()
     return Reranking(request=native, most=request.top_n, scored="own", texts=shown)
 
 

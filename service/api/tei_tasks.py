@@ -23,6 +23,7 @@ from service.api.inputs import (
     Strings,
     Text,
     Texts,
+    echoing,
     only_sparse,
     ranking_request,
     relocate,
@@ -195,8 +196,11 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Call:
 def _rerank(body: bytes, served: Served) -> Ranks:
     request = RankRequest.model_validate_json(body)
     truncate = tei.side(request.truncate, request.truncation_direction)
-    native = ranking_request(request.query, request.texts, "texts", served, truncate=truncate)
-    texts = request.texts if request.return_text else ()
+    query, texts = request.query, request.texts if request.return_text else ()
+    layout = echoing(body, query, texts, request.top_n)
+    native = ranking_request(
+        query, request.texts, "texts", served, truncate=truncate, layout=layout
+    )
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
     return Ranks(request=native, most=request.top_n, scored=scored, texts=texts)
 

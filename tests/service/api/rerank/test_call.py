@@ -12,6 +12,7 @@ from sentence_transformers import CrossEncoder
 from starlette.types import ASGIApp
 from transformers import AutoTokenizer
 
+from service.memory import Hold
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import LONG, MOST, checkpoint, long_reranker
@@ -237,3 +238,27 @@ async def test_a_text_that_says_documents_is_teis(rankers: dict[str, Ranker]) ->
 
     assert len(told) == 3 and told[0].keys() == {"index", "score"}
     assert refused.json().keys() == {"error", "error_type"}
+
+
+@pytest.mark.parametrize("most", [None, 20])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_the_documents_that_come_back_are_in_the_price(
+    rankers: dict[str, Ranker], monkeypatch: pytest.MonkeyPatch, path: str, most: int | None
+) -> None:
+    """Nearly all of the answer; not the query, which does not come back."""
+    take, priced = Hold.take, list[int]()
+
+    def noted(self: Hold, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
+        priced.append(answers)
+        take(self, bodies, arrays, answers)
+
+    texts = ['All is "well" here.\n' * 40] * 40
+    asked: dict[str, Any] = {"query": UNBELIEVABLE * 10, "top_n": most, "truncate": True}
+    shown = {"texts": texts, "return_text": True}
+    if path != "/rerank":
+        shown = {"documents": texts, "return_documents": True}
+    monkeypatch.setattr(Hold, "take", noted)
+    answer = await rankers["short"].http.post(path, json={**asked, **shown})
+
+    assert answer.status_code == 200, answer.text
+    assert 0.9 <= max(priced) / len(answer.content) <= 1.1
