@@ -190,6 +190,16 @@ class MultiHeadAttention:
         trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
         return self.output.add(z, residual), trace
 
+    def mix(self, trace: Trace, packed: Packed, biases: Biases) -> Tensor:
+        """Mix another attention's queries, keys and values of a batch in this one's way.
+
+        Returns:
+            What its trace has as `z`, (rows, heads * head_dim), in this one's number format.
+        """
+        like = self.output.weight()
+        q, k, v = (part.to(like) for part in (trace.q, trace.k, trace.v))
+        return self._grouped(q, self.by_head(k), self.by_head(v), packed, biases)[0]
+
     def turned(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
 

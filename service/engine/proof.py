@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 AGREEMENT = 1e-4  # largest difference allowed from transformers
 ALIKE = 1e-5  # vectors no further apart than this share of their length differ by rounding alone
 CANARY = "A dog ate the food because it was hungry"
-LONG_TOKENS = 307  # of a longer one: more than a tile of any attention kernel
+LONG_TOKENS = 307  # of a longer one, beyond any window: more than a tile of any attention kernel
 MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
 MEASURED_SEQUENCES = 8
 MEASURED_SECONDS = 0.3
@@ -224,6 +224,8 @@ def check_exact(
     sequences = [_sequence(model, CANARY)]
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
         sequences.append(_long(model))
+    for sequence in sequences:
+        _check_attention(model, plain, sequence, dtype)
     views = [(model, plain), *_with_each(model, plain)]
     off = max(_apart(*both, sequence) for both in views for sequence in sequences)
     check_trained(plain, texts)
@@ -240,6 +242,32 @@ def check_exact(
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
     return certificate
+
+
+def _check_attention(
+    model: Model, plain: Model, sequence: packing.Sequence, dtype: torch.dtype
+) -> None:
+    """Check each layer's attention by itself: what it mixes of its own queries, keys and values.
+
+    A wrong mask or window moves a sequence's vectors less than half precision does in a deep model;
+    here no rounding adds up from layer to layer.
+
+    Raises:
+        NotTrustworthy: the plain float32 path, masks written out, mixes something else.
+    """
+    layers = range(model.config.layers)
+    packed = plain.encoder.pack([sequence])
+    biases, rows = plain.encoder.biases(packed), packed.rows(0)
+    encoded = model.encoder(model.encoder.pack([sequence]), traces={*layers})
+    for layer in layers:
+        attention, trace = plain.encoder.layers[layer].attention, encoded.traces[layer]
+        added = attention.distances is not None or biases[0] is not None  # rounded as well
+        most = numerics.CLOSE[dtype] if added else kernels.AGREEMENT[dtype]
+        mixed = attention.mix(trace, packed, biases)
+        off = numerics.apart(array(trace.z)[rows], array(mixed)[rows])
+        if off > most:
+            limits = f"the plain float32 path's by {off:.1e} of its length, more than {most}"
+            raise NotTrustworthy(f"the attention of layer {layer} differs from {limits}")
 
 
 def _with_each(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
@@ -394,7 +422,8 @@ def _sequence(model: Model, text: str) -> packing.Sequence:
 def _long(model: Model) -> packing.Sequence:
     """Return the canary's ids over and over, as far as the model reads."""
     ids = _sequence(model, CANARY).token_ids or ()
-    most = min(LONG_TOKENS, model.max_tokens)
+    windows = (window or 0 for window in model.config.windows)
+    most = min(max(windows, default=0) + LONG_TOKENS, model.max_tokens)
     return packing.Sequence([ids[i % len(ids)] for i in range(most)])
 
 

@@ -177,6 +177,18 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
         assert both() == [[layer + 1, 0]] * 2
 
 
+@pytest.mark.parametrize("asked", ["high", "medium"])
+async def test_float32_is_multiplied_as_float32(asked: str) -> None:
+    """Without TF32 or bfloat16 inside, whatever was set before, as by torch's own variable."""
+    torch.set_float32_matmul_precision(asked)
+    try:
+        load(locate("preset:transformer-base"), CPU, torch.float32)
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built: None) -> None:
     """A whole answer of a batch of different wishes, each number of it."""
     selection = Selection({0: (0,), 1: (0,)}, divide(7))

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
 
 from model import kernels
 from model.encoder import Encoded
 from model.native import library, stack
 from model.packing import Sequence
+from model.reach import Reach
 from service.engine import proof
 from service.engine.lanes import Lanes
 from service.engine.loading import load
@@ -25,6 +27,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from tests.decoders import embedder, embedding_gemma
 from tests.task_heads import MOST, checkpoint
 
 CPU = torch.device("cpu")
@@ -309,6 +312,37 @@ async def test_half_precision_is_held_to_more_than_a_tile_of_keys() -> None:
 
     with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
         check_exact(load(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
+
+
+def unmasked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention that looks at what is hidden too."""
+    return kernels.attend_plain(q, k, v, scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("written", [embedder, embedding_gemma], ids=["causal", "windows"])
+async def test_half_precision_is_held_to_each_layers_mask(
+    tmp_path: Path, written: Callable[[Path, Path], Path], dtype: torch.dtype
+) -> None:
+    """None at all, or a key too many: vectors hardly show it where attention adds little."""
+    found = locate(str(written(tmp_path / "plain", tmp_path / "model")))
+    path = found.folder / "model.safetensors"
+    stored = load_file(path)
+    for name in stored:
+        stored[name] *= 0.003 if name.endswith("o_proj.weight") else 1
+    save_file(stored, path, {"format": "pt"})
+    check_exact(load(found, CPU, dtype, kernels.PLAIN), found, dtype)
+    wider = load(found, CPU, dtype, kernels.PLAIN)
+    for layer in wider.encoder.layers:
+        sides = (None if side is None else side + 1 for side in layer.attention.reach)
+        layer.attention.reach = Reach(*sides)
+    blind = load(found, CPU, dtype, replace(kernels.PLAIN, attend=unmasked))
+
+    for broken in (wider, blind):
+        with pytest.raises(NotTrustworthy, match="the attention of layer 0 differs from"):
+            check_exact(broken, found, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.prove)])
