@@ -55,11 +55,11 @@ types: $(ENV)
 	$(BIN)/mypy
 
 fast: $(ENV)
-	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --timeout 600 -m "not ray and not prove" --numprocesses 2 --dist loadfile
 
 # These wait more than they compute, and in a process of their own import little.
 ray: $(ENV)
-	$(BIN)/pytest -m "ray and not prove" tests/cluster tests/ray
+	$(BIN)/pytest --timeout 600 -m "ray and not prove" tests/cluster tests/ray
 
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py
@@ -68,8 +68,8 @@ bench-http: $(ENV) ## the same over HTTP, beside other servers, in nine minutes;
 	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
-	$(BIN)/pytest -m "not ray and not prove" --hypothesis-profile others $(PROPERTIES)
-	$(BIN)/pytest -m prove
+	$(BIN)/pytest --timeout 3600 -m "not ray and not prove" --hypothesis-profile others $(PROPERTIES)
+	$(BIN)/pytest --timeout 3600 -m prove
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
 	rm -f model/native/*.so

@@ -71,6 +71,13 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency(
     assert set().union(*owned.values()) >= declared
 
 
+def test_no_test_hangs_a_run() -> None:
+    """Each has a limit, by which it fails and says where it stands."""
+    runs = re.findall(r"\$\(BIN\)/pytest (.*)", (ROOT / "Makefile").read_text())
+
+    assert len(runs) == 4 and all("--timeout " in run for run in runs)
+
+
 def test_the_changelog_and_both_packages_have_one_version() -> None:
     """The newest heading of CHANGELOG.md is the version that is built; it needs its own client."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
