@@ -1,9 +1,16 @@
-"""The base of every request: strict, closed, with fields whose names a refusal may repeat."""
+"""The bases of every request: strict, with fields whose names a refusal may repeat.
 
-from typing import Any
+Our own are closed. Those of other APIs are as open as their servers are, and say what they ignore.
+"""
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+import re
+from collections.abc import Collection, Mapping
+from itertools import chain, islice
+from typing import Any, ClassVar, LiteralString, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 FIELDS: set[str] = set()  # every name of every request, as the models are defined
 BODIES: dict[str, Any] = {}  # the types of requests, by what their errors call them
@@ -29,6 +36,76 @@ class Wire(BaseModel):
     def named_fields(cls) -> dict[str, FieldInfo]:
         """Return its fields by the names used in requests."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
+
+
+IGNORED = "x-headlight-ignored"
+SWITCHES = {"true": True, "false": False}
+MORE = "parameters"  # where Hugging Face's clients put fields of the body
+TWICE: LiteralString = "`{name}` is given twice, under two names or in `parameters`, and differs"
+SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # no client may write our headers
+MOST_NAMED, MOST_LOOKED_AT = 8, 64
+
+
+class Foreign(Wire):
+    """A request of another API, whose clients send null for what they leave out, and more.
+
+    Within a request of our own it is as strict as that one.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other names of its fields."""
+
+    @classmethod
+    def read(cls, body: bytes, ignored: dict[str, None]) -> Self:
+        """Read a body.
+
+        Args:
+            ignored: gets the names of the fields that are not known.
+
+        Raises:
+            ValidationError: it is no such request.
+        """
+        return cls.model_validate_json(body, context=ignored)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any, info: ValidationInfo) -> Any:
+        """Return the fields that it knows, each once and by one name."""
+        if info.context is None or not isinstance(given, dict):
+            return given
+        fields, known, more = cls.named_fields(), dict[str, Any](), given.get(MORE)
+        if MORE in fields or not isinstance(more, dict):
+            more = {}
+        for sent, value in chain(given.items(), more.items()):
+            name = cls.aliases.get(sent, sent)
+            if value is None or value is more:
+                continue
+            if name not in fields:
+                info.context[sent] = None
+                continue
+            if isinstance(value, str) and _is_switch(fields[name]):
+                value = SWITCHES.get(value, value)
+            if known.setdefault(name, value) != value:
+                raise PydanticCustomError("named_twice", TWICE, {"name": name})
+        return known
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        told: dict[str, Any] = handler.resolve_ref_schema(handler(schema))
+        told.pop("additionalProperties", None)
+        return told
+
+
+def _is_switch(field: FieldInfo) -> bool:
+    return bool in (field.annotation, *get_args(field.annotation))
+
+
+def told(ignored: Collection[str]) -> str:
+    """Name fields in a header: those whose names may stand in one, a few, then +the others."""
+    safe = (name for name in islice(ignored, MOST_LOOKED_AT) if SAFE.fullmatch(name))
+    named = [*islice(safe, MOST_NAMED)]
+    others = len(ignored) - len(named)
+    return ", ".join([*named, *([f"+{others}"] if others else [])])
 
 
 def body(kind: Any) -> TypeAdapter[Any]:

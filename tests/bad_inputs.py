@@ -1094,7 +1094,7 @@ DIALECTS = [
     *elsewhere(
         "/embed_sparse",
         ("a task of others", 404, '{"inputs":"a"}'),
-        ("an unknown field", 422, '{"inputs":"a","normalize":true}'),
+        ("a number as a text", 422, '{"inputs":[7,"a"],"normalize":true}'),
     ),
     *elsewhere(
         "/v1/rerank",

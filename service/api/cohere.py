@@ -19,23 +19,17 @@ from typing_extensions import TypeAliasType
 
 from service.api import openai
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Dimensions, Strings, check_dense, items
+from service.api.inputs import Dimensions, Strings, check_dense, find_prompt, items
 from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.request import PARTS, Documents, Layout, Request
 from service.refusals import Refused
-from service.wire import Wire
+from service.wire import Foreign
 from service.wording.words import Loc
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])
 
-PROMPTS: dict[InputType, tuple[str, ...]] = {  # the first that a checkpoint has
-    "search_query": ("query",),
-    "search_document": ("document", "passage", "corpus"),
-    "classification": ("classification",),
-    "clustering": ("clustering",),
-}
 CUTS: dict[str, Literal["refuse", "left", "right"]] = {
     "NONE": "refuse",
     "START": "left",
@@ -47,7 +41,7 @@ NONE_ASKED = "expected one kind or more, received none"
 TWICE = "expected each kind once"
 
 
-class EmbedV2Request(Wire):
+class EmbedV2Request(Foreign):
     """The body of Cohere's POST /v2/embed."""
 
     model: str | None = None
@@ -69,6 +63,8 @@ class EmbedV2Request(Wire):
     fit."""
     priority: int | None = None
     """Any is taken; there is one level here."""
+    images: None = None
+    """Texts are all that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +102,17 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    asked = EmbedV2Request.model_validate_json(body)
+    asked = EmbedV2Request.read(body, sent.ignored)
     _check(asked)
     check_dense(served.tasks)
     cut = "END" if asked.max_tokens else asked.truncate
-    names = (name for name in PROMPTS[asked.input_type] if name in served.prompts)
     native = Request(
         inputs=items(asked.texts),
         model=asked.model,
         truncate=CUTS[cut] if cut else None,
         usual="right",
         counted=False,
-        prompt_name=next(names, None),
+        prompt_name=find_prompt(asked.input_type, served),
         documents=Documents(asked.max_tokens) if asked.max_tokens else None,
         pooled=openai.unit(asked.output_dimension),
         layout=_layout(asked.embedding_types, len(body)),

@@ -169,12 +169,14 @@ class Sent(Protocol):
     Attributes:
         media_type: of the body, one that the route takes; None is JSON.
         wording: how it is refused, if its path alone does not decide.
+        ignored: the fields that a request of another API has and the route does not know.
     """
 
     headers: Mapping[str, str]
     media_type: str | None
     path_params: Mapping[str, str]
     wording: Wording | None
+    ignored: dict[str, None]
 
 
 Parse = Callable[[bytes, Sent, Served], Call]

@@ -19,11 +19,19 @@ from model.maps.choices import FIELDS
 from service.api.operations import NOTES, OPERATIONS, Operation
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
+from service.wire import IGNORED
 
 WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
     "statistic": list(FIELDS),
     "task": list(get_args(Task)),
+}
+OF_OTHERS = {
+    IGNORED: {
+        "schema": {"type": "string"},
+        "description": "fields that this route does not know: up to 8 names, then + and the count "
+        "of others",
+    }
 }
 REF = "#/components/schemas/"
 IN_PATH = re.compile(r"{(\w+)}")
@@ -155,8 +163,8 @@ def _success(operation: Operation) -> dict[str, Any]:
         response["description"] = "The page."
     if content:
         response["content"] = content
-    if operation.headers:
-        response["headers"] = operation.headers
+    if headers := {**operation.headers, **(OF_OTHERS if operation.foreign else {})}:
+        response["headers"] = headers
     return response
 
 

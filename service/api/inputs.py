@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
@@ -34,6 +34,18 @@ UNRANKED = (
 )
 THREE = {"sparse", "multi_vector"}  # next to dense vectors
 Dimensions = Annotated[int, Field(ge=1)]
+MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
+    Literal[-1] | Annotated[int, Field(ge=1)],
+    AfterValidator(lambda most: UNBOUNDED if most == -1 else most),
+]
+UNBOUNDED = 2**31  # more tokens than any model takes
+DOCUMENT = ("document", "passage", "corpus")
+PROMPTS = {  # by what texts are for: the first that a checkpoint has, after that of the same name
+    **dict.fromkeys(("search_query", "retrieval.query"), ("query",)),
+    **dict.fromkeys(("search_document", "retrieval.passage", "document", "passage"), DOCUMENT),
+    "clustering": ("separation",),
+    "separation": ("clustering",),
+}
 
 
 def tag(value: object) -> str:
@@ -65,6 +77,12 @@ def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
     ]
 
 
+def find_prompt(purpose: str, served: Served) -> str | None:
+    """Return the name of the checkpoint's prompt for what texts are for; None: it has none."""
+    names = (purpose, *PROMPTS.get(purpose, ()))
+    return next((name for name in names if name in served.prompts), None)
+
+
 def only_sparse(tasks: Collection[str]) -> bool:
     """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
     return {*tasks} == {"encode", "sparse"}
@@ -89,14 +107,16 @@ def ranking_request(
     layout: Layout,
     truncate: Cut | None = None,
     model: str | None = None,
-    most_tokens: int | None = None,
+    most_of_text: int | None = None,
+    most: int | None = None,
 ) -> Request:
     """Return the request to rank texts by how well each answers a query.
 
     Args:
         name: of the texts, in the request as sent.
         layout: how the answer is written; see `echoing`.
-        most_tokens: how many of a text's first tokens are read; None: all.
+        most_of_text: how many of a text's first tokens are read; None: all.
+        most: as of Request.
 
     Raises:
         Refused: there is no query or no text, the query is too long for so many texts, or the model
@@ -106,17 +126,18 @@ def ranking_request(
         raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
     if "rerank" not in served.tasks and {*served.tasks} >= THREE:
         raise Refused("task_not_found", detail=UNRANKED, tasks=list(served.tasks))
-    most = served.most_json  # characters of all pairs: each text is tokenized with the query
-    if len(query) * len(texts) > most:
-        limit = most // len(texts)
+    room = served.most_json  # characters of all pairs: each text is tokenized with the query
+    if len(query) * len(texts) > room:
+        limit = room // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
     return Request(
         inputs=[Input(query, text) for text in texts],
         model=model,
         truncate=truncate,
         usual="own",
+        most=most,
         counted=False,
-        documents=Documents(most_tokens),
+        documents=Documents(most_of_text),
         pooled=False,
         tasks=(Rerank(),),
         layout=layout,

@@ -6,19 +6,11 @@ Source of the request: https://api.jina.ai/openapi.json of April 2026, Embedding
 EmbeddingsV5Request; the former name of `embedding_type`: llama-index-embeddings-jinaai 0.7.
 """
 
-from typing import Literal
-
 from service.api.dialect import Served
+from service.api.inputs import find_prompt
 from service.refusals import Refused
 from service.wording.words import quoted
 
-Kind = Literal["float", "base64", "binary", "ubinary"]
-PROMPTS = {  # the first that a checkpoint has, after the task's own
-    "retrieval.query": ("query",),
-    "retrieval.passage": ("document", "passage", "corpus"),
-    "clustering": ("separation",),
-    "separation": ("clustering",),
-}
 NO_PROMPT = (
     "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
 )
@@ -39,9 +31,7 @@ def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
     adapters = _adapters(served)
     if task is None or task in adapters:
         return task, None
-    names = (task, *PROMPTS.get(task, ()))
-    prompt = next((name for name in names if name in served.prompts), None)
-    if prompt is None:
+    if (prompt := find_prompt(task, served)) is None:
         has = sorted(served.prompts)
         detail = NO_PROMPT
         if adapters:

@@ -5,7 +5,7 @@ Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Discriminator, Tag
@@ -14,14 +14,24 @@ from typing_extensions import TypeAliasType
 from model.text.tokenizer import Truncate
 from service.api import jina
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Batch, Dimensions, Ids, Text, check_dense, items, tag
+from service.api.inputs import (
+    Batch,
+    Dimensions,
+    Ids,
+    MostTokens,
+    Text,
+    check_dense,
+    find_prompt,
+    items,
+    tag,
+)
 from service.api.precisions import Precision, vectors, written
 from service.api.rerank import Document, Documents
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.names import Names, find
 from service.encode.request import Input, Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
-from service.wire import Wire
+from service.wire import Foreign
 
 
 def _tag(value: object) -> str:
@@ -49,8 +59,17 @@ Cut = Annotated[
 ]
 
 
-class EmbeddingsRequest(Wire):
+class EmbeddingsRequest(Foreign):
     """The body of OpenAI's POST /v1/embeddings."""
+
+    aliases: ClassVar = {
+        "embedding_type": "encoding_format",  # Jina's
+        "encoding_type": "encoding_format",  # Jina's former one, which LlamaIndex's client sends
+        "output_dimension": "dimensions",  # Voyage's
+        "normalize": "normalized",  # vLLM's, as the next ones
+        "use_activation": "normalized",
+        "truncation_side": "truncate",
+    }
 
     input: Inputs
     """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`.
@@ -60,7 +79,7 @@ class EmbeddingsRequest(Wire):
     encoding_format: Precision = "float"
     """How vectors are written: as JSON numbers; as base64 of little-endian float32; or in fewer
     bytes, as whole numbers of one byte for each number ("int8", "uint8") or for eight of them
-    ("binary", "ubinary")."""
+    ("binary", "ubinary"). Jina's `embedding_type` is the same."""
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out. The vector is cut, then scaled to length 1."""
@@ -70,13 +89,17 @@ class EmbeddingsRequest(Wire):
     `truncate` of GET /info."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""
-    embedding_type: jina.Kind | None = None
-    """Jina's name of `encoding_format`, one kind in a request."""
-    encoding_type: jina.Kind | None = None
-    """Its former name, which LlamaIndex's client of Jina sends."""
-    normalized: bool | None = None
-    """Jina's: whether vectors have length 1; left out or null: they have. False does not go with
-    "int8" and "uint8"."""
+    truncate_prompt_tokens: MostTokens | None = None
+    """vLLM's: how many tokens of an input are read, special ones included; -1 is `max_tokens`. What
+    is longer is cut as `truncate` says, on the right where that is left out."""
+    normalized: bool = True
+    """Jina's: whether vectors have length 1. False does not go with "int8" and "uint8"."""
+    prompt_name: str | None = None
+    """The checkpoint's prompt that goes before each text; left out: as `task` or `input_type`
+    says, else its default."""
+    input_type: str | None = None
+    """Cohere's and others': what the texts are for, which chooses the checkpoint's prompt of that
+    name or of one that means the same. It is ignored where there is none."""
     task: str | None = None
     """Jina's: what the texts are for, which chooses the checkpoint's adapter of that name and its
     instruction or, without one, its prompt of that name; for "retrieval.query" else "query", for
@@ -84,11 +107,16 @@ class EmbeddingsRequest(Wire):
     late_chunking: bool | None = None
     """Jina's: true is refused, as each input is read alone; `spans` of POST /v1/encode are vectors
     of the parts of one text."""
-
-    @property
-    def precision(self) -> Precision:
-        """Return how vectors are written."""
-        return self.embedding_type or self.encoding_type or self.encoding_format
+    return_multivector: Literal[False] = False
+    """Jina's: POST /embed_all has a vector for each token."""
+    add_special_tokens: Literal[True] = True
+    """vLLM's: token ids as `input` are read without."""
+    embed_dtype: Literal["float32"] = "float32"
+    """vLLM's: `encoding_format` has the smaller ones."""
+    endianness: Literal["native", "little"] = "native"
+    """vLLM's: base64 is little-endian."""
+    modality: Literal["text"] = "text"
+    """Infinity's: texts are all that is read."""
 
 
 # our codes -> OpenAI's names for the same
@@ -96,8 +124,6 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(), Layout(numbers=())
 
-KINDS = {"encoding_format", "embedding_type", "encoding_type"}
-ONE_NAME = "it goes without `encoding_format` and `encoding_type`, which are names of the same"
 LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
 SWITCHED: dict[bool, Truncate] = {True: "right", False: "refuse"}
 
@@ -123,33 +149,35 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbeddingsRequest.model_validate_json(body)
+    request = EmbeddingsRequest.read(body, sent.ignored)
     _check(request)
     check_dense(served.tasks)
-    cut, precision = request.truncate, request.precision
+    cut, precision = request.truncate, request.encoding_format
     task, prompt_name = jina.purpose(request.task, served)
+    prompt_name = request.prompt_name or prompt_name
+    if request.input_type and not prompt_name:
+        prompt_name = find_prompt(request.input_type, served)
+    if request.input_type and not prompt_name:
+        sent.ignored["input_type"] = None
     native = Request(
         inputs=_items(request.input),
         model=request.model,
         task=task,
         truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
+        usual="refuse" if request.truncate_prompt_tokens is None else "right",
+        most=request.truncate_prompt_tokens,
         counted=False,
         prompt_name=prompt_name,
-        pooled=unit(request.dimensions, normalize=request.normalized is not False),
+        pooled=unit(request.dimensions, normalize=request.normalized),
         layout=layout(precision),
     )
     return Embeddings(request=native, precision=precision)
 
 
 def _check(request: EmbeddingsRequest) -> None:
-    """Refuse two names of one field, and what does not go together."""
+    """Refuse what cannot be done, and what does not go together."""
     jina.check_alone(request.late_chunking)
-    named = [
-        name for name in KINDS & request.model_fields_set if getattr(request, name) is not None
-    ]
-    if len(named) > 1:
-        raise Refused.at("out_of_range", "embedding_type", detail=ONE_NAME)
-    if request.normalized is False and request.precision in ("int8", "uint8"):
+    if not request.normalized and request.encoding_format in ("int8", "uint8"):
         raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)
 
 

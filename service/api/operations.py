@@ -101,6 +101,11 @@ class Operation(NamedTuple):
         return self.metric or self.path.replace(VERSION_PART, "")
 
     @property
+    def foreign(self) -> bool:
+        """Tell whether it takes another API's request."""
+        return self.request is not None and self.api is not NATIVE
+
+    @property
     def media_types(self) -> tuple[str, ...]:
         """Return the media types of the bodies that it takes, JSON first."""
         return (JSON, *self.media)

@@ -5,7 +5,7 @@ Sources of the request: both APIs' references.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Discriminator, Field, Tag
@@ -14,13 +14,13 @@ from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Ranking, echoing, ranking_request, relocate
+from service.api.inputs import MostTokens, Ranking, echoing, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.refusals import Refused
-from service.wire import Wire
+from service.wire import Foreign
 
 
-class Document(Wire):
+class Document(Foreign):
     """A document as an object."""
 
     text: str
@@ -44,8 +44,10 @@ Documents = TypeAliasType(
 CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
 
 
-class RerankRequest(Wire):
+class RerankRequest(Foreign):
     """The body of POST /v1/rerank and POST /v2/rerank."""
+
+    aliases: ClassVar = {"top_k": "top_n"}
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
@@ -65,6 +67,17 @@ class RerankRequest(Wire):
     """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
     first, on the side that tokenizer_config.json names, else on the right; false: they are
     refused; left out or null: `auto_truncate` of GET /info."""
+    texts: None = None
+    """TEI's name of the documents, which goes without this one."""
+    truncate_prompt_tokens: MostTokens | None = None
+    """vLLM's: how many tokens of a query and a document together are read, special ones included;
+    -1 is `max_tokens`."""
+    raw_scores: bool = False
+    """Infinity's: whether scores are the logits themselves."""
+    use_activation: Literal[True] = True
+    """vLLM's; `raw_scores` has the logits."""
+    rank_fields: list[Literal["text"]] | None = None
+    """Cohere's former one: of a document as an object, its text is all that is read."""
 
 
 class Reranking(Ranking):
@@ -96,21 +109,21 @@ def jina(body: bytes, sent: Sent, served: Served) -> JSONCall:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    return _parse(body, served, documents=True)
+    return _parse(body, sent, served, documents=True)
 
 
 def cohere(body: bytes, sent: Sent, served: Served) -> JSONCall:
     """Read a request of POST /v2/rerank, whose results come without; raises as `jina` does."""
-    return _parse(body, served, documents=False)
+    return _parse(body, sent, served, documents=False)
 
 
-def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
+def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONCall:
     """Read a request.
 
     Args:
         documents: whether results come with their documents by default.
     """
-    request = RerankRequest.model_validate_json(body)
+    request = RerankRequest.read(body, sent.ignored)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
         documents = request.return_documents
@@ -122,10 +135,12 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
         served,
         truncate=CUTS[request.truncate],
         model=request.model,
-        most_tokens=request.max_tokens_per_doc,
+        most_of_text=request.max_tokens_per_doc,
+        most=request.truncate_prompt_tokens,
         layout=echoing(body, request.query, shown, request.top_n),
     )
-    return Reranking(request=native, most=request.top_n, scored="own", texts=shown)
+    scored: Literal["logits", "own"] = "logits" if request.raw_scores else "own"
+    return Reranking(request=native, most=request.top_n, scored=scored, texts=shown)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

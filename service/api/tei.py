@@ -1,9 +1,8 @@
 """The routes of Hugging Face's text-embeddings-inference (TEI) that every model has.
 
 Deliberate differences: token ids are encoded as given, where TEI decodes them and tokenizes the
-text; unknown fields are refused; a named prompt before token ids is refused. Source:
-text-embeddings-inference 1.9, router/src/http/types.rs; what TEI leaves to its settings follows
-their defaults.
+text; a named prompt before token ids is refused. Source: text-embeddings-inference 1.9,
+router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +30,12 @@ from service.api.inputs import (
 from service.encode.answer import JSON, Array, Each, Encoded, Item
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import TEI, Refused
-from service.wire import Wire
+from service.wire import Foreign
 
 Side = Literal["Right", "right", "Left", "left"]
 
 
-class Cut(Wire):
+class Cut(Foreign):
     """What TEI's routes know of truncation and prompts."""
 
     truncate: bool | None = None
@@ -67,7 +66,7 @@ class EmbedRequest(EmbedAllRequest):
     out."""
 
 
-class Sentences(Wire):
+class Sentences(Foreign):
     """What TEI's POST /similarity compares: one sentence with each of others."""
 
     source_sentence: str
@@ -76,16 +75,14 @@ class Sentences(Wire):
     """The others: 1 to `max_sequences` less the source."""
 
 
-class SimilarityRequest(Wire):
+class SimilarityRequest(Cut):
     """The body of TEI's POST /similarity."""
 
     inputs: Sentences
     """The sentences to compare."""
-    parameters: Cut | None = None
-    """How they are cut, and which prompt goes before them; left out: the defaults."""
 
 
-class TokenizeRequest(Wire):
+class TokenizeRequest(Foreign):
     """The body of TEI's POST /tokenize."""
 
     inputs: Annotated[
@@ -100,7 +97,7 @@ class TokenizeRequest(Wire):
     one."""
 
 
-class DecodeRequest(Wire):
+class DecodeRequest(Foreign):
     """The body of TEI's POST /decode."""
 
     ids: Annotated[
@@ -150,7 +147,7 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbedRequest.model_validate_json(body)
+    request = EmbedRequest.read(body, sent.ignored)
     check_dense(served.tasks)
     pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
     return Vectors(request=native(request, request.inputs, pooled=pooled))
@@ -158,21 +155,20 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
 
 def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed_all; raises as `embed` does."""
-    request = EmbedAllRequest.model_validate_json(body)
+    request = EmbedAllRequest.read(body, sent.ignored)
     return Vectors(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
 def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
-    comparison = SimilarityRequest.model_validate_json(body)
+    comparison = SimilarityRequest.read(body, sent.ignored)
     check_dense(served.tasks)
     if not comparison.inputs.sentences:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     staying = Layout(numbers=())  # the vectors are not returned
-    unit, cut = Pooled(normalize=True), comparison.parameters or Cut()
-    request = native(cut, texts, pooled=unit, layout=staying)
+    request = native(comparison, texts, pooled=Pooled(normalize=True), layout=staying)
     return Comparison(request=request)
 
 

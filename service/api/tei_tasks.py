@@ -8,7 +8,7 @@ classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in te
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -34,7 +34,7 @@ from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.refusals import Refused
-from service.wire import Wire
+from service.wire import Foreign
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
@@ -46,7 +46,7 @@ def _tag(value: object) -> str:
     return "<pairs>" if value and isinstance(value[0], list) else "<texts>"
 
 
-class CutPair(Wire):
+class CutPair(Foreign):
     """How too long a pair is cut."""
 
     truncate: bool | None = None
@@ -58,15 +58,6 @@ class CutPair(Wire):
     right; with neither field, the one that the service's `--truncate` names, if it does."""
 
 
-class PredictParameters(Wire):
-    """What Hugging Face's own client adds."""
-
-    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
-    """What makes scores of logits; it wins over `raw_scores`."""
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    """How many classes to answer, the best ones; left out or null: all."""
-
-
 class PredictRequest(CutPair):
     """The body of TEI's POST /predict."""
 
@@ -74,12 +65,16 @@ class PredictRequest(CutPair):
     """A text, a list of one text or of the two of a pair, or a list of such lists."""
     raw_scores: bool = False
     """Whether scores are the logits themselves."""
-    parameters: PredictParameters | None = None
-    """Hugging Face's own client sends them; TEI ignores them."""
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    """What makes scores of logits; it wins over `raw_scores`. Hugging Face's client sends it."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """How many classes to answer, the best ones; left out or null: all. As the one before."""
 
 
 class RankRequest(CutPair):
     """The body of TEI's POST /rerank."""
+
+    aliases: ClassVar = {"top_k": "top_n"}
 
     query: str
     """What the texts are to answer."""
@@ -153,11 +148,10 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = PredictRequest.model_validate_json(body)
+    request = PredictRequest.read(body, sent.ignored)
     inputs = request.inputs
     single = isinstance(inputs, str) or any(isinstance(entry, str) for entry in inputs)
     entries = [inputs] if single else inputs
-    how = request.parameters
     function = "none" if request.raw_scores else None
     return Prediction(
         request=Request(
@@ -171,15 +165,15 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
             tasks=(Classify(),),
         ),
         single=single,
-        function=(how.function_to_apply if how else None) or function,
-        most=how.top_k if how else None,
+        function=request.function_to_apply or function,
+        most=request.top_k,
     )
 
 
 def main(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request of POST /, which asks for what the checkpoint was made for."""
     if "rerank" in served.tasks:
-        return _rerank(body, served)
+        return _rerank(body, sent, served)
     if "classify" in served.tasks:
         return predict(body, sent, served)
     return (embed_sparse if only_sparse(served.tasks) else tei.embed)(body, sent, served)
@@ -188,13 +182,13 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
 def rerank(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request of POST /rerank; raises as `predict` does."""
     if DOCUMENTS.search(body) is None:
-        return _rerank(body, served)
+        return _rerank(body, sent, served)
     sent.wording = documents.problem
     return documents.jina(body, sent, served)
 
 
-def _rerank(body: bytes, served: Served) -> Ranks:
-    request = RankRequest.model_validate_json(body)
+def _rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
+    request = RankRequest.read(body, sent.ignored)
     truncate = tei.side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echoing(body, query, texts, request.top_n)
@@ -207,7 +201,7 @@ def _rerank(body: bytes, served: Served) -> Ranks:
 
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
-    request = EmbedAllRequest.model_validate_json(body)
+    request = EmbedAllRequest.read(body, sent.ignored)
     native = tei.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
     return SparseVectors(request=native)
 

@@ -65,6 +65,7 @@ class Asked:
         record: what is known of it, once it has `begun`: it has arrived whole or is refused.
         key: the name of its API key.
         wording: how it is refused, where its path alone does not decide that.
+        ignored: fields of its body that its route does not know, where that is no fault.
         place: its place at the gate; waited: the seconds it waited there.
         shed: the bound it met, where it is turned away.
         given: the seconds it gives us, counted from when it has arrived whole.
@@ -73,8 +74,18 @@ class Asked:
     """
 
     __slots__ = (
-        *("begun", "body", "closing", "given", "headers", "hold", "key", "late"),
-        *("media_type", "method", "path", "path_params", "place", "query", "record", "request_id"),
+        *("begun", "body", "closing", "given", "headers", "hold", "ignored", "key"),
+        *(
+            "late",
+            "media_type",
+            "method",
+            "path",
+            "path_params",
+            "place",
+            "query",
+            "record",
+            "request_id",
+        ),
         *("root_path", "route", "shed", "task", "until", "waited", "wording"),
     )
 
@@ -99,6 +110,7 @@ class Asked:
             self.media_type = named.partition(";")[0].strip().lower()
         self.body, self.request_id, self.key = b"", "", ""
         self.wording: Wording | None = None
+        self.ignored: dict[str, None] = {}
         self.place: Place | None = None
         self.shed: str | None = None
         self.waited, self.given, self.until = 0.0, math.inf, math.inf

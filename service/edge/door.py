@@ -24,6 +24,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from service import wire
 from service.api import dialect
 from service.api.dialect import Reply
 from service.cluster import ingress
@@ -302,6 +303,8 @@ class Door:
         headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
         if record.trace:
             headers.append((PARENT, record.trace.traceparent.encode()))
+        if asked.ignored:
+            headers.append((wire.IGNORED.encode(), wire.told(asked.ignored).encode()))
         if asked.closing:  # what was left unread must not pass for the next request
             headers.append(CLOSE)
         start = {"type": "http.response.start", "status": reply.status, "headers": headers}
@@ -386,7 +389,15 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
         allow_origins=origins,
         allow_methods=("GET", "POST"),
         allow_headers=("*",),  # a client's own, such as x-stainless-*, go unread
-        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, "Retry-After"),
+        expose_headers=(
+            REQUEST_ID,
+            REPLICA,
+            WEIGHTS,
+            SPACE,
+            TRUNCATED,
+            wire.IGNORED,
+            "Retry-After",
+        ),
     )
 
 

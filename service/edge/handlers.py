@@ -137,7 +137,7 @@ class Handlers:
     async def tokenize(self, asked: Asked) -> Reply:
         """Answer POST /tokenize: texts as tokens."""
         deadline, record = self._deadline(asked), asked.record
-        body = await self._parse(asked, TokenizeRequest.model_validate_json)
+        body = await self._parse(asked, partial(TokenizeRequest.read, ignored=asked.ignored))
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, record, special=body.add_special_tokens
@@ -147,7 +147,7 @@ class Handlers:
     async def decode(self, asked: Asked) -> Reply:
         """Answer POST /decode: token ids as text."""
         deadline, record = self._deadline(asked), asked.record
-        body = await self._parse(asked, DecodeRequest.model_validate_json)
+        body = await self._parse(asked, partial(DecodeRequest.read, ignored=asked.ignored))
         pieces = await self._replica.vocabulary.decode(
             body.sequences(), deadline, record, special=not body.skip_special_tokens
         )

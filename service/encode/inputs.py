@@ -70,6 +70,7 @@ class Reader:
         facts: bool,
         outputs: Outputs = NOTHING,
         record: Record | None = None,
+        most: int | None = None,
         counted: bool = True,
         prompt_name: str | None = None,
         adapter: str | None = None,
@@ -84,6 +85,7 @@ class Reader:
             deadline: when the answer must be there, on time.monotonic's clock.
             facts: whether the answer shows the tokens; else their facts stay empty.
             outputs: what is wanted of each, and record: of the request that they are of.
+            most: as of Request.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
             prompt_name, adapter: as of `prompt`; every sequence has the adapter.
             role: the side of a late interaction that they are read for.
@@ -113,7 +115,7 @@ class Reader:
             characters += len(prompt) + len(text)
             if pair is not None:
                 characters += len(prompt) + len(pair)
-        limit, added = self.max_tokens, 0
+        limit, added = min(self.max_tokens, most or self.max_tokens), 0
         if role is not None:
             limit, added = min(role.length, limit), role.added
         reading = self.tokenizer.reading(

@@ -297,6 +297,7 @@ class Planner:
                     facts=facts,
                     outputs=outputs,
                     record=record,
+                    most=request.most,
                     counted=request.counted,
                     prompt_name=prompt_name,
                     adapter=self.names.adapter(request.model, task),

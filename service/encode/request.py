@@ -297,6 +297,7 @@ class Request:
         model: its name as the client expects it; None: any.
         truncate: what happens to a sequence that is too long; None: as the service is set.
         usual: the same where the service is not set either, by the custom of the API.
+        most: tokens of a sequence, special ones included, where that is fewer than the model takes.
         counted: whether the answer says how long texts are that are cut.
         prompt_name: of what goes before each text; None: the task's instruction or, without one,
             the checkpoint's default.
@@ -320,6 +321,7 @@ class Request:
     model: str | None = None
     truncate: Cut | None = None
     usual: Cut = "refuse"
+    most: int | None = None
     counted: bool = True
     prompt_name: str | None = None
     task: str | None = None

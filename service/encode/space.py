@@ -32,7 +32,7 @@ UNKNOWN = (
 )
 
 Parts = Mapping[str, Any]
-Chosen = tuple[bool | Pooled, str, str | None, int | str | None]
+Chosen = tuple[bool | Pooled, str, str | None, int | str | None, int | None]
 
 
 class Spaces:
@@ -49,7 +49,7 @@ class Spaces:
     ) -> None:
         self._bound = bound
         self._model, self._planner = model, planner
-        self._fixed = {
+        self._fixed: dict[str, Any] = {
             **model.made_of,
             "lower_case": model.tokenizer.lower_case,
             "max_tokens": max_tokens,
@@ -60,7 +60,7 @@ class Spaces:
     def facts(self) -> dict[str, Any]:
         """Return what GET /info says of the space of a request that chooses nothing."""
         cut = self._cut(Request(inputs=()))
-        parts = self._of(True, self._planner.prompt(None), None, cut)
+        parts = self._of(True, self._planner.prompt(None), None, cut, None)
         return {"space": name(parts), "space_parts": parts, "space_bound": self._bound}
 
     def parts(self, request: Request) -> Parts | None:
@@ -126,7 +126,7 @@ class Spaces:
         prompt = self._planner.prompt(request.prompt_name, adapter)
         if role and role.prompt is not None and request.prompt_name is None:
             prompt = role.prompt
-        return request.pooled, prompt, adapter, self._cut(request)
+        return request.pooled, prompt, adapter, self._cut(request), request.most
 
     def _cut(self, request: Request) -> int | str | None:
         """Return how a text is cut, if at another place than behind `max_tokens`."""
@@ -136,12 +136,19 @@ class Spaces:
         return side if side == "left" else None
 
     def _of(
-        self, pooled: bool | Pooled, prompt: str, adapter: str | None, cut: int | str | None
+        self,
+        pooled: bool | Pooled,
+        prompt: str,
+        adapter: str | None,
+        cut: int | str | None,
+        most: int | None,
     ) -> Parts:
         pooling = self._planner.pooling(pooled)
         parts = {**self._fixed, **self._pooled(pooling), "prompt": prompt}
         if adapter:
             parts["adapter"] = self._model.adapters[adapter].digest
+        if most is not None:
+            parts["max_tokens"] = min(most, self._planner.longest)
         return parts if cut is None else {**parts, "truncate": cut}
 
     def _pooled(self, pooling: Pooling | None) -> Parts:

@@ -36,6 +36,7 @@ RAISED = {
     "span_count": "out_of_range",
     "span_ends": "out_of_range",
     "span_empty": "span_empty",
+    "named_twice": "out_of_range",
 }
 CODES = RAISED | {
     "missing": "missing_field",

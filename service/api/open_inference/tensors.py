@@ -19,7 +19,7 @@ from pydantic.types import FailFast
 from service.api.native.heads import Integers
 from service.encode.answer import Array, raw
 from service.refusals import Refused
-from service.wire import Wire
+from service.wire import Foreign
 from service.wording.words import counted, received
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
@@ -34,14 +34,16 @@ Indices = Annotated[
 ]
 
 
-class InputParameters(Wire):
+class InputParameters(Foreign):
     """How an input's data comes."""
 
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
     """Bytes of the tensor after the JSON, which then has no `data`."""
+    shared_memory_region: None = None
+    """No memory is shared with clients."""
 
 
-class InferInput(Wire):
+class InferInput(Foreign):
     """A tensor of the request."""
 
     name: str
@@ -56,14 +58,18 @@ class InferInput(Wire):
     """The elements in row-major order, nested by `shape` or flat."""
 
 
-class OutputParameters(Wire):
+class OutputParameters(Foreign):
     """How an output's data is to come: as bytes after the JSON, or as numbers in it."""
 
     binary_data: bool | None = None
     """Whether the data follows the JSON as bytes; left out: as `binary_data_output` says."""
+    classification: Literal[0] = 0
+    """Outputs are answered whole."""
+    shared_memory_region: None = None
+    """No memory is shared with clients."""
 
 
-class InferOutput(Wire):
+class InferOutput(Foreign):
     """A tensor asked for."""
 
     name: str
@@ -72,7 +78,7 @@ class InferOutput(Wire):
     """How the data is to come."""
 
 
-class InferParameters(Wire):
+class InferParameters(Foreign):
     """What the request chooses beyond its tensors."""
 
     binary_data_output: bool = False
@@ -96,7 +102,7 @@ class InferParameters(Wire):
     """No state is kept between requests, so that only the default is taken."""
 
 
-class InferRequest(Wire):
+class InferRequest(Foreign):
     """The JSON of POST /v2/models/{model}/infer."""
 
     id: str | None = None

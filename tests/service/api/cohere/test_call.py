@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -98,7 +99,7 @@ async def test_the_first_prompt_for_a_type_is_chosen(
 ) -> None:
     """In sentence-transformers' order; without one the checkpoint's default stays."""
     body = {"model": NAME, "input_type": input_type, "texts": TEXTS}
-    sent: Any = None  # nothing of a request but its body is read
+    sent: Any = SimpleNamespace(ignored={})  # nothing of a request but its body is read
     served = Served(NAME, ["encode"], 6, 1 << 20, 9, prompts)
 
     assert cohere.parse(json.dumps(body).encode(), sent, served).request.prompt_name == chosen
@@ -120,9 +121,9 @@ async def test_a_long_text_is_cut_where_the_request_says(client: httpx.AsyncClie
 
 
 BAD: dict[str, tuple[dict[str, Any], int, str, str]] = {
-    "no type": ({"input_type": None}, 422, "out_of_range", "input_type: "),
+    "no type": ({"input_type": None}, 422, "missing_field", "input_type: "),
     "a picture": ({"input_type": "image"}, 422, "out_of_range", "input_type: "),
-    "pictures": ({"images": ["data:"]}, 422, "unknown_field", "Unknown field"),
+    "pictures": ({"images": ["data:"]}, 422, "invalid_type", "images: "),
     "no text": ({"texts": []}, 422, "batch_empty", "texts: "),
     "an empty text": ({"texts": ["a", ""]}, 422, "sequence_empty", "texts[1]"),
     "an empty text of few tokens": (
@@ -170,7 +171,7 @@ async def test_an_answer_is_priced_as_what_is_written_in_all_kinds(
     body = {"model": NAME, "input_type": "search_document", "texts": texts}
     sent = json.dumps({**body, "embedding_types": kinds}).encode()
     headers: dict[str, str] = {"content-type": "application/json"}
-    unread: Any = None  # nothing of a request but its body is read
+    unread: Any = SimpleNamespace(ignored={})  # nothing of a request but its body is read
     served = Served(NAME, ["encode"], 6, 1 << 20, 15, {})
 
     answer = await client.post("/v2/embed", content=sent, headers=headers)

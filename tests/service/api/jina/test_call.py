@@ -152,26 +152,21 @@ async def test_a_task_that_would_change_nothing_is_refused() -> None:
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "late chunking": ({"late_chunking": True}, "out_of_range", "late_chunking: each input is read"),
     "two names": (
-        {"embedding_type": "float", "encoding_format": "float"},
-        *("out_of_range", "embedding_type: it goes without"),
-    ),
-    "both names of Jina's": (
-        {"embedding_type": "float", "encoding_type": "float"},
-        *("out_of_range", "embedding_type: it goes without"),
+        {"embedding_type": "float", "encoding_format": "binary"},
+        *("out_of_range", "`encoding_format` is given twice"),
     ),
     "some kinds": (
         {"embedding_type": ["float", "binary"]},
-        *("out_of_range", "embedding_type: expected"),
+        *("out_of_range", "encoding_format: expected"),
     ),
-    "a kind of others": ({"embedding_type": "int8"}, "out_of_range", "embedding_type: expected"),
     "steps of any length": (
         {"encoding_format": "int8", "normalized": False},
         *("out_of_range", "normalized: "),
     ),
     "a task of other models": ({"task": "nl2code.query"}, "prompt_not_found", "task: this"),
     "a task without a prompt": ({"task": "retrieval.query"}, "prompt_not_found", "task: this"),
-    "many vectors": ({"return_multivector": True}, "unknown_field", "Unknown field"),
-    "a picture": ({"input": [{"image": "a"}]}, "missing_field", "input[0]: unknown field"),
+    "many vectors": ({"return_multivector": True}, "out_of_range", "return_multivector: "),
+    "a picture": ({"input": [{"image": "a"}]}, "missing_field", "input[0].text: this"),
     "an empty object": ({"input": ["a", {"text": ""}]}, "sequence_empty", "input[1]"),
     "a number as truncate": ({"truncate": 1}, "out_of_range", "truncate: expected"),
 }

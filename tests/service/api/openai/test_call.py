@@ -265,7 +265,6 @@ REFUSED = {
     "no input": (b'{"model":"m"}', 400, "missing_field", "input"),
     "no inputs": (b'{"model":"%s","input":[]}', 400, "batch_empty", "input"),
     "an empty text": (b'{"model":"%s","input":[""]}', 400, "sequence_empty", "input"),
-    "an unknown field": (b'{"model":"%s","input":"a","urgency":1}', 400, "unknown_field", None),
     "half a pair": (rb'{"model":"m","input":["ok","x\udc4d"]}', 400, "invalid_text", "input"),
     "half a pair in a large body": (
         b'{"input":["%s","x\\udc4d"]}' % (b"a " * 20_000),

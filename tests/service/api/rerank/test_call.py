@@ -100,13 +100,14 @@ async def test_documents_are_ranked_as_the_library_scores_them(
         path, model=name, query=QUERY, documents=[{"text": TEXTS[0]}, *TEXTS[1:]]
     )
     best = await ranker.post(path, query=QUERY, documents=TEXTS, top_n=2)
+    same = await ranker.post(path, query=QUERY, documents=TEXTS, top_k=2, return_len="true")
 
     predicted = ranker.predicted(*TEXTS)
     order = sorted(range(len(TEXTS)), key=lambda i: (-round(predicted[i], 5), i))
     assert [row["index"] for row in told["results"]] == order
     for row in told["results"]:
         assert row["relevance_score"] == pytest.approx(predicted[row["index"]], abs=CLOSE)
-    assert best["results"] == told["results"][:2]
+    assert best["results"] == same["results"] == told["results"][:2]
     assert told["model"] == name and told["usage"]["total_tokens"] > 40
     assert "truncated" not in told["usage"]
 
@@ -170,6 +171,32 @@ async def test_an_empty_document_scores_as_the_library_scores_it(
     assert [rank["score"] for rank in ranks] == pytest.approx(expected, abs=CLOSE)
 
 
+@pytest.mark.parametrize("path", ROUTES)
+async def test_scores_are_logits_where_they_are_asked_for(
+    rankers: dict[str, Ranker], path: str
+) -> None:
+    """As Infinity's clients do."""
+    told = await rankers["short"].scores(path, TEXTS, raw_scores=True)
+    ranks = await rankers["short"].post("/rerank", query=QUERY, texts=TEXTS, raw_scores=True)
+
+    assert told == [rank["score"] for rank in sorted(ranks, key=lambda rank: rank["index"])]
+    assert told != await rankers["short"].scores(path, TEXTS)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_query_and_a_document_are_read_to_truncate_prompt_tokens_together(
+    rankers: dict[str, Ranker], path: str
+) -> None:
+    """Special tokens included, the longer text cut first."""
+    ranker, most = rankers["short"], 20
+    document = " ".join(TEXTS * 2)
+    told = await ranker.scores(path, [document], truncate_prompt_tokens=most)
+    question = len(ranker.tokenizer(QUERY).input_ids)
+
+    expected = ranker.of_tokens(document, most - question - 1)
+    assert told == pytest.approx([expected], abs=CLOSE)
+
+
 async def test_an_empty_query_is_refused(rankers: dict[str, Ranker]) -> None:
     """At its place."""
     answer = await rankers["short"].http.post("/v2/rerank", json={"query": "", "documents": ["a"]})
@@ -183,9 +210,9 @@ async def test_documents_come_back_on_jinas_route_unless_they_are_not_wanted(
 ) -> None:
     """On Cohere's they come where they are asked for."""
     given = {"query": QUERY, "documents": TEXTS}
-    for asked in ({}, {"return_documents": None}, {"return_documents": True}):
+    for asked in ({}, *({"return_documents": value} for value in (None, True, "true"))):
         results = (await rankers["short"].post(path, **given, **asked))["results"]
-        shown = default or asked.get("return_documents") is True
+        shown = default or asked.get("return_documents") is not None
         rows = [{"text": TEXTS[row["index"]]} if shown else None for row in results]
         assert [row.get("document") for row in results] == rows
     plain = await rankers["short"].post(path, **given, return_documents=False)

@@ -262,7 +262,6 @@ REFUSED = {
     "too many tokens": ("/tokenize", b'{"inputs":["%s"]}' % (b"a " * 70_000), 413, "Validation"),
     "too long": ("/embed", b'{"inputs":"%s","truncate":false}' % (b"a " * 300), 422, "Validation"),
     "385 dimensions": ("/embed", b'{"inputs":"a","dimensions":385}', 422, "Validation"),
-    "an unknown field": ("/embed", b'{"inputs":"a","raw_scores":true}', 422, "Validation"),
     "no prompt": ("/embed", b'{"inputs":"a","prompt_name":"query"}', 422, "Validation"),
     "no such prompt": ("/tokenize", b'{"inputs":"a","prompt_name":"x"}', 422, "Validation"),
     "an unknown id": ("/decode", b'{"ids":[30522]}', 422, "Tokenizer"),
