@@ -47,9 +47,10 @@ class Folder:
         return ["encode", "--file", str(self.source), "--out", str(self.out), "--url", url, *more]
 
     async def start(self, url: str, *more: str) -> Process:
-        """Run it in a process of its own."""
+        """Run it in a process of its own, which SIGINT ends also where a shell ignores it."""
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "service.cli", *self.command(url, *more)),
+            *("env", "--default-signal=INT", sys.executable, "-m", "service.cli"),
+            *self.command(url, *more),
             cwd=ROOT,
             stdout=PIPE,
             stderr=PIPE,
@@ -142,7 +143,7 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
         process = await folder.start(url)
         await folder.some_rows()
         process.send_signal(number)
-        _, errors = await process.communicate()
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
         interrupted.set()
         assert process.returncode == status, errors.decode()
         assert not folder.out.exists()
