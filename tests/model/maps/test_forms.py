@@ -182,16 +182,7 @@ SHORT, LONG = [1, 2, 9, 40], [1, 2, 3, 17, 130, 512]
 ACROSS = [1, 2, 9, TILE + 3]  # rows of two tiles, whose windows look into each other
 TOKENS, WORDS = ("token", "keep"), ("word", "keep")
 DROPPED, SCALED = ("token", "drop"), ("word", "renormalize")
-FAST = [
-    ("MiniLM", *WORDS),
-    ("MiniLM", *DROPPED),
-    ("roberta", *SCALED),
-    ("mpnet", *TOKENS),
-    ("deberta-v2", *SCALED),
-    ("gte", *SCALED),
-    ("qwen3", *SCALED),
-    ("qwen3", *DROPPED),
-]
+FAST = [("MiniLM", *WORDS), ("roberta", *SCALED), ("mpnet", *TOKENS), ("qwen3", *DROPPED)]
 EVERY = [(name, *how) for name in MODELS for how in (TOKENS, WORDS, DROPPED, SCALED)]
 CELLS = [
     *(pytest.param((*cell, SHORT), id="-".join(cell)) for cell in FAST),
@@ -220,8 +211,16 @@ class Cell(NamedTuple):
 Prepare = Callable[..., list[Cell]]
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[Any, ...], tuple[Array, list[Tensor]]]:
+    """What transformers has computed, by model and token ids."""
+    return {}
+
+
 @pytest.fixture(params=CELLS)
-def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
+def cell(
+    request: pytest.FixtureRequest, pair: Callable[..., Pair], known: dict[tuple[Any, ...], Any]
+) -> Prepare:
     """Sequences of several lengths in one batch; each form compared with transformers' maps."""
     name, level, specials, lengths = request.param
     model, ours = pair(name)
@@ -240,7 +239,9 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
                 form["rows"] = tuple(dict.fromkeys((units.axis[-1], units.axis[0])))
             asked = Selection(layers, units, **marks, **form)
             answer = shown(ours, batch, index, asked)
-            found.append(Cell(units, *eager(model, ids), ours, asked, answer))
+            if (name, *ids) not in known:
+                known[name, *ids] = eager(model, ids)
+            found.append(Cell(units, *known[name, *ids], ours, asked, answer))
         return found
 
     return prepare
