@@ -75,18 +75,8 @@ class Asked:
 
     __slots__ = (
         *("begun", "body", "closing", "given", "headers", "hold", "ignored", "key"),
-        *(
-            "late",
-            "media_type",
-            "method",
-            "path",
-            "path_params",
-            "place",
-            "query",
-            "record",
-            "request_id",
-        ),
-        *("root_path", "route", "shed", "task", "until", "waited", "wording"),
+        *("late", "media_type", "method", "path", "path_params", "place", "query", "record"),
+        *("request_id", "root_path", "route", "shed", "task", "until", "waited", "wording"),
     )
 
     task: "asyncio.Task[object]"

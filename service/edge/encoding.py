@@ -1,5 +1,6 @@
 """Every route that encodes, in whichever API: parse, run, write."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,12 +13,17 @@ from service.api.operations import Operation
 from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
+from service.encode.request import Input
 from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
 from service.replica import Replica
 
+logger = logging.getLogger(__name__)
+
 Handler = Callable[[Asked], Awaitable[Reply]]
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
+WARNING = "x-headlight-warning"
+BARE = "ids without this model's special tokens"  # as those of another vocabulary
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 
 
@@ -39,6 +45,7 @@ class Encoding:
             settings.max_sequences,
             model.prompts.texts,
         )
+        self._special, self._warned = model.tokenizer.special_ids, False
 
     def handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation that has a parser."""
@@ -82,6 +89,16 @@ class Encoding:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
+            if self._special and any(map(self._is_bare, call.request.inputs)):
+                reply.add(WARNING, BARE)
+                if not self._warned:
+                    self._warned = True
+                    logger.warning(BARE, extra=record.names())
             return reply
 
         return encode
+
+    def _is_bare(self, one: Input) -> bool:
+        """Tell whether an input is token ids with no special one at either end."""
+        ids = one.token_ids
+        return ids is not None and self._special.isdisjoint((ids[0], ids[-1]))

@@ -21,7 +21,7 @@ FOREIGN = [row.path.replace("{model}", NAME) for row in OPERATIONS if row.foreig
 ROWS = {path: row for path, row in zip(FOREIGN, (r for r in OPERATIONS if r.foreign), strict=True)}
 LONG = "well " * 300 + "the end"
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}
-VARYING = {"id", "outputs"}  # of answers of one request
+IDS, CL100K = [101, 2035, 2003, 2092, 102], [2460, 374, 1664]  # All is well
 
 
 def example(path: str) -> dict[str, Any]:
@@ -223,6 +223,29 @@ async def test_input_type_chooses_the_prompt_that_there_is(
     assert told.json()["data"] == named.json()["data"]
     assert told.headers.get(IGNORED) == (None if prompt else "input_type")
     assert (await ask(prompt_name="x")).json()["error"]["param"] == "prompt_name"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/embeddings", lambda ids: {"input": [IDS, ids]}),
+        ("/embed", lambda ids: {"inputs": ids}),
+        ("/v1/encode", lambda ids: {"inputs": ["a", {"token_ids": ids}]}),
+    ],
+)
+async def test_ids_of_another_vocabulary_are_told_in_a_header_and_once_in_the_log(
+    served: Callable[..., httpx.AsyncClient],
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    asked: Callable[[list[int]], dict[str, Any]],
+) -> None:
+    """As OpenAI's tokenizer makes them, which LangChain sends; those of the model are not."""
+    async with served() as client:
+        answers = [await client.post(path, json=asked(ids)) for ids in (IDS, CL100K, CL100K, IDS)]
+
+    told = [answer.headers.get("x-headlight-warning") for answer in answers]
+    assert told == [None, *2 * ["ids without this model's special tokens"], None]
+    assert len([one for one in caplog.messages if "special tokens" in one]) == 1
 
 
 @pytest.mark.client("openai", "extra fields")

@@ -47,7 +47,7 @@ async def test_a_page_of_a_named_origin_may_ask_and_read_our_headers(served: Ser
         assert answer.headers["access-control-allow-origin"] == PAGE["origin"]
         assert "access-control-allow-credentials" not in answer.headers
     exposed = read.headers["access-control-expose-headers"].lower()
-    assert {"x-request-id", "x-headlight-replica", "retry-after"} <= set(exposed.split(", "))
+    assert {"x-request-id", "x-headlight-warning", "retry-after"} <= set(exposed.split(", "))
     assert refused.headers["vary"] == "Origin"
 
 
