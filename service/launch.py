@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.cluster import drain, ingress, network, progress, relay, tls, workspace
 from service.cluster.progress import StartFailed, last_line
@@ -37,6 +38,9 @@ GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 # autoscaler, the dashboard's server, and the reader of the workers' files, replaced by relay.py
 UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 Say = Callable[[str], None]
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 
 @contextmanager
@@ -181,6 +185,7 @@ def start_ray(settings: Settings, run: Path, stay: str) -> None:
     try:
         ray.init(
             address="local",
+            job_config=without_folder(),
             num_cpus=count_cores(),
             include_dashboard=False,
             object_store_memory=machine.STORE_BYTES,
@@ -189,6 +194,13 @@ def start_ray(settings: Settings, run: Path, stay: str) -> None:
         )
     except Exception as error:  # Ray raises that class itself where its node times out
         raise fallen(error, run, stay) from error
+
+
+def without_folder() -> "JobConfig":
+    """Keep the current folder off the workers' path: they would take a user's model.py for ours."""
+    from ray.job_config import JobConfig
+
+    return JobConfig(_client_job=True)  # a client's folder is not the cluster's
 
 
 def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
@@ -237,7 +249,7 @@ def join(settings: Settings) -> list[str]:
 
     try:
         network.connect(settings.address or "")
-        ray.init(address=settings.address, log_to_driver=False)
+        ray.init(address=settings.address, job_config=without_folder(), log_to_driver=False)
         there = joined(settings.host)
         require(run("serve", CHECKS, settings, there))
         address = ray.util.get_node_ip_address

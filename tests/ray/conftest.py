@@ -28,6 +28,9 @@ from tests.test_tls import certificate
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60
 MOST_BYTES = 100_000  # of a body, where there are keys
+HEADLIGHT = str(Path(sys.executable).with_name("headlight"))
+# a user's own files, named like our packages, a library of ours and modules of Python's
+TRAPS = ("model.py", "service.py", "headlight_client.py", "numpy.py", "queue.py", "token.py")
 NO_VARIABLES: Mapping[str, str] = {}
 
 Start = Callable[..., AbstractContextManager["Service"]]
@@ -176,14 +179,17 @@ def users_own() -> dict[str, str]:
 def serve(
     *arguments: str,
     errors: Path,
-    program: Sequence[str] = ("service.cli",),
+    program: Sequence[str] = (),
     variables: Mapping[str, str] = NO_VARIABLES,
 ) -> subprocess.Popen[str]:
-    """Run `headlight serve`, or another program that does, its stderr into a file."""
+    """Run `headlight serve` among TRAPS, or another program that does, its stderr into a file."""
+    for trap in TRAPS:
+        (errors.parent / trap).write_text("raise ImportError('of the current folder')\n")
+    ours = [sys.executable, "-m", *program] if program else [HEADLIGHT]
     with errors.open("w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", *program, "serve", *arguments],
-            cwd=ROOT,
+            [*ours, "serve", *arguments],
+            cwd=ROOT if program else errors.parent,
             env=users_own() | {"XDG_STATE_HOME": str(errors.parent / "state"), **variables},
             stdout=subprocess.PIPE,
             stderr=file,
@@ -199,7 +205,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     def started(
         *arguments: str,
         port: int | None = None,
-        program: Sequence[str] = ("service.cli",),
+        program: Sequence[str] = (),
         variables: Mapping[str, str] = NO_VARIABLES,
     ) -> Iterator[Service]:
         port = port or free_port()

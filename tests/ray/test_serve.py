@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from service.engine import weights
 from service.observe import logs
 from tests.ray import drill
-from tests.ray.conftest import free_port, serve
+from tests.ray.conftest import TRAPS, free_port, serve
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
@@ -43,6 +43,14 @@ def test_it_says_where_it_serves_and_nothing_else(running: "Service") -> None:
     place, *progress = [line for line in said if line[:8] != "waiting " and line not in ended]
     assert progress == ["starting Ray", "loading all-MiniLM-L6-v2"]
     assert re.fullmatch(r"logs: /tmp/headlight-\w+/ray/.*; after the service stops: in /.*", place)
+    assert running.encode("All is well").status_code == 200
+
+
+def test_no_process_of_ray_takes_a_module_from_the_current_folder(running: "Service") -> None:
+    """Not the controller or a replica either, whose path Ray would begin with that folder."""
+    here = Path(f"/proc/{running.process.pid}/cwd")
+
+    assert set(TRAPS) <= {path.name for path in here.iterdir()}
     assert running.encode("All is well").status_code == 200
 
 
