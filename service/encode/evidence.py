@@ -26,6 +26,8 @@ from service.encode.request import Highlight, Input, Request
 from service.encode.shown import numbers
 from service.encode.worker import Steps, Worker
 from service.engine.work import Result, Work, cosine
+from service.memory import NoRoom
+from service.observe.record import Record
 from service.refusals import Refused
 
 MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together
@@ -37,7 +39,7 @@ MANY += "{count:,} {what}, and the limit is {limit:,}"
 
 SUMS = ("sum", "maxsim")  # methods whose shares are parts of the score
 Method = Literal["sum", "maxsim", "occlusion", "alone"]
-Read = Callable[[Sequence[Input], Sequence[int], bool], Awaitable[list[Work]]]
+Read = Callable[[Sequence[Input], Sequence[int]], Awaitable[list[Work]]]
 
 
 def method_of(asked: Highlight, linear: Linear | None) -> Method:
@@ -114,6 +116,7 @@ class Evidence:
     read: Read
     worker: Worker
     deadline: float
+    record: Record
     found: Sequence[Found] = ()
     lacking: Sequence[Sequence[float]] = ()
 
@@ -127,16 +130,16 @@ class Evidence:
         last = sum(_controls(self.asked, one) for one in self.passages)
         results = await submit(self.every[: len(self.works) + len(self.copies) - last])
         size = sum(len(one.text) for one in self.passages)
-        self.found = await self.worker.run(self._find(results), self.deadline, size, admitted=True)
+        self.found = await self.worker.run(self._find(results), self.deadline, size, self.record)
         self.lacking = [()] * len(self.passages)
         if last:
             before = len(self.works) - len(self.passages)
             made = [(at, text) for at in range(len(self.passages)) for text in self._controls(at)]
             inputs = [_input(self.asked, self.inputs[at], text) for at, text in made]
             sources = [at + before for at, _ in made]
-            scored = await submit(await self.read(inputs, sources, True))
+            scored = await submit(await self.read(inputs, sources))
             rate = self._rate(results[0], scored)
-            self.lacking = await self.worker.run(rate, self.deadline, size, admitted=True)
+            self.lacking = await self.worker.run(rate, self.deadline, size, self.record)
         return Outcome(list(results[: len(self.works)]), [])
 
     def _controls(self, at: int) -> Iterator[str]:
@@ -248,6 +251,7 @@ async def evidence(
     read: Read,
     worker: Worker,
     deadline: float,
+    record: Record,
     most: int,
     check_tokens: CheckTokens,
 ) -> Evidence:
@@ -257,25 +261,29 @@ async def evidence(
         asked: how it ends.
         linear: the pooling as a sum over tokens; None where it is none.
         width: of a token's vector.
-        read: makes works of inputs, told which of the request's inputs they come from, and whether
-            it was admitted.
+        read: makes works of inputs, told which of the request's inputs they come from.
         most: sequences of a request.
         check_tokens: refuses too many tokens of a request; told what holds them.
 
     Raises:
-        Refused: it takes more than a request may.
+        Refused: it takes more than a request may, or than there is memory for.
     """
     before = 1 if request.first else 0
     inputs, documents, method = request.inputs[before:], works[before:], method_of(asked, linear)
     size = sum(len(one.text or "") + len(one.pair or "") for one in inputs)
     steps = _divided(asked, inputs, documents, method, len(works), most)
-    passages, texts, tokens, characters = await worker.run(steps, deadline, size)
+    passages, texts, tokens, characters = await worker.run(steps, deadline, size, record)
     check_tokens(sum(map(len, works)) + tokens, TAKES)
     made = [(at, text) for at, one in enumerate(passages) for text in _texts(one, method)]
     copies = list[Work]()
     if made:
+        try:  # before they wait; then what is made of them takes its place
+            record.hold.take(bodies=COPY_BYTES * texts + CHARACTER_BYTES * characters)
+        except NoRoom:
+            record.shed = "memory"
+            raise Refused("overloaded", retry_after=1) from None
         others = [_input(asked, inputs[at], text) for at, text in made]
-        copies = await read(others, [at + before for at, _ in made], False)
+        copies = await read(others, [at + before for at, _ in made])
     pairs = zip(documents, passages, strict=True)
     last = [work for work, one in pairs for _ in range(_controls(asked, one))]
     held = _held([*works, *copies, *last], texts, tokens, characters, width)
@@ -285,7 +293,7 @@ async def evidence(
             work.outputs = replace(work.outputs, tokens=True)
     every = [*copies, *last]
     return Evidence(
-        works, passages, every, held, asked, method, inputs, linear, read, worker, deadline
+        works, passages, every, held, asked, method, inputs, linear, read, worker, deadline, record
     )
 
 

@@ -76,7 +76,6 @@ class Reader:
         adapter: str | None = None,
         role: Role | None = None,
         documents: Documents | None = None,
-        admitted: bool = False,
     ) -> list[Work]:
         """Tokenize the texts, check the rest; in the order given.
 
@@ -90,7 +89,6 @@ class Reader:
             prompt_name, adapter: as of `prompt`; every sequence has the adapter.
             role: the side of a late interaction that they are read for.
             documents: how the last text of each input is read, where it is a document.
-            admitted: whether their request was, as of Worker.run.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
@@ -132,7 +130,7 @@ class Reader:
             if characters < THREAD_CHARACTERS:
                 tokenized = exhaust(reading)
             else:
-                tokenized = await self.worker.run(reading, deadline, characters, admitted=admitted)
+                tokenized = await self.worker.run(reading, deadline, characters, record)
         except SequenceTooLong as error:
             _refuse_length(error.length + added, limit, texts[error.index])
         rest = iter(tokenized)

@@ -326,9 +326,7 @@ class Planner:
         if not isinstance(asked, Highlight):
             raise RuntimeError("another ending's request: this is a bug")
 
-        async def read(
-            inputs: Sequence[Input], sources: Sequence[int], admitted: bool
-        ) -> list[Work]:
+        async def read(inputs: Sequence[Input], sources: Sequence[int]) -> list[Work]:
             """Return documents that lack units as works."""
             try:
                 made = await self._reader.read(
@@ -343,7 +341,6 @@ class Planner:
                     adapter=adapter,
                     role=tasks.role(request, request.role, self._model) if wanted else None,
                     documents=Documents(),
-                    admitted=admitted,
                 )
             except Refused as refused:
                 _place(refused, lambda loc: request.place(_from(loc, sources)))
@@ -362,6 +359,7 @@ class Planner:
             read,
             self._reader.worker,
             deadline,
+            record,
             self._settings.max_sequences,
             self.check_tokens,
         )

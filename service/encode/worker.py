@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from service.engine.fair.rotation import OWNER, Thread, fits
+from service.observe.record import Record
 from service.refusals import Refused
 
 Result = TypeVar("Result")
@@ -33,7 +34,7 @@ class Worker:
         self._thread = Thread("worker")
 
     async def run(
-        self, steps: Steps[Result], deadline: float, size: int = 1, *, admitted: bool = False
+        self, steps: Steps[Result], deadline: float, size: int = 1, record: Record | None = None
     ) -> Result:
         """Wait for all steps.
 
@@ -42,14 +43,16 @@ class Worker:
         Args:
             deadline: when the result must be there, on time.monotonic's clock.
             size: of this work, as `most` counts.
-            admitted: whether its request was: then it waits, whatever waits before it.
+            record: of its request, which is let in once: then it waits, whatever waits before it.
 
         Raises:
             Refused: too much waits, or it is not done in time.
         """
         owner = OWNER.get()
-        if not admitted and not self._has_room(owner, size):
+        if not (record and record.let_in) and not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
+        if record:
+            record.let_in = True
         self._count(owner, size)
         over = asyncio.Event()
         task = asyncio.create_task(self._take(steps, over))

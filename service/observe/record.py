@@ -54,6 +54,7 @@ class Record:
         turn_seconds: that it waited at the door, behind others of its key.
         start: when it had arrived whole, less what it waited before, on time.monotonic's clock.
         ended: in calendar time, seconds.
+        let_in: whether its texts were let into the tokenizer's queue.
         began: when its first batch was started, on time.monotonic's clock; 0 before.
         hold: the memory that it holds.
         weights: digest of the weights that answer it, where an adapter's are added.
@@ -75,6 +76,7 @@ class Record:
     start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     ended: float = 0.0
+    let_in: bool = False
     began: float = 0.0
     stages: list[Stage] = field(default_factory=list)
     trace: Trace | None = None

@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from service.encode.evidence import COPY_BYTES
 from service.encode.worker import Worker, once
 from service.engine.fair.rotation import OWNER
+from service.memory import Hold
+from service.observe.record import Record
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, connected
@@ -20,7 +23,7 @@ from tests.seams import occupied, stalled, under
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FAR = 60.0
-LONG = {"inputs": ["well " * 2000], "truncate": "right"}
+LONG: dict[str, Any] = {"inputs": ["well " * 2000], "truncate": "right"}
 
 
 def steps(name: str, count: int, taken: list[str]) -> Generator[None, None, str]:
@@ -158,6 +161,45 @@ async def test_what_was_admitted_is_not_refused_at_a_later_step(
         answer = await asking
 
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("query", ["a", LONG["inputs"][0]], ids=["short", "long"])
+async def test_a_request_is_let_into_the_tokenizer_once(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """All that is read for evidence: a long query, its documents, how they divide, their units.
+
+    The bytes of its units' texts are held as they wait, since no room bounds them.
+    """
+    take, held = Hold.take, list[int]()
+
+    def noted(self: Hold, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
+        held.append(bodies)
+        take(self, bodies, arrays, answers)
+
+    monkeypatch.setattr(Hold, "take", noted)
+    worker, far, gate = Worker(10_000), time.monotonic() + FAR, threading.Event()
+    other = under(replica, replace(replica.reader, worker=worker))
+    body = {"query": query, "documents": [PAGE * 8], "method": "alone", "truncate": "right"}
+
+    def waiting() -> Generator[None, None, None]:
+        while not gate.is_set():
+            yield
+
+    async with connected(application(other)) as client:
+        async with occupied(worker):
+            asking = asyncio.create_task(client.post("/v1/highlight", json=body))
+            while not worker.waiting:
+                await asyncio.sleep(0)
+            admitted = Record("other", let_in=True)
+            filled = asyncio.create_task(worker.run(waiting(), far, 10_000, admitted))
+            await asyncio.sleep(0)
+        answer = await asking
+        gate.set()
+        await filled
+
+    assert answer.status_code == 200, answer.text
+    assert max(held) > COPY_BYTES * 60 * 8
 
 
 async def test_an_answer_says_how_long_a_text_was_that_is_cut(client: httpx.AsyncClient) -> None:
