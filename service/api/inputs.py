@@ -23,6 +23,7 @@ from service.encode.request import (
 )
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
+from service.wire import Foreign
 from service.wording.words import Loc
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
@@ -32,6 +33,7 @@ UNRANKED = (
     "this model makes dense, sparse and token vectors, and no score of a pair: ask POST /v1/encode"
     " for all three, and POST /v1/maxsim for the score of its token vectors"
 )
+ONE_INSTRUCTION = "it goes without `prompt_name`, which names a stored one"
 THREE = {"sparse", "multi_vector"}  # next to dense vectors
 Dimensions = Annotated[int, Field(ge=1)]
 MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
@@ -98,8 +100,21 @@ def check_dense(tasks: Collection[str]) -> None:
         raise Refused("task_not_found", detail=SPARSE, tasks=list(tasks))
 
 
+class Instructed(Foreign):
+    """What every request to rank says of its query."""
+
+    query: str
+    """What the texts are to answer."""
+    prompt_name: str | None = None
+    """The checkpoint's prompt that goes before the query, or is the instruction of a reranker that
+    has a place for one; left out: its default."""
+    instruction: str | None = None
+    """What makes a document relevant, in words, for a reranker that has a place for it, such as
+    Qwen3-Reranker; without `prompt_name`."""
+
+
 def ranking_request(
-    query: str,
+    asked: Instructed,
     texts: Sequence[str],
     name: str,
     served: Served,
@@ -127,6 +142,12 @@ def ranking_request(
     if "rerank" not in served.tasks and {*served.tasks} >= THREE:
         raise Refused("task_not_found", detail=UNRANKED, tasks=list(served.tasks))
     room = served.most_json  # characters of all pairs: each text is tokenized with the query
+    query, instruction = asked.query, asked.instruction
+    if instruction is not None and asked.prompt_name is not None:
+        raise Refused.at("out_of_range", "instruction", detail=ONE_INSTRUCTION)
+    if len(instruction or "") * len(texts) > room:
+        limit = room // len(texts)
+        raise Refused.at("text_too_long", "instruction", length=len(instruction or ""), limit=limit)
     if len(query) * len(texts) > room:
         limit = room // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
@@ -137,6 +158,8 @@ def ranking_request(
         usual="own",
         most=most,
         counted=False,
+        prompt_name=asked.prompt_name,
+        instruction=instruction,
         documents=Documents(most_of_text),
         pooled=False,
         tasks=(Rerank(),),

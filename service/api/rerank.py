@@ -14,7 +14,7 @@ from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import MostTokens, Ranking, echoing, ranking_request, relocate
+from service.api.inputs import Instructed, MostTokens, Ranking, echoing, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.refusals import Refused
 from service.wire import Foreign
@@ -44,15 +44,13 @@ Documents = TypeAliasType(
 CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
 
 
-class RerankRequest(Foreign):
+class RerankRequest(Instructed):
     """The body of POST /v1/rerank and POST /v2/rerank."""
 
     aliases: ClassVar = {"top_k": "top_n"}
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
-    query: str
-    """What the documents are to answer."""
     documents: Documents
     """The documents to rank, texts or {"text"}: 1 to `max_sequences`."""
     top_n: Annotated[int, Field(ge=1)] | None = None
@@ -129,7 +127,7 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
         documents = request.return_documents
     shown = texts if documents else ()
     native = ranking_request(
-        request.query,
+        request,
         texts,
         "documents",
         served,

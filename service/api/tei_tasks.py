@@ -19,6 +19,7 @@ from service.api import rerank as documents
 from service.api import tei
 from service.api.dialect import Call, JSONCall, Reply, Sent, Served
 from service.api.inputs import (
+    Instructed,
     Ranking,
     Strings,
     Text,
@@ -71,13 +72,11 @@ class PredictRequest(CutPair):
     """How many classes to answer, the best ones; left out or null: all. As the one before."""
 
 
-class RankRequest(CutPair):
+class RankRequest(CutPair, Instructed):
     """The body of TEI's POST /rerank."""
 
     aliases: ClassVar = {"top_k": "top_n"}
 
-    query: str
-    """What the texts are to answer."""
     texts: Strings
     """The texts to rank: 1 to `max_sequences`."""
     raw_scores: bool = False
@@ -193,7 +192,7 @@ def _rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echoing(body, query, texts, request.top_n)
     native = ranking_request(
-        query, request.texts, "texts", served, truncate=truncate, layout=layout
+        request, request.texts, "texts", served, truncate=truncate, layout=layout
     )
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
     return Ranks(request=native, most=request.top_n, scored=scored, texts=texts)

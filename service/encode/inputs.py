@@ -30,6 +30,7 @@ THREAD_CHARACTERS = 4096
 MOST_TEXT_CHARACTERS = 262_144  # of a text, tokenized whole before it is cut: some 65,536 tokens
 MOST_EMBEDDING = 1e4  # either sign: a hidden state beyond it is none, and would overflow float16
 
+UNINSTRUCTED = "this model's texts have no place for one"
 EMPTY = "expected one character or more, received an empty string"
 
 
@@ -73,6 +74,7 @@ class Reader:
         most: int | None = None,
         counted: bool = True,
         prompt_name: str | None = None,
+        instruction: str | None = None,
         adapter: str | None = None,
         role: Role | None = None,
         documents: Documents | None = None,
@@ -86,6 +88,7 @@ class Reader:
             outputs: what is wanted of each, and record: of the request that they are of.
             most: as of Request.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
+            instruction: as of Request.
             prompt_name, adapter: as of `prompt`; every sequence has the adapter.
             role: the side of a late interaction that they are read for.
             documents: how the last text of each input is read, where it is a document.
@@ -96,6 +99,11 @@ class Reader:
         truncate = self.tokenizer.where(truncate)
         own = None if role is None or prompt_name is not None else role.prompt
         prompt = self.prompt(prompt_name, adapter) if own is None else own
+        if instruction is not None:
+            template = self.tokenizer.template
+            if template is None or "system" not in template.roles:
+                raise Refused.at("prompt_not_found", "instruction", detail=UNINSTRUCTED)
+            prompt = instruction
         if prompt_name is not None:
             _check_texts(inputs)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0

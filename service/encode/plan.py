@@ -300,6 +300,7 @@ class Planner:
                     most=request.most,
                     counted=request.counted,
                     prompt_name=prompt_name,
+                    instruction=request.instruction,
                     adapter=self.names.adapter(request.model, task),
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
                     documents=request.documents,

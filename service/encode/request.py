@@ -301,6 +301,7 @@ class Request:
         counted: whether the answer says how long texts are that are cut.
         prompt_name: of what goes before each text; None: the task's instruction or, without one,
             the checkpoint's default.
+        instruction: in place of a prompt, of a model whose template has a place for it.
         task: the name of the adapter that inputs are read with; None: that of `model`, if any.
         role: the side of a late interaction or of a search that inputs are read for.
         first: how the first input is read, where that is another side.
@@ -324,6 +325,7 @@ class Request:
     most: int | None = None
     counted: bool = True
     prompt_name: str | None = None
+    instruction: str | None = None
     task: str | None = None
     role: Side | None = None
     first: First | None = None

@@ -259,6 +259,25 @@ async def test_documents_are_ranked_as_the_library_ranks_them(reranker: Served) 
     assert [one["results"][0]["relevance_score"] for one in alone] == [found[i] for i in range(3)]
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_a_request_to_rank_may_bring_its_instruction(reranker: Served, path: str) -> None:
+    """In words or by the name of a prompt, as the library takes both; and not both."""
+    pairs = [(QUERY, text) for text in TEXTS]
+    texts = "texts" if path == "/rerank" else "documents"
+    for asked, how in (
+        ({"prompt_name": "query"}, {"prompt_name": "query"}),
+        ({"instruction": "Find the dog"}, {"prompt": "Find the dog"}),
+    ):
+        told = await reranker.post(path, query=QUERY, **{texts: TEXTS}, **asked)
+        rows = told if path == "/rerank" else told["results"]
+        found = {row["index"]: row.get("score", row.get("relevance_score")) for row in rows}
+        expected = reranker.theirs.predict(pairs, **how)
+        np.testing.assert_allclose([found[i] for i in range(3)], expected, rtol=0, atol=CLOSE)
+    both = {"prompt_name": "query", "instruction": "Find the dog"}
+    await reranker.post(path, 422, query=QUERY, **{texts: TEXTS}, **both)
+    await reranker.post(path, 422, query=QUERY, **{texts: TEXTS}, prompt_name="none")
+
+
 async def test_a_pair_shows_its_template_as_special_tokens(reranker: Served) -> None:
     """And which head moved the score, with a prompt as the instruction."""
     pair = {"text": QUERY, "pair": TEXTS[0]}

@@ -197,6 +197,17 @@ async def test_a_query_and_a_document_are_read_to_truncate_prompt_tokens_togethe
     assert told == pytest.approx([expected], abs=CLOSE)
 
 
+async def test_an_instruction_is_refused_by_name_where_there_is_no_place_for_it(
+    rankers: dict[str, Ranker],
+) -> None:
+    """Also one that would be read too often."""
+    given = {"query": QUERY, "documents": ["a"] * 2000}
+    for instruction in ("Find the dog", "a" * 9999):
+        body = {**given, "instruction": instruction}
+        answer = await rankers["short"].http.post("/v2/rerank", json=body)
+        assert answer.status_code == 422 and answer.json()["message"].startswith("instruction: ")
+
+
 async def test_an_empty_query_is_refused(rankers: dict[str, Ranker]) -> None:
     """At its place."""
     answer = await rankers["short"].http.post("/v2/rerank", json={"query": "", "documents": ["a"]})
