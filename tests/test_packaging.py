@@ -303,7 +303,7 @@ def pinned(names: Iterable[str]) -> dict[str, str]:
 
 
 def needed(asked: Iterable[str]) -> set[str]:
-    """The names of packages, and of all that these bring on this Python."""
+    """The names of packages, and of all that these bring on this Python, CUDA's libraries aside."""
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(line) for line in asked]
     while waiting:
@@ -313,7 +313,8 @@ def needed(asked: Iterable[str]) -> set[str]:
             seen.add(package)
             brought = map(Requirement, metadata.requires(asking.name) or ())
             waiting += [inner for inner in brought if applies(inner, asking.extras)]
-    return {name for name, _ in seen}
+    of_torch = LOCK["OF_TORCH"].fullmatch
+    return {name for name, _ in seen if name == "torch" or not of_torch(name)}
 
 
 def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
