@@ -84,10 +84,10 @@ class Client:
         """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
         answers = self._client.stream(inputs, deadline=deadline, **options)
         try:
-            while (part := self._run(_awaited(anext(answers, None)))) is not None:
+            while (part := self._run(_awaited(lambda: anext(answers, None)))) is not None:
                 yield part
         except GeneratorExit:  # the caller has enough
-            self._run(_awaited(answers.aclose()))
+            self._run(_awaited(answers.aclose))
             raise
 
     def close(self) -> None:
@@ -119,5 +119,5 @@ class Client:
             future.cancel()
 
 
-async def _awaited(work: Awaitable[Value]) -> Value:
-    return await work
+async def _awaited(work: Callable[[], Awaitable[Value]]) -> Value:
+    return await work()  # made here, so that a client that is closed leaves none unawaited
