@@ -2,15 +2,24 @@
 
 import os
 import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothing may call out
 
+import httpx
 import pytest
 import torch
+from starlette.types import ASGIApp
 from transformers import BertConfig, BertModel
 
 from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
+from service.settings import Settings
+
+Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
@@ -32,3 +41,20 @@ def loud(tmp_path: Path) -> Path:
     bert.save_pretrained(tmp_path)
     shutil.copy(locate(BUNDLED).folder / "tokenizer.json", tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def served(listen: Any, outer: Callable[[Replica], ASGIApp]) -> Served:
+    """A client of a replica that serves a folder over real HTTP."""
+
+    @asynccontextmanager
+    async def serve(folder: Path, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
+        settings = Settings(model=str(folder), device="cpu", threads=1, **more)
+        replica = await Replica.start(settings, "replica-1")
+        try:
+            async with listen(outer(replica)) as url, httpx.AsyncClient(base_url=url) as http:
+                yield http
+        finally:
+            await replica.close()
+
+    return serve

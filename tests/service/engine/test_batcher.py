@@ -54,9 +54,9 @@ def batcher(
     lanes: Lanes | Launch[Work, str], *, count: int = 1, budget: int = 1000, **more: Any
 ) -> Batcher[Work, str]:
     """A batcher that believes in 1,000 tokens a second."""
-    limits: dict[str, Any] = {"most_requests": 100, "most_tokens": 10_000, **more}
+    limits: dict[str, Any] = {"most_requests": 100, "most_tokens": 10_000, "speed": 1000.0, **more}
     launch = lanes.launch if isinstance(lanes, Lanes) else lanes
-    return Batcher(launch, lanes=count, budget=budget, speed=1000.0, **limits)
+    return Batcher(launch, lanes=count, budget=budget, **limits)
 
 
 async def ask(
@@ -409,16 +409,11 @@ async def test_a_request_is_refused_whole_when_it_would_be_late() -> None:
 async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_are_not() -> None:
     """Its cost counts: in what waits before others, too, until it is done."""
     lanes = Lanes(held=True)
-    queue = Batcher[Work, str](
-        lanes.launch,
-        lanes=1,
-        budget=1000,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=9999,
-        costs=lambda works: [len(work) ** 2 / 100 for work in works],
-        clock=lambda: 0.0,
-    )
+
+    def costs(works: Sequence[Work]) -> list[float]:
+        return [len(work) ** 2 / 100 for work in works]
+
+    queue = batcher(lanes, costs=costs, clock=lambda: 0.0)
     running = asyncio.create_task(ask(queue, request(["a"], [100]), 1.0))
     await settle()
     waiting = asyncio.create_task(ask(queue, request(["b"], [700]), FAR))  # takes 4.9 s
@@ -486,15 +481,7 @@ async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_sl
         now += seconds
         return [work.name for work in works]
 
-    queue = Batcher[Work, str](
-        launch,
-        lanes=1,
-        budget=1000,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=999,
-        clock=lambda: now,
-    )
+    queue = batcher(launch, clock=lambda: now)
     for _ in range(3000):
         await ask(queue, request(["a"], [500]), FAR)
     best = queue.fewest_seconds(500)
@@ -509,15 +496,7 @@ async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_sl
 async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should() -> None:
     """A long one may take long; a short one has the least."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[Work, str](
-        lanes.launch,
-        lanes=1,
-        budget=10,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=99_999,
-        clock=lambda: now,
-    )
+    queue = batcher(lanes, budget=10, most_tokens=99_999, clock=lambda: now)
     idle = queue.hangs(10, 4)
     running = asyncio.create_task(ask(queue, request(["a"], [20_000]), FAR))
     await settle()
@@ -571,15 +550,7 @@ async def test_the_queue_is_bounded_in_tokens() -> None:
 async def test_work_whose_deadline_passed_in_the_queue_is_never_run() -> None:
     """It fails when its turn comes, and the lane does something useful instead."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[Work, str](
-        lanes.launch,
-        lanes=1,
-        budget=10,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=999,
-        clock=lambda: now,
-    )
+    queue = batcher(lanes, budget=10, clock=lambda: now)
     first = asyncio.create_task(ask(queue, request(["a"], [10]), FAR))
     late = asyncio.create_task(ask(queue, request(["late"], [10]), 1.0))
     await settle()
@@ -637,9 +608,7 @@ async def test_a_lane_that_breaks_fails_its_batch_and_the_queue_goes_on() -> Non
             raise OSError("no lane")
         return [work.name for work in works]
 
-    queue = Batcher[Work, str](
-        launch, lanes=1, budget=10, speed=1e3, most_requests=9, most_tokens=99
-    )
+    queue = batcher(launch)
     with pytest.raises(OSError, match="no lane"):
         await ask(queue, request(["a"], [1]), FAR)
 
@@ -674,15 +643,7 @@ async def test_the_speed_follows_what_batches_take() -> None:
         now += 1.0
         return [work.name for work in works]
 
-    queue = Batcher[Work, str](
-        launch,
-        lanes=1,
-        budget=1000,
-        speed=10_000.0,
-        most_requests=9,
-        most_tokens=999,
-        clock=lambda: now,
-    )
+    queue = batcher(launch, speed=10_000.0, clock=lambda: now)
 
     for _ in range(60):
         await ask(queue, request(["a"], [500]), FAR)

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from starlette.types import ASGIApp
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
@@ -24,31 +21,11 @@ from service.commands.bulk.source import File
 from service.commands.terminal import Failed, Unusable
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
-from service.replica import Replica
-from service.settings import Settings
+from tests.service.engine.conftest import Served
 from tests.task_heads import checkpoint
 
 TEXT = "A dog ate the food because it was hungry"
 MOST = 13  # rows of the position table
-
-Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
-
-
-@pytest.fixture
-def served(listen: Any, outer: Callable[[Replica], ASGIApp]) -> Served:
-    """A client of a replica that serves a folder over real HTTP."""
-
-    @asynccontextmanager
-    async def serve(folder: Path, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
-        settings = Settings(model=str(folder), device="cpu", threads=1, **more)
-        replica = await Replica.start(settings, "replica-1")
-        try:
-            async with listen(outer(replica)) as url, httpx.AsyncClient(base_url=url) as http:
-                yield http
-        finally:
-            await replica.close()
-
-    return serve
 
 
 @pytest.fixture(scope="module")

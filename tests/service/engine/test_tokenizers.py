@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,9 @@ import httpx
 import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from starlette.types import ASGIApp
 from transformers import AutoTokenizer
 
-from service.replica import Replica
-from service.settings import Settings
+from tests.service.engine.conftest import Served
 from tests.task_heads import checkpoint
 
 QUERY = "Why is the Dog here?"
@@ -27,28 +23,6 @@ TEXTS = [
     "All is WELL",
 ]
 CLOSE = 1e-5
-
-Served = Callable[[Path], AbstractAsyncContextManager[httpx.AsyncClient]]
-
-
-@pytest.fixture
-def served(
-    listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], ASGIApp],
-) -> Served:
-    """A client of a replica that serves a folder."""
-
-    @asynccontextmanager
-    async def serve(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-        settings = Settings(model=str(folder), device="cpu", threads=1)
-        replica = await Replica.start(settings, "replica-1")
-        try:
-            async with listen(outer(replica)) as url, httpx.AsyncClient(base_url=url) as http:
-                yield http
-        finally:
-            await replica.close()
-
-    return serve
 
 
 def change(path: Path, **values: Any) -> None:
