@@ -131,14 +131,20 @@ EMBEDDINGS: Fields = {
     **dict.fromkeys(("input", "input.text"), GIVEN),
     "model": another(model="m3:lora"),
     "encoding_format": form(encoding_format="base64"),
-    "embedding_type": form(embedding_type="ubinary"),
-    "encoding_type": form(encoding_type="binary"),
     "dimensions": another(dimensions=8),
     "truncate": another(truncate="left"),
     "user": nothing(user="me"),
     "normalized": another(normalized=False),
     "task": another(task="retrieval.query"),
+    "prompt_name": another(prompt_name="query"),
+    "input_type": another(input_type="query"),
+    "truncate_prompt_tokens": another(truncate_prompt_tokens=9),
     "late_chunking": nothing(late_chunking=False),
+    "return_multivector": nothing(return_multivector=False),
+    "add_special_tokens": nothing(add_special_tokens=True),
+    "embed_dtype": nothing(embed_dtype="float32"),
+    "endianness": nothing(endianness="little"),
+    "modality": nothing(modality="text"),
 }
 EMBED_ALL: Fields = {
     "inputs": GIVEN,
@@ -160,11 +166,15 @@ COHERE: Fields = {
     "truncate": another(truncate="START"),
     "max_tokens": another(max_tokens=5),
     "priority": nothing(priority=1),
+    "images": nothing(images=None),
 }
 LAYERS, MAPS = [{"name": "layers"}], [{"name": "pooled"}, {"name": "attention"}]
 INFER: Fields = {
     **{f"inputs{name}": GIVEN for name in ("", ".name", ".shape", ".datatype", ".data")},
-    **{f"inputs.parameters{name}": GIVEN for name in ("", ".binary_data_size")},
+    **{
+        f"inputs.parameters{name}": GIVEN
+        for name in ("", ".binary_data_size", ".shared_memory_region")
+    },
     "id": nothing(id="a"),
     "parameters": nothing(parameters={}),
     "parameters.binary_data_output": form(parameters={"binary_data_output": True}),
@@ -182,6 +192,13 @@ INFER: Fields = {
     "outputs.parameters.binary_data": form(
         outputs=[{"name": "pooled", "parameters": {"binary_data": True}}]
     ),
+    **{
+        f"outputs.parameters.{name}": nothing(outputs=[{"name": "pooled", "parameters": given}])
+        for name, given in (
+            ("classification", {"classification": 0}),
+            ("shared_memory_region", {"shared_memory_region": None}),
+        )
+    },
 }
 QUERY = ("text", "pair", "token_ids", "token_type_ids", "spans", "patch", "embeddings")
 QUERY += tuple(f"embeddings.{name}" for name in ("shape", "dtype", "data"))
@@ -207,10 +224,9 @@ HIGHLIGHT: Fields = {
 }
 COMPARED: Fields = {
     **dict.fromkeys(("inputs", "inputs.source_sentence", "inputs.sentences"), GIVEN),
-    "parameters": nothing(parameters={"truncate": True}),
-    "parameters.truncate": nothing(parameters={"truncate": True}),
-    "parameters.truncation_direction": another(parameters={"truncation_direction": "Left"}),
-    "parameters.prompt_name": another(parameters={"truncate": True, "prompt_name": "query"}),
+    "truncate": nothing(truncate=True),
+    "truncation_direction": another(truncation_direction="Left"),
+    "prompt_name": another(prompt_name="query"),
 }
 # by route, a plain request and what each field does; of some, that only scores are answered
 OPENAI = ({"model": "m3", "input": LONG, "truncate": "right"}, EMBEDDINGS)
@@ -283,7 +299,7 @@ def test_every_field_says_what_it_does_to_the_space() -> None:
 def test_an_answer_of_scores_names_no_space(path: str, served: dict[str, Served]) -> None:
     """Whatever is asked."""
     (parse,) = (each.parse for each in OPERATIONS if each.path == path)
-    sent, spaces = SimpleNamespace(headers={}, media_type=None, path_params={}), served["m3"]
+    sent, spaces = SimpleNamespace(headers={}, media_type=None, ignored={}), served["m3"]
     example = next(iter(body_of(path)["examples"].values()))["value"]
     call = parse(json.dumps(example).encode(), sent, DOES_ALL) if parse else None
     assert call and spaces.replica.spaces.of(call.request, None) is None
