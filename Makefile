@@ -41,11 +41,10 @@ $(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: linted ## format, lint, types and every test but the long drills, all at once
-	@$(MAKE) --no-print-directory --jobs --keep-going types fast ray
+test: linted types ## format, lint, types and every test but the long drills
+	@$(MAKE) --no-print-directory --jobs --keep-going fast ray
 
-check: linted ## format, lint, types and the tests that start no Ray
-	@$(MAKE) --no-print-directory --jobs --keep-going types fast
+check: linted types fast ## format, lint, types and the tests that start no Ray
 
 linted: $(ENV)
 	$(BIN)/ruff format --check
