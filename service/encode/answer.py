@@ -25,6 +25,7 @@ OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_ROWS = 2048  # of records, a millisecond
 PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
+PIECE_LEAST = 256  # that take no longer to make than a smaller piece
 TOLD_BYTES = 64  # of what is said of a token, without its arrays
 BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
@@ -232,7 +233,7 @@ def _pieces(array: Array, most: int) -> Iterator[memoryview]:
 
 
 async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
-    """Yield a body in pieces of PIECE_BYTES or more; other requests get a turn between them.
+    """Return a body in pieces of PIECE_BYTES or of many small ones; others get a turn between them.
 
     It is never one string: that would take its bytes twice.
 
@@ -244,7 +245,7 @@ async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
     try:
         for piece in pieces:
             parts.append(piece)
-            since += len(piece)
+            since += max(len(piece), PIECE_LEAST)
             if since >= PIECE_BYTES:
                 whole.append(b"".join(parts))
                 parts, since, held = [], 0, held or await turn.acquire()

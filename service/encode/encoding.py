@@ -129,6 +129,8 @@ def _item(
     )
     if selection is None or result.attention is None:
         return item
+    if request.layout.padded:
+        return replace(item, arrays=dict(maps.layers(result.attention)))
     return replace(
         item,
         attention=maps.facts(selection, result.attention.path),

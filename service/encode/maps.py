@@ -78,6 +78,12 @@ def tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
         yield "rollout", maps.whole["map"]
 
 
+def layers(maps: Maps) -> Iterator[tuple[str, Array]]:
+    """Return the maps of each layer as one array, by its number."""
+    for layer, arrays in maps.heads.items():
+        yield str(layer), arrays["map"]
+
+
 def _name(selection: Selection, layer: int, head: int, name: str) -> str:
     if selection.form == "dominance":
         return f"dominance.{layer}.{head}.{name}"

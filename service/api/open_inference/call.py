@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -222,7 +222,7 @@ def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
     if name == LAYERS:
         shape.append(len(items[0].layers))
     if name == ATTENTION:
-        shape += [len(items[0].arrays) // len(first), len(first), longest, longest]
+        shape += [len(items[0].arrays), len(first), longest, longest]
     else:
         shape += first.shape if name == POOLED else (longest, *first.shape[1:])
     blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
@@ -230,13 +230,11 @@ def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
 
 
 def _arrays(name: str, item: Item) -> Iterator[Array]:
-    """Yield one sequence's arrays of an output, in order; a layer's many maps as one array."""
+    """Yield one sequence's arrays of an output, in order; a layer's maps as one array."""
     if name == LAYERS:
         yield from item.layers.values()
     elif name == ATTENTION:
-        by_layer = groupby(item.arrays, key=lambda key: key.rpartition(".")[0])
-        for _, keys in by_layer:
-            yield np.stack([item.arrays[key] for key in keys])
+        yield from item.arrays.values()
     else:
         array = item.pooled if name == POOLED else item.tokens
         if array is None:

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -19,7 +21,9 @@ from service.api.open_inference import call as inference_protocol
 from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER as HEADER
 from service.encode.answer import OCTETS
+from service.engine.fair.rotation import Lock
 from service.memory import Hold, Memory
+from service.observe.record import Record
 from service.refusals import refusal
 from service.replica import Replica
 
@@ -34,6 +38,7 @@ INFER = f"/v2/models/{MODEL}/infer"
 TEXTS = ["All is well", "A dog ate the food because it was hungry", "Größe"]
 IDS = [[101, 2035, 2003, 2092, 102], [101, 102]]
 WIDTH, LAYERS, HEADS = 384, 6, 12
+MOST_CALLS = 12_000  # of functions, in a turn
 
 
 @pytest.fixture
@@ -531,6 +536,37 @@ async def test_padding_is_paid_for(client: httpx.AsyncClient) -> None:
     status, sentence = await said(some, "attention")
     assert (status, sentence[:19]) == (413, "attention_too_large")
     assert f"{100 * 72 * 202 * 202 * 4:,} bytes" in sentence
+
+
+async def test_many_small_maps_are_written_in_many_turns(replica: Replica) -> None:
+    """Each of few calls, so that other requests wait for no long one."""
+    given, turns = tensor_of("input_ids", [2048, 1], "INT64", [7] * 2048), list[int]()
+    output = {"name": "attention", "parameters": {"binary_data": True}}
+    sent = json.dumps({"inputs": [given], "outputs": [output]}).encode()
+    asked = Asked("POST", "", INFER, b"", {}, Hold(Memory(), 1))
+    asked.path_params = {"model": MODEL}
+    served = Served([MODEL], (), 6, 1 << 20, 2048)
+    call = inference_protocol.parse(sent, asked, served)
+    encoded = await replica.gateway.encode(call.request, time.monotonic() + 60, Record("other"))
+
+    def count(_frame: object, event: str, _given: object) -> None:
+        turns[-1] += event in ("call", "c_call")
+
+    async def go_round() -> None:
+        while True:
+            turns.append(0)
+            await asyncio.sleep(0)
+
+    going = asyncio.create_task(go_round())
+    await asyncio.sleep(0)
+    sys.setprofile(count)
+    try:
+        await call.write(encoded, Lock())
+    finally:
+        sys.setprofile(None)
+        going.cancel()
+
+    assert max(turns) <= MOST_CALLS
 
 
 async def test_what_the_path_names_is_counted_by_its_template(client: httpx.AsyncClient) -> None:
