@@ -30,7 +30,8 @@ PATIENCE_SECONDS = 30.0  # until a flood is one
 EVERY_SECONDS = 0.1
 ASKED = {"inputs": ["All is well"]}
 LARGE = {"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}  # 12,800 tokens
-SIZES = {"small": ASKED, "large": LARGE}
+MIDDLE = {**LARGE, "inputs": LARGE["inputs"][:16]}  # 3,200, in time on a slow machine too
+SIZES = {"small": ASKED, "middle": MIDDLE, "large": LARGE}
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
 
 def test_a_key_that_floods_has_no_other_refused(keyed: "Service") -> None:
     """Its own requests are, and each key's are counted as its own."""
-    with flooded(keyed, OTHER, 100, size="large"):  # more than waits, however slow the flood's core
+    with flooded(
+        keyed, OTHER, 100, size="middle"
+    ):  # more than waits, however slow the flood's core
         _, codes = ask(keyed, KEY, 2)
 
     assert codes.keys() == {200}
