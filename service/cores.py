@@ -30,7 +30,7 @@ def quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float:
     """Return the cores that the tightest quota of this process's control groups allows, or inf.
 
     Args:
-        groups: where they are mounted; a container sees its own there, whatever its path says.
+        groups: where they are mounted; a container sees its own there, with a host's path too.
         membership: the process's groups, as /proc has them.
     """
     left = math.inf

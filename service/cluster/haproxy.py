@@ -222,7 +222,7 @@ def bounded(line: str, section: str, most: int) -> str:
 def spoken(line: str, section: str, host: str | None, tls: str | None) -> str:
     """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2.
 
-    `::` is every address of both kinds, whatever the kernel's bindv6only.
+    `::` is every address of both kinds, also where the kernel has bindv6only.
     """
     if section != "frontend http_frontend" or not line.startswith(BIND):
         return line

@@ -43,7 +43,7 @@ class Worker:
         Args:
             deadline: when the result must be there, on time.monotonic's clock.
             size: of this work, as `most` counts.
-            record: of its request, which is let in once: then it waits, whatever waits before it.
+            record: of its request, which is let in once: from then on it waits and is not refused.
 
         Raises:
             Refused: too much waits, or it is not done in time.

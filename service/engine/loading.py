@@ -46,7 +46,7 @@ def load(
     Raises:
         CheckpointError: why it cannot be loaded.
     """
-    # float32 says what it is: no TF32, nor bfloat16 in oneDNN, whatever the environment asks for
+    # float32 says what it is: no TF32, nor bfloat16 in oneDNN, even if the environment asks for it
     torch.set_float32_matmul_precision("highest")
     config = sizes(source)
     backend = backend or kernels.choose(device, dtype, config.head_dim)

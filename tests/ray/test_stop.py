@@ -37,7 +37,7 @@ def test_nothing_survives_a_sigkill_of_the_command(
 def test_a_service_that_is_told_to_stop_answers_what_it_admitted_and_leaves_no_trace(
     running: "Service", traceless: Traceless
 ) -> None:
-    """SIGTERM: whoever comes is told 503 or not let in. Then only what it logged is left."""
+    """SIGTERM: a client that comes is told 503 or not let in. Then only what it logged is left."""
     pids, directory = set(running.family()), running.directory()
     ended = running.errors.read_text().count(ENDED)  # where tests killed one
     answers: list[int] = []

@@ -52,7 +52,7 @@ def nulls(path: str, asked: dict[str, Any]) -> dict[str, None]:
 async def test_null_is_left_out_and_an_unknown_field_is_ignored_and_named(
     client: httpx.AsyncClient, path: str
 ) -> None:
-    """On every route of another API, whatever it answers."""
+    """On every route of another API, with every status."""
     path, asked = path.replace("{version}", "1"), example(path)
     plain = await client.post(path, json=asked)
     more = {**nulls(path.replace("versions/1", "versions/{version}"), asked), "foo": None}

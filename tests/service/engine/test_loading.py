@@ -179,7 +179,7 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
 
 @pytest.mark.parametrize("asked", ["high", "medium"])
 async def test_float32_is_multiplied_as_float32(asked: str) -> None:
-    """Without TF32 or bfloat16 inside, whatever was set before, as by torch's own variable."""
+    """Without TF32 or bfloat16 inside, even if they were set before, as by torch's own variable."""
     torch.set_float32_matmul_precision(asked)
     try:
         load(locate("preset:transformer-base"), CPU, torch.float32)
