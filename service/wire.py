@@ -38,7 +38,7 @@ class Wire(BaseModel):
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
-IGNORED = "x-headlight-ignored"
+IGNORED, WARNING = "x-headlight-ignored", "x-headlight-warning"
 SWITCHES = {"true": True, "false": False}
 MORE = "parameters"  # where Hugging Face's clients put fields of the body
 TWICE: LiteralString = "`{name}` is given twice, under two names or in `parameters`, and differs"

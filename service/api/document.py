@@ -19,7 +19,7 @@ from model.maps.choices import FIELDS
 from service.api.operations import NOTES, OPERATIONS, Operation
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
-from service.wire import IGNORED
+from service.wire import IGNORED, WARNING
 
 WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
@@ -31,6 +31,13 @@ OF_OTHERS = {
         "schema": {"type": "string"},
         "description": "fields that this route does not know: up to 8 names, then + and the count "
         "of others",
+    }
+}
+OF_IDS = {
+    WARNING: {
+        "schema": {"type": "string"},
+        "description": "ids without this model's special tokens: some have none at either end, as "
+        "those of another vocabulary",
     }
 }
 REF = "#/components/schemas/"
@@ -163,7 +170,8 @@ def _success(operation: Operation) -> dict[str, Any]:
         response["description"] = "The page."
     if content:
         response["content"] = content
-    if headers := {**operation.headers, **(OF_OTHERS if operation.foreign else {})}:
+    headers = {**operation.headers, **(OF_OTHERS if operation.foreign else {})}
+    if headers := {**headers, **(OF_IDS if operation.takes_ids else {})}:
         response["headers"] = headers
     return response
 

@@ -106,6 +106,11 @@ class Operation(NamedTuple):
         return self.request is not None and self.api is not NATIVE
 
     @property
+    def takes_ids(self) -> bool:
+        """Tell whether it encodes token ids, where it is sent some."""
+        return self.parse is not None and not {"tokens", "mixed"}.isdisjoint(self.inputs)
+
+    @property
     def media_types(self) -> tuple[str, ...]:
         """Return the media types of the bodies that it takes, JSON first."""
         return (JSON, *self.media)
@@ -275,7 +280,7 @@ OPERATIONS = (
         ANY,
         cohere.EmbedV2Request,
         cohere.parse,
-        OF_TOKENS,  # as the route whose metrics it shares
+        OF_TEXT,
         metric="/v1/embeddings",
     ),
     _get(TEI, "/health", public="always", handler="health", metric=PROBE),

@@ -30,7 +30,7 @@ from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import reading, rules
 from service.edge.asked import Asked, seconds
-from service.edge.encoding import TRUNCATED, WARNING, Encoding
+from service.edge.encoding import TRUNCATED, Encoding
 from service.edge.gate import Full, Gate, Place
 from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.reading import Bodies, BodyWorker
@@ -395,7 +395,7 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
             WEIGHTS,
             SPACE,
             TRUNCATED,
-            WARNING,
+            wire.WARNING,
             wire.IGNORED,
             "Retry-After",
         ),

@@ -17,12 +17,12 @@ from service.encode.request import Input
 from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
 from service.replica import Replica
+from service.wire import WARNING
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Asked], Awaitable[Reply]]
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
-WARNING = "x-headlight-warning"
 BARE = "ids without this model's special tokens"  # as those of another vocabulary
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 

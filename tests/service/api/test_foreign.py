@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from openai import OpenAI
 
+from service.api.document import document
 from service.api.operations import NOTES, OPERATIONS
-from service.wire import IGNORED, Foreign
+from service.wire import IGNORED, WARNING, Foreign
 from tests.service.api.exact import pooled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -231,6 +232,7 @@ async def test_input_type_chooses_the_prompt_that_there_is(
         ("/v1/embeddings", lambda ids: {"input": [IDS, ids]}),
         ("/embed", lambda ids: {"inputs": ids}),
         ("/v1/encode", lambda ids: {"inputs": ["a", {"token_ids": ids}]}),
+        ("/v1/highlight", lambda ids: {"query": {"token_ids": ids}, "documents": ["a"]}),
     ],
 )
 async def test_ids_of_another_vocabulary_are_told_in_a_header_and_once_in_the_log(
@@ -239,13 +241,22 @@ async def test_ids_of_another_vocabulary_are_told_in_a_header_and_once_in_the_lo
     path: str,
     asked: Callable[[list[int]], dict[str, Any]],
 ) -> None:
-    """As OpenAI's tokenizer makes them, which LangChain sends; those of the model are not."""
+    """As OpenAI's tokenizer makes them, which LangChain sends; those of the model are not.
+
+    The document names the header where it may be sent.
+    """
     async with served() as client:
         answers = [await client.post(path, json=asked(ids)) for ids in (IDS, CL100K, CL100K, IDS)]
 
-    told = [answer.headers.get("x-headlight-warning") for answer in answers]
+    told = [answer.headers.get(WARNING) for answer in answers]
     assert told == [None, *2 * ["ids without this model's special tokens"], None]
     assert len([one for one in caplog.messages if "special tokens" in one]) == 1
+    described = {
+        path: WARNING in operations["post"]["responses"]["200"].get("headers", ())
+        for path, operations in document()["paths"].items()
+        if "post" in operations
+    }
+    assert described[path] and not described["/v2/embed"] and not described["/predict"]
 
 
 @pytest.mark.client("openai", "extra fields")
