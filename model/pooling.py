@@ -107,6 +107,10 @@ class Pooling:
         """Count the numbers before the cut, of token vectors of this width."""
         return self.layers[-1].outputs if self.layers else len(self.modes) * width
 
+    def numbers(self, width: int) -> int:
+        """Count the numbers of a vector."""
+        return self.dimensions or self.size(width)
+
 
 def pool(tokens: Tensor, how: Pooling) -> Tensor:
     """Return one vector, (size or dimensions,) float32, for one sequence's (tokens, width)."""

@@ -93,6 +93,9 @@ class Linear:
             if bias is not None:
                 bias = bias.cpu().double()
                 self.bias = bias if self.bias is None else self.bias + bias
+        self._kept = slice(how.dimensions)
+        if self.bias is not None:
+            self.bias = self.bias[self._kept]
 
     def side(self, tokens: Tensor, units: Units) -> Side:
         """Return one text of a comparison.
@@ -105,7 +108,7 @@ class Linear:
         del rows
         each = _summed(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
         del weighted
-        each = each if self._map is None else each @ self._map.T
+        each = (each if self._map is None else each @ self._map.T)[:, self._kept]
         total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
         if len(units.axis) == len(each):
             return Side(each, torch.zeros_like(total), float(total.norm()))

@@ -356,6 +356,7 @@ def _facts(pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
         **({"layers": steps} if {"Norm", "Unit"} & {*steps} else {}),
+        **({"dimensions": pooling.dimensions} if pooling.dimensions else {}),
         "max_tokens": max_tokens,
         "lower_case": lower_case,
         "prompts": {name: text for name, text in prompts.texts.items() if text},

@@ -3,11 +3,11 @@
 modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
 1_Pooling/config.json           how token vectors become one
 sentence_bert_config.json       the longest sequence, lower-casing; its arguments: modules.py
-config_sentence_transformers.json   prompts: what goes before a text, by name
+config_sentence_transformers.json   prompts: what goes before a text, by name; the numbers kept
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ def read_pooling(
     modes = read_modes(modules[1][1])
     layers = read_layers(modules[2:], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False
-    return Pooling(modes, normalize, layers=layers[:-1] if normalize else layers)
+    pooling = Pooling(modes, normalize, layers=layers[:-1] if normalize else layers)
+    return replace(pooling, dimensions=_read_dimensions(folder, pooling.size(width)))
 
 
 def read_max_tokens(folder: Path, positions: int) -> int:
@@ -131,6 +132,14 @@ def read_prompts(folder: Path) -> Prompts:
     if any(texts.values()) and any(not pooling.get("include_prompt", True) for pooling in poolings):
         raise CheckpointError("pooling not supported: include_prompt false, with prompts")
     return Prompts(texts, default)
+
+
+def _read_dimensions(folder: Path, size: int) -> int | None:
+    """Read how many numbers of a vector are kept, unless a request says; None: all."""
+    stored = read_optional(folder / PROMPTS).get("truncate_dim")
+    if stored is not None and (type(stored) is not int or stored < 1):
+        raise CheckpointError(f"{PROMPTS}: truncate_dim is no positive integer: {stored!r}")
+    return stored if stored and stored < size else None
 
 
 def _stored(folder: Path) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ def _of_task(head: TaskHead, tokens: int, number: int) -> int:
 
 def _numbers(pooling: Pooling | None, width: int) -> int:
     """Count the numbers of a vector."""
-    return (pooling.dimensions or pooling.size(width)) if pooling else 0
+    return pooling.numbers(width) if pooling else 0
 
 
 def _item(

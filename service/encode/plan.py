@@ -234,9 +234,10 @@ class Planner:
         if pooled.dimensions is not None and pooled.dimensions > size:
             detail = f"expected at most {size}, the size of this model's vectors"
             raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
-        if (normalize, pooled.dimensions) == (pooling.normalize, pooling.dimensions):
+        dimensions = pooled.dimensions or pooling.dimensions
+        if (normalize, dimensions) == (pooling.normalize, pooling.dimensions):
             return pooling
-        return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
+        return replace(pooling, normalize=normalize, dimensions=dimensions)
 
     def _spans(self, request: Request, inputs: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some."""

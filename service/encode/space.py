@@ -160,7 +160,7 @@ class Spaces:
             "pooling": "+".join(pooling.modes),
             "dense": self._model.made_of["dense"] if pooling.layers else "",
             "normalize": pooling.normalize,
-            "dimensions": pooling.dimensions or pooling.size(width),
+            "dimensions": pooling.numbers(width),
         }
 
     def _others(self, parts: Parts) -> Iterator[tuple[str, Any]]:

@@ -55,6 +55,8 @@ SUMS = {
     "mean": Pooling(("mean",), normalize=False),
     "sum by the root": Pooling(("mean_sqrt_len",), normalize=True),
     "weighted mean": Pooling(("weightedmean",), normalize=True),
+    "cut": Pooling(("mean",), normalize=True, dimensions=4),
+    "cut behind a dense": Pooling(("mean",), True, 2, layers=(dense(WIDTH, SIZE),)),
     "two means": Pooling(("mean", "weightedmean"), normalize=True),
     "dense": Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE),)),
     "two dense": Pooling(

@@ -69,9 +69,10 @@ def check_modules(folder: Path) -> None:
         CheckpointError: names a key that is unknown, or a value that is not supported.
     """
     stored = read_optional(folder / PROMPTS)
-    _refuse(PROMPTS, [f"{key} {stored[key]!r}" for key in CUTS if stored.get(key) is not None])
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
+    others = CUTS[1:] if "Pooling" in kinds else CUTS  # a pooled vector is cut
+    _refuse(PROMPTS, [f"{key} {stored[key]!r}" for key in others if stored.get(key) is not None])
     for kind, path in modules:
         if kind in TRANSFORMERS and path not in (folder, home(folder)):
             _refuse(MODULES, [f"a {kind} in {path.name}, next to the encoder"])

@@ -196,7 +196,8 @@ class Pooled(Wire):
     `normalize` of GET /info, whatever the mode."""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled
-    where `normalize` says so."""
+    where `normalize` says so. Left out or null: the `truncate_dim` that the checkpoint stores, else
+    all."""
     precision: Literal["float", Smaller] = "float"
     """How vectors are written, those of spans too: in `dtype`, or in fewer bytes as int8 or uint8,
     one for each number ("int8", "uint8") or for eight of them ("binary", "ubinary"). They are made

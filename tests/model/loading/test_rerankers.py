@@ -169,6 +169,20 @@ def test_a_pair_too_long_loses_of_the_longer_text_and_nothing_of_the_template(
     assert own.count(1) == 3 and few.length == whole.length
 
 
+def test_a_query_beyond_the_limit_leaves_the_document_whole(reranker: Path) -> None:
+    """The library cuts what the template has made, so that nothing of the document is left."""
+    peer, ours = CrossEncoder(str(reranker), device="cpu"), load(reranker).tokenizer
+    query, document = "It rained and the dog was hungry " * 9, "why"
+    (whole,) = ours([(query, document)], MOST)
+    peer.max_seq_length = limit = len(whole.token_ids) - 40
+
+    (cut,) = ours([(query, document)], limit, "right")
+
+    theirs = peer.tokenizer.decode(peer.preprocess([(query, document)])["input_ids"][0].tolist())
+    assert "<Document>: why" in peer.tokenizer.decode(cut.token_ids) and len(cut.token_ids) == limit
+    assert "<Document>" not in theirs and "It rained" in theirs
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "no template": ("chat_template.jinja", {}, "needs one chat_template.jinja"),
     "no token": (

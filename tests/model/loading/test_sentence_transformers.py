@@ -116,6 +116,7 @@ DECISIONS: list[tuple[str, dict[str, Any]]] = [
         "config_sentence_transformers.json",
         {"prompts": {"query": "q"}, "default_prompt_name": "query"},
     ),
+    ("config_sentence_transformers.json", {"truncate_dim": 5}),
 ]
 STACKS: dict[str, Callable[[], list[nn.Module]]] = {
     **{mode: (lambda mode=mode: [Pooling(WIDTH, pooling_mode=mode)]) for mode in MODES},
@@ -180,6 +181,24 @@ def test_dimensions_are_cut_behind_the_dense_layer_and_before_the_norm(saved: Sa
     expected = nn.functional.normalize(whole[:, :5], dim=-1)
 
     torch.testing.assert_close(vectors(load(folder), 5), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [5, 99])
+@pytest.mark.parametrize("last", [[], [Normalize()]], ids=["as it is", "normalised"])
+def test_the_stored_number_of_dimensions_is_kept(
+    saved: Saved, stored: int, last: list[nn.Module]
+) -> None:
+    """As the library keeps it; of a vector that it normalised, normalised again."""
+    _, folder = saved(Pooling(WIDTH), Dense(WIDTH, 8), *last)
+    change(folder / "config_sentence_transformers.json", truncate_dim=stored)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    if last:
+        expected = nn.functional.normalize(expected, dim=-1)
+
+    kept = load(folder).pooling.dimensions
+
+    assert kept == (5 if stored == 5 else None) and expected.shape[1] == min(stored, 8)
+    torch.testing.assert_close(vectors(load(folder), kept), expected, rtol=0, atol=1e-5)
 
 
 def test_a_dense_layer_is_in_the_digest(saved: Saved) -> None:

@@ -107,11 +107,22 @@ def test_a_value_without_effect_is_taken(copied: Path, values: dict[str, Any]) -
     assert load(copied).digest == before
 
 
-def test_a_stored_truncation_of_vectors_is_refused_by_name(copied: Path) -> None:
-    """The library cuts behind the norm and leaves what is left as it is."""
-    change(copied / "config_sentence_transformers.json", truncate_dim=5)
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"max_active_dims": 5}, "not supported: max_active_dims 5"),
+        ({"truncate_dim": 0}, "truncate_dim is no positive integer: 0"),
+        ({"truncate_dim": "5"}, "truncate_dim is no positive integer: '5'"),
+    ],
+    ids=str,
+)
+def test_a_stored_cut_of_vectors_that_cannot_be_made_is_refused_by_name(
+    copied: Path, stored: dict[str, Any], said: str
+) -> None:
+    """Only the first numbers are kept, at least one."""
+    change(copied / "config_sentence_transformers.json", **stored)
 
-    with pytest.raises(CheckpointError, match="not supported: truncate_dim 5"):
+    with pytest.raises(CheckpointError, match=said):
         load(copied)
 
 

@@ -182,6 +182,37 @@ async def test_vectors_have_length_1_whatever_the_checkpoint_does(
     await replica.close()
 
 
+async def test_the_stored_truncate_dim_is_the_default_of_dimensions(
+    tmp_path: Path, outer: Callable[[Replica], ASGIApp]
+) -> None:
+    """A request may ask for more of them, and what is left out has the space of what is stored."""
+    checkpoint(tmp_path, "Model")
+    library = SentenceTransformer(str(tmp_path), device="cpu", truncate_dim=7)
+    library.save(str(tmp_path))
+    replica = await Replica.start(
+        Settings(model=str(tmp_path), device="cpu", threads=1, served_model_name="plain"), "plain-1"
+    )
+    transport = httpx.ASGITransport(outer(replica))
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as http:
+        spaces = []
+        for size, like in ((None, 7), (7, 7), (9, 9)):
+            native = await pooled(http, TEXTS, pooled={"dimensions": size})
+            expected = library.encode(TEXTS, truncate_dim=size)
+            assert native.shape == expected.shape == (len(TEXTS), like)
+            np.testing.assert_allclose(native, expected, atol=1e-5)
+            told = await http.post(
+                "/v1/embeddings", json={"model": "plain", "input": TEXTS, "dimensions": size}
+            )
+            expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+            rows = [row["embedding"] for row in told.json()["data"]]
+            np.testing.assert_allclose(rows, expected, atol=1e-5)
+            spaces.append(told.headers["x-headlight-space"])
+        assert spaces[0] == spaces[1] != spaces[2]
+        whole = await pooled(http, TEXTS)
+        assert replica.pooled_width == len(whole[0]) == 7
+    await replica.close()
+
+
 @pytest.mark.client("openai", "2,048 inputs")
 async def test_as_many_inputs_as_openai_takes(theirs: AsyncOpenAI) -> None:
     """In their order; one more is refused."""
