@@ -33,8 +33,8 @@ from transformers import PreTrainedModel
 
 from model import kernels
 from model.encoder import Encoder
+from model.families import read_config
 from model.loading.assembly import build, expected
-from model.loading.families import read_config
 from model.loading.files import CONFIG, WEIGHTS
 from model.loading.tensors import open_tensors, translate
 from model.native import library

@@ -20,8 +20,8 @@ from model.adapters import Adapter, Place, Term
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
+from model.families.family import Family
 from model.loading.assembly import expected
-from model.loading.families import Family
 from model.loading.files import read_object
 from model.loading.tensors import Stored, by_plain_name, check, find_places, open_tensors
 

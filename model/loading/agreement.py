@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from model.errors import CheckpointError, made_tokenizer
+from model.families.family import Family
 from model.loading.files import TOKENIZER
 from model.loading.modules import home
 from model.loading.tokenizer_settings import OWN, TOKENIZER_CONFIG, Kind, Rules, read_rules
@@ -49,7 +50,7 @@ class Contradiction(CheckpointError):
 
 def read_tokenizer(
     folder: Path,
-    family: str,
+    family: Family,
     raw: Mapping[str, Any],
     *,
     lower_case: bool = False,
@@ -58,7 +59,6 @@ def read_tokenizer(
     """Read a folder's tokenizer, and what its other files say about it.
 
     Args:
-        family: model_type of config.json.
         raw: config.json.
         lower_case, template: as `Tokenizer` has them.
 
@@ -73,7 +73,7 @@ def read_tokenizer(
     if wrong := list(_differences(library, rules)):
         told = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
         if not (home(folder) / TOKENIZER_CONFIG).is_file():
-            without = f"{family} means where there is no {TOKENIZER_CONFIG}"
+            without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
             told = f"{TOKENIZER} contradicts the tokenizer that {without}"
         raise Contradiction(f"{told}: {'; '.join(wrong)}; {made_tokenizer(str(folder))}")
     how: dict[str, Any] = {"lower_case": lower_case, "template": template}

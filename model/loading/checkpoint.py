@@ -2,7 +2,7 @@
 
 Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing is
 guessed: what the encoder does not compute exactly is refused by name. This is the outline; the
-details are in files.py, families.py (what families call their sizes and tensors), tensors.py,
+details are in files.py, families/ (what families call their sizes and tensors), tensors.py,
 assembly.py, agreement.py (tokenizers) and sentence_transformers.py.
 """
 
@@ -19,12 +19,12 @@ from model.adapters import Adapter
 from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
+from model.families import read_config
 from model.kernels import Kernels
 from model.loading import linears, rerankers, sentence_transformers, tasks, vectors
 from model.loading.adapters import held, read_adapter
 from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build, draw, expected
-from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weights
 from model.loading.linears import Reading
 from model.loading.modules import (
@@ -130,9 +130,7 @@ def load(
     stack = tasks.read_stack(raw, family)
     lower_case = sentence_transformers.read_lower_case(folder)
     template = rerankers.read_template(folder)
-    tokenizer, said = read_tokenizer(
-        folder, config.family, raw, lower_case=lower_case, template=template
-    )
+    tokenizer, said = read_tokenizer(folder, family, raw, lower_case=lower_case, template=template)
     _check_reach(tokenizer, config)
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:

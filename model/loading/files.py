@@ -67,12 +67,6 @@ def read_object(path: Path) -> Mapping[str, Any]:
     return entries
 
 
-def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> list[str]:
-    """Return the keys that are present with another value, each with its value."""
-    keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
-    return [f"{key} {config[key]!r}" for key in keys]
-
-
 def find_adapters(folder: Path) -> list[str]:
     """List the adapters of PEFT in the folders of a folder; none is applied."""
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{ADAPTER}"))

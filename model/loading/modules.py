@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError
-from model.loading import families
+from model.families import find
 from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
 MODULES = "modules.json"
@@ -141,7 +141,9 @@ def _own(kind: str, folder: Path) -> str:
 
 def tasked(folder: Path) -> bool:
     """Tell whether a folder's checkpoint brings adapters for tasks."""
-    return families.tasked(read_optional(folder / CONFIG))
+    config = read_optional(folder / CONFIG)
+    family = find(config)
+    return family is not None and bool(family.tasks and config.get(family.tasks))
 
 
 def token_layers(folder: Path) -> list[Path]:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
+from model.families import fields
 from model.kernels import ACTIVATIONS, Affine, Kernels
-from model.loading import configs
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import (
     MODULES,
@@ -303,9 +303,9 @@ def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tens
     name = raw.get(recipe.key, recipe.activation) if recipe.key else recipe.activation
     if name == "tanh":
         return torch.tanh
-    if not isinstance(name, str) or name not in configs.ACTIVATIONS:
+    if not isinstance(name, str) or name not in fields.ACTIVATIONS:
         raise CheckpointError(f"not supported: {recipe.key} {name!r}")
-    return ACTIVATIONS[configs.ACTIVATIONS[name]]
+    return ACTIVATIONS[fields.ACTIVATIONS[name]]
 
 
 def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:

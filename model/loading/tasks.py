@@ -24,8 +24,8 @@ import torch
 from model.adapters import Adapter, TableName, TableTerm
 from model.encoder import Encoder
 from model.errors import CheckpointError
+from model.families.family import Family
 from model.loading.adapters import MATRICES, read_terms
-from model.loading.families import Family
 from model.loading.files import CONFIG, WEIGHTS, find_weights
 from model.loading.tensors import Stored, by_plain_name, check, open_tensors
 

@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.errors import CheckpointError
+from model.families.family import Family, Names
 from model.loading.assembly import Weights
-from model.loading.families import Family, Names
 from model.loading.files import WEIGHTS, check_fetched
 
 # task heads and buffers that are in many files and never part of encodings

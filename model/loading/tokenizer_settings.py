@@ -18,6 +18,7 @@ from typing import Any, Literal
 from tokenizers import AddedToken
 
 from model.errors import CheckpointError
+from model.families.family import Family
 from model.loading.modules import home, read_arguments, read_modules, read_optional
 from model.text.pieces import Side
 
@@ -111,11 +112,10 @@ class Rules:
         return self.special[name] if name in self.special else OWN[self.kind].get(name)
 
 
-def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
+def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Rules:
     """Read what a folder's files say about its tokenizer.
 
     Args:
-        family: model_type of config.json.
         config: config.json.
 
     Raises:
@@ -292,24 +292,6 @@ GENERIC = (
     "PreTrainedTokenizer",
     "PythonBackend",
 )
-BY_FAMILY = {  # the default class; a family that is not here has none
-    "bert": "BertTokenizer",
-    "ernie": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "nomic_bert": "BertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer",
-    "albert": "AlbertTokenizer",
-    "jina_embeddings_v3": "XLMRobertaTokenizer",
-    "gte": "XLMRobertaTokenizer",
-    "new": "XLMRobertaTokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "gemma3_text": "GemmaTokenizer",
-}
 KINDS: dict[str, Kind] = {
     "BertTokenizer": "bert",
     "ElectraTokenizer": "bert",
@@ -328,17 +310,16 @@ KINDS: dict[str, Kind] = {
 TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")  # give token types by default
 
 
-def read_class(family: str, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Read the name of the class, one of KINDS.
 
     Args:
-        family: model_type of config.json.
         settings: tokenizer_config.json.
 
     Raises:
         CheckpointError: the files name a class that is not known here.
     """
-    own = BY_FAMILY.get(family, GENERIC[0])
+    own = family.tokenizer
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or own
     if own in GENERIC or named in GENERIC:
         return GENERIC[0]  # a family without a class has its file read as it is, whatever is named

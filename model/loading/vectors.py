@@ -20,7 +20,8 @@ from typing import Any
 
 from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
-from model.loading.files import WEIGHTS, differences
+from model.families.fields import differences
+from model.loading.files import WEIGHTS
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
 from model.loading.pipeline import late, layers
 from model.loading.task_heads import Parts

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError, made_tokenizer
+from model.families import read_config
+from model.families.family import Family
 from model.loading.agreement import Contradiction, read_tokenizer
-from model.loading.families import read_config
 from model.loading.files import TOKENIZER, VOCABULARIES
 from model.loading.modules import home, read_arguments, read_raw
 from model.loading.tokenizer_settings import read_rules
@@ -162,8 +163,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _family(folder: Path) -> str:
-    return read_config(read_raw(folder))[0].family
+def _family(folder: Path) -> Family:
+    return read_config(read_raw(folder))[1]
 
 
 def _read(folder: Path) -> Any:

@@ -13,8 +13,8 @@ from transformers.activations import ACT2FN
 
 from model import kernels
 from model.config import Activation
+from model.families import fields
 from model.kernels import ONEDNN, PLAIN, Kernels
-from model.loading import configs
 from model.packing import Packed
 from model.positions import beyond
 from model.reach import Reach
@@ -47,14 +47,14 @@ def test_a_linear_is_torchs(chosen: Kernels) -> None:
 
 
 @either
-@pytest.mark.parametrize("name", configs.ACTIVATIONS)
+@pytest.mark.parametrize("name", fields.ACTIVATIONS)
 def test_a_linear_with_an_activation_is_transformers(chosen: Kernels, name: str) -> None:
     """Of the two GELUs, by the error function and by tanh, the one that the name means."""
     linear = chosen.linear(WEIGHT, BIAS)
 
     expected = ACT2FN[name](F.linear(X, WEIGHT, BIAS))
 
-    activated = linear.activated(X, configs.ACTIVATIONS[name])
+    activated = linear.activated(X, fields.ACTIVATIONS[name])
     torch.testing.assert_close(activated, expected, rtol=0, atol=1e-5)
 
 

@@ -17,6 +17,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+from model import families
 from model.errors import CheckpointError
 from model.loading.agreement import read_tokenizer
 from model.text.tokenizer import Tokenizer
@@ -102,7 +103,9 @@ def save(tmp_path: Path) -> Save:
 def read(folder: Path) -> Tokenizer:
     """The tokenizer as we read it."""
     config = json.loads((folder / "config.json").read_text())
-    return read_tokenizer(folder, config["model_type"], config)[0]
+    family = families.find(config)
+    assert family
+    return read_tokenizer(folder, family, config)[0]
 
 
 LEFT = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from model import kernels
+from model import families, kernels
 from model.attention import TILE
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look

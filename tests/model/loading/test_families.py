@@ -5,7 +5,6 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.attention import TILE
 from model.config import LINEARS, EncoderConfig
 from model.errors import CheckpointError
-from model.loading import checkpoint, configs, families
+from model.families import fields
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
@@ -29,124 +29,13 @@ from tests.model.few import few
 CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
-VOCABULARY, TYPES, MOST = 97, 3, 40
+VOCABULARY, MOST = fields.TINY["vocab_size"], fields.TINY["max_position_embeddings"]
 
 Loaded = Callable[[str], tuple[PreTrainedModel, Model]]
 Folders = dict[str, Path]
 
-BERT: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 80,
-    "max_position_embeddings": MOST,
-    "type_vocab_size": TYPES,
-}
-DEBERTA = {  # more distances than buckets, so that some share them
-    **BERT,
-    "relative_attention": True,
-    "position_buckets": 12,
-    "pos_att_type": "p2c|c2p",
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "position_biased_input": False,
-}
-ROBERTA = {**BERT, "max_position_embeddings": MOST + 2, "pad_token_id": 1, "type_vocab_size": 1}
-
-
-@dataclass(frozen=True)
-class Made:
-    """How transformers makes a small model of a family."""
-
-    config: str
-    model: str
-    sizes: dict[str, Any]
-    activation: str = "hidden_act"  # the key that names it
-    norms: float = 1.0  # what the weights of norms are around
-
-
-FAMILIES = {
-    "bert": Made("BertConfig", "BertModel", BERT),
-    "ernie": Made("ErnieConfig", "ErnieModel", {**BERT, "use_task_id": True}),
-    "electra": Made("ElectraConfig", "ElectraModel", {**BERT, "embedding_size": 24}),
-    "albert": Made("AlbertConfig", "AlbertModel", {**BERT, "embedding_size": 24}),
-    "roberta": Made("RobertaConfig", "RobertaModel", ROBERTA),
-    "xlm-roberta": Made("XLMRobertaConfig", "XLMRobertaModel", ROBERTA),
-    "camembert": Made("CamembertConfig", "CamembertModel", ROBERTA),
-    "distilbert": Made(
-        "DistilBertConfig",
-        "DistilBertModel",
-        {
-            "vocab_size": VOCABULARY,
-            "dim": 48,
-            "n_layers": 4,
-            "n_heads": 3,
-            "hidden_dim": 80,
-            "max_position_embeddings": MOST,
-        },
-        activation="activation",
-    ),
-    "mpnet": Made(
-        "MPNetConfig",
-        "MPNetModel",
-        {k: v for k, v in ROBERTA.items() if k != "type_vocab_size"},
-    ),
-    "deberta-v2": Made("DebertaV2Config", "DebertaV2Model", DEBERTA),
-    "nomic_bert": Made("NomicBertConfig", "NomicBertModel", BERT),
-    "gte": Made("GteConfig", "GteModel", BERT),
-    "jina_embeddings_v3": Made("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", BERT),
-    "modernbert": Made(
-        "ModernBertConfig",
-        "ModernBertModel",
-        {
-            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
-            "local_attention": 2 * WINDOW,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "cls_token_id": 1,
-            "sep_token_id": 2,
-        },
-        activation="hidden_activation",
-    ),
-    "eurobert": Made(
-        "EuroBertConfig",
-        "EuroBertModel",
-        {
-            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
-            "num_attention_heads": 6,
-            "num_key_value_heads": 3,
-            "pad_token_id": 0,
-        },
-    ),
-    "qwen3": Made(
-        "Qwen3Config",
-        "Qwen3Model",
-        {
-            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 14,
-        },
-    ),
-    "gemma3_text": Made(
-        "Gemma3TextConfig",
-        "Gemma3TextModel",
-        {
-            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 14,
-            "query_pre_attn_scalar": 11,
-            "sliding_window": 2 * WINDOW,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "use_bidirectional_attention": True,
-        },
-        activation="hidden_activation",
-        norms=0.0,
-    ),
-}
+# what transformers makes of each family that it knows
+FAMILIES = {family.name: family.tiny for family in families.FAMILIES if family.tiny}
 NOMIC_HUB = {  # as the hub's own code spells it
     "model_type": "nomic_bert",
     "vocab_size": VOCABULARY,
@@ -157,24 +46,36 @@ NOMIC_HUB = {  # as the hub's own code spells it
     "n_positions": MOST,
     "layer_norm_epsilon": 1e-12,
     "rotary_emb_base": 1000,
-    "type_vocab_size": TYPES,
+    "type_vocab_size": 3,
     "activation_function": "swiglu",
 }
 LENGTHS = (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, MOST)
 BATCH = (1, 2, 5, 9, 9, 23, MOST)
 
 
-def theirs(family: str, **choices: object) -> PreTrainedModel:
-    """transformers' model with random weights, every bias and norm included."""
-    made = FAMILIES[family]
-    sizes = made.sizes | choices
-    config = getattr(transformers, made.config)(**sizes, attn_implementation="eager")
+def described(family: str, **choices: object) -> PreTrainedConfig:
+    """The config of transformers' model."""
+    tiny = FAMILIES[family]
+    config: PreTrainedConfig = getattr(transformers, f"{tiny.prefix}Config")(
+        **{**tiny.sizes, **choices}, attn_implementation="eager"
+    )
+    return config
+
+
+def theirs(family: str, kind: str = "Model", **choices: object) -> PreTrainedModel:
+    """transformers' model with random weights, every bias and norm included.
+
+    Args:
+        kind: how the name of its class ends.
+    """
+    config = described(family, **choices)
     torch.manual_seed(0)
-    model: PreTrainedModel = getattr(transformers, made.model)(config).eval()
+    model: PreTrainedModel = getattr(transformers, FAMILIES[family].prefix + kind)(config).eval()
+    around = 0 if families.read_config(config.to_dict())[0].norm_from_one else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            norm = parameter.dim() == 1 and name.endswith("weight")  # around 1, so that states are
-            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm * made.norms)
+            norm = parameter.dim() == 1 and name.endswith("weight")  # so that states are
+            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm * around)
     return model
 
 
@@ -270,7 +171,7 @@ def test_a_family_computes_what_transformers_computes(
 def activated() -> list[Any]:
     """Family and activation: BERT with every name, the others with one arithmetic, or each."""
     few = ("gelu", "gelu_new", "relu", "silu")
-    rows = [pytest.param("bert", name) for name in configs.ACTIVATIONS]
+    rows = [pytest.param("bert", name) for name in fields.ACTIVATIONS]
     for turn, family in enumerate(family for family in FAMILIES if family != "bert"):
         for place, name in enumerate(few):
             marks = () if turn % len(few) == place else pytest.mark.prove
@@ -293,10 +194,9 @@ def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, 
 def test_an_activation_of_another_arithmetic_is_refused(family: str, name: object) -> None:
     """By its key and its name, with the names that are known."""
     key = FAMILIES[family].activation
-    config = getattr(transformers, FAMILIES[family].config)(**FAMILIES[family].sizes)
 
     with pytest.raises(CheckpointError) as refused:
-        families.read_config({**config.to_dict(), key: name})
+        families.read_config({**described(family).to_dict(), key: name})
 
     assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
 

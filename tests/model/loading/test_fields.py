@@ -18,10 +18,11 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from model import families
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import families, task_heads
-from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
+from model.loading import task_heads
+from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY, described
 
 Keys = dict[str, Any]  # key of config.json -> a value that is not its own
 
@@ -351,7 +352,8 @@ def refused(family: str) -> Keys:
 
 def shared() -> str:
     """The source of what the families' code is made of besides its own files."""
-    models = [inspect.getmodule(getattr(transformers, made.model)) for made in FAMILIES.values()]
+    kinds = (f"{tiny.prefix}Model" for tiny in FAMILIES.values())
+    models = [inspect.getmodule(getattr(transformers, kind)) for kind in kinds]
     found = {inspect.getmodule(one) for model in models for one in vars(model).values()}
     common = [
         m for m in found if re.match(r"transformers\.(?!models\.)", getattr(m, "__name__", ""))
@@ -380,18 +382,17 @@ def listed(family: str) -> set[str]:
 
 def written(family: str) -> Keys:
     """A family's config.json as transformers writes it."""
-    made = FAMILIES[family]
-    config: Keys = getattr(transformers, made.config)(**made.sizes).to_dict()
+    config: Keys = described(family).to_dict()
     return config
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_key_that_transformers_knows_is_read_refused_or_without_effect(family: str) -> None:
     """A new one is in no table, and one that is gone is in one too many."""
-    made = FAMILIES[family]
-    code = inspect.getsource(inspect.getmodule(getattr(transformers, made.model)))  # type: ignore[arg-type]
+    prefix = FAMILIES[family].prefix
+    code = inspect.getsource(inspect.getmodule(getattr(transformers, f"{prefix}Model")))  # type: ignore[arg-type]
 
-    assert listed(family) == known(getattr(transformers, made.config), code + shared())
+    assert listed(family) == known(getattr(transformers, f"{prefix}Config"), code + shared())
 
 
 def test_a_field_of_a_new_release_is_seen() -> None:
@@ -429,7 +430,7 @@ def test_what_is_read_decides(family: str, key: str) -> None:
 )
 def test_what_is_left_out_is_as_transformers_class_has_it(family: str, key: str) -> None:
     """Each key that decides, taken out of what the class writes by itself."""
-    kind = getattr(transformers, FAMILIES[family].config)
+    kind = getattr(transformers, f"{FAMILIES[family].prefix}Config")
     chosen: Keys = {"relative_attention": True, "pos_att_type": "c2p"}  # else it is refused
     config = kind(**chosen if family == "deberta-v2" else {}).to_dict()
     left = {k: v for k, v in config.items() if k != key or k in chosen}
@@ -488,8 +489,7 @@ def test_what_is_without_effect_changes_no_bit_of_transformers_own(
     """All of it at once, by both of its kernels; and we read the same encoder."""
     kernels = ["eager", *([] if family in ("mpnet", "deberta-v2") else ["sdpa"])]
     torch.manual_seed(0)
-    made, path = FAMILIES[family], tmp_path / "config.json"
-    config = getattr(transformers, made.config)(**made.sizes, id2label={0: "no", 1: "yes"})
+    path, config = tmp_path / "config.json", described(family, id2label={0: "no", 1: "yes"})
     getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
     raw = json.loads(path.read_text("utf-8"))
     before = [each for kernel in kernels for each in answers(tmp_path, kind, kernel)]

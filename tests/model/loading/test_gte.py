@@ -16,17 +16,17 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.config import LINEARS
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.families import bert
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.positions import Ntk, Rope
 from model.task_heads import Classifier, Splade
 from tests.model.few import few
-from tests.model.loading.test_families import BERT, CPU, LENGTHS, MOST, VOCABULARY, furthest, theirs
+from tests.model.loading.test_families import CPU, LENGTHS, MOST, VOCABULARY, furthest, theirs
 from tests.model.loading.test_task_heads import KINDS, drawn, logits, ours, pooled, splade
-from tests.model.loading.test_task_heads import theirs as headed
 
 CLOSE = 1e-5
 KERNELS = kernels.choose(CPU, torch.float32)
@@ -48,7 +48,7 @@ HUB: dict[str, Any] = {
     "unpad_inputs": True,
     "use_memory_efficient_attention": True,
 }
-SMALL = HUB | BERT
+SMALL = HUB | bert.SMALL
 # what the hub's configs hold of sizes and angles (docs/models.md names the ids)
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gte-base-en-v1.5": {
@@ -163,7 +163,7 @@ def test_the_names_of_transformers_modules_are_read_too(tmp_path: Path) -> None:
 
 def test_ntk_turns_as_transformers_with_the_same_rates(tmp_path: Path) -> None:
     """Whose name for a base 8 times as large, and every rate divided, is "linear"."""
-    head = BERT["hidden_size"] // BERT["num_attention_heads"]
+    head = bert.SMALL["hidden_size"] // bert.SMALL["num_attention_heads"]
     same = {"rope_type": "linear", "rope_theta": 20.0 * 8, "factor": 8.0 ** (2 / head)}
     reference = theirs("gte", rope_parameters=same)
     model = load(written(tmp_path, reference, rope_scaling=NTK, rope_theta=20))
@@ -253,7 +253,7 @@ def test_an_ntk_of_transformers_spelling_is_refused() -> None:
 
 def test_a_reranker_of_the_hub_scores_as_transformers(tmp_path: Path) -> None:
     """By its pooler and its classifier, whose names are the code's."""
-    reference = headed("gte", KINDS[0], num_labels=1)
+    reference = theirs("gte", KINDS[0], num_labels=1)
     keys = {"architectures": ["NewForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     model = load(written(tmp_path, reference, "new.", **keys))
 
@@ -265,7 +265,7 @@ def test_a_reranker_of_the_hub_scores_as_transformers(tmp_path: Path) -> None:
 
 def test_a_sparse_model_of_the_hub_weighs_as_transformers(tmp_path: Path) -> None:
     """The head's norm has another name there; log(1 + log(1 + x)) as opensearch's v3 models."""
-    reference = headed("gte", KINDS[2])
+    reference = theirs("gte", KINDS[2])
     written(tmp_path, reference, "new.", architectures=["NewForMaskedLM"])
     splade(tmp_path, activation_function="log1p_relu")
     model = load(tmp_path)
@@ -280,7 +280,7 @@ def test_a_sparse_model_of_the_hub_weighs_as_transformers(tmp_path: Path) -> Non
 
 def test_its_code_has_the_configs_activation_before_the_vocabulary(tmp_path: Path) -> None:
     """Where transformers always has gelu."""
-    reference = headed("gte", KINDS[2], hidden_act="relu")
+    reference = theirs("gte", KINDS[2], hidden_act="relu")
     keys = {"architectures": ["NewForMaskedLM"], "hidden_act": "relu"}
     for kind in ("new", "gte"):
         splade(written(tmp_path / kind, reference, "new.", model_type=kind, **keys))

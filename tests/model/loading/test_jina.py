@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model import kernels
+from model import families, kernels
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from tests.model.few import few
 from tests.model.loading.test_families import CPU, LENGTHS, furthest, theirs

@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from model import kernels
+from model import families, kernels
 from model.alibi import Slopes
 from model.disentangled import CELLS, height
 from model.errors import CheckpointError
+from model.families import bert
 from model.lessons import explain
-from model.loading import checkpoint, families
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Classifier
 from tests.model.few import few
 from tests.model.loading.test_families import (
     BATCH,
-    BERT,
     CPU,
     LENGTHS,
     MOST,
@@ -75,7 +75,7 @@ class JinaBert(transformers.BertModel):
 def theirs(**choices: Any) -> JinaBert:
     """Random weights, every bias and norm included."""
     kind = choices.pop("feed_forward_type", "geglu")
-    config = transformers.BertConfig(**BERT | choices, attn_implementation="eager")
+    config = transformers.BertConfig(**bert.SMALL | choices, attn_implementation="eager")
     torch.manual_seed(0)
     model = JinaBert(config).eval()
     for layer in model.encoder.layer:
@@ -230,7 +230,7 @@ REFUSED = {
 @pytest.mark.parametrize(("keys", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_is_not_computed_is_refused_by_name(keys: dict[str, Any], said: str) -> None:
     """By the config alone."""
-    config = {**BERT, **KEYS, "model_type": "bert", "layer_norm_eps": 1e-12, **keys}
+    config = {**bert.SMALL, **KEYS, "model_type": "bert", "layer_norm_eps": 1e-12, **keys}
 
     with pytest.raises(CheckpointError, match=f"not supported: {said}"):
         families.read_config(config)
@@ -239,7 +239,7 @@ def test_what_is_not_computed_is_refused_by_name(keys: dict[str, Any], said: str
 @pytest.mark.parametrize("kind", ["ernie", "roberta", "mpnet", "electra", "albert"])
 def test_other_families_have_no_slopes(kind: str) -> None:
     """Refused by the key."""
-    config = {**BERT, **KEYS, "model_type": kind, "layer_norm_eps": 1e-12, "pad_token_id": 1}
+    config = {**bert.SMALL, **KEYS, "model_type": kind, "layer_norm_eps": 1e-12, "pad_token_id": 1}
     config |= {"embedding_size": 24} if kind == "albert" else {}
 
     with pytest.raises(CheckpointError, match="position_embedding_type 'alibi'"):
@@ -248,7 +248,7 @@ def test_other_families_have_no_slopes(kind: str) -> None:
 
 def test_tensors_of_another_layout_are_named(tmp_path: Path) -> None:
     """ALiBi's config with the feed-forward block of plain BERT."""
-    model = transformers.BertModel(transformers.BertConfig(**BERT))
+    model = transformers.BertModel(transformers.BertConfig(**bert.SMALL))
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | KEYS
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -11,19 +11,19 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.native import library
 from model.native.stack import Stack
 from model.positions import Rope, Rotation
 from tests.model.loading.test_families import (
     BATCH,
-    FAMILIES,
     MOST,
     NOMIC_HUB,
     WINDOW,
+    described,
     furthest,
     inputs,
     moved,
@@ -136,8 +136,7 @@ def both(folder: Path, family: str, **keys: object) -> tuple[PreTrainedModel, Mo
     model = theirs(family)
     reread(model, folder)
     rewritten(folder, **keys)
-    kind = getattr(transformers, FAMILIES[family].model)
-    reference = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    reference = type(model).from_pretrained(folder, attn_implementation="eager").eval()
     return reference, checkpoint.load(folder, CPU, torch.float32, KERNELS)
 
 
@@ -288,8 +287,7 @@ def test_angles_that_transformers_or_we_do_not_compute_are_refused(
     if family == "hub":
         config = NOMIC_HUB
     else:
-        made = FAMILIES[family]
-        config = getattr(transformers, made.config)(**made.sizes).to_dict()
+        config = described(family).to_dict()
 
     with pytest.raises(CheckpointError) as refused:
         families.read_config({**config, **keys})

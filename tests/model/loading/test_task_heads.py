@@ -24,7 +24,7 @@ from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
 from tests.model.few import few
-from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY
+from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY, theirs
 
 BARE = ("nomic_bert", "eurobert", "qwen3", "gemma3_text")  # without such heads, there or here
 NAMES = [family for family in FAMILIES if family not in BARE]
@@ -34,21 +34,6 @@ LABELS = {0: "anger", 1: "joy", 2: "neither"}
 KINDS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
 
 Made = Callable[..., tuple[PreTrainedModel, Model]]
-
-
-def theirs(family: str, kind: str, **choices: Any) -> PreTrainedModel:
-    """transformers' model with a head and random weights."""
-    made = FAMILIES[family]
-    sizes = made.sizes | choices
-    config = getattr(transformers, made.config)(**sizes, attn_implementation="eager")
-    torch.manual_seed(0)
-    name = made.model.removesuffix("Model") + kind
-    model: PreTrainedModel = getattr(transformers, name)(config).eval()
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            norm = parameter.dim() == 1 and parameter_name.endswith("weight")
-            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm)
-    return model
 
 
 def loaded(folder: Path) -> Model:

@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.adapters import mix
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look

@@ -22,6 +22,7 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from model import families
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.agreement import read_tokenizer
 from model.loading.checkpoint import Model
@@ -450,11 +451,13 @@ def kind(
     library = request.param([*texts[:60], *TRICKY])
     folder, said = tmp_path_factory.mktemp("tokenizer"), dict(SAID[request.param.__name__])
     library.save(str(folder / "tokenizer.json"))
-    family = said.pop("model_type")
-    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    config = {"model_type": said.pop("model_type")}
+    (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps(said))
     peer = AutoTokenizer.from_pretrained(folder)
     peer.backend_tokenizer.save(str(folder / "tokenizer.json"))  # with the steps of its class
+    family = families.find(config)
+    assert family
     return read_tokenizer(folder, family, {})[0], peer
 
 

@@ -1,22 +1,38 @@
-"""What a config.json of DeBERTa-v2 means, that of DeBERTa-v3 too.
-
-As in configs.py: what the encoder would not compute exactly is refused by name.
-"""
+"""DeBERTa-v2, and v3: BERT with distances in its scores, mostly instead of positions."""
 
 from dataclasses import replace
 
 from model.config import EncoderConfig, Relative
 from model.errors import CheckpointError
-from model.loading import configs
-from model.loading.files import differences
-from model.loading.ropes import Config
+from model.families import bert
+from model.families.family import Family, Tiny
+from model.families.fields import Config, differences, sizes
 
 TERMS = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
+NAMES = {
+    **bert.NAMES,
+    "relative": "encoder.rel_embeddings",
+    "relative_norm": "encoder.LayerNorm",
+    "layers.{i}.query": "encoder.layer.{i}.attention.self.query_proj",
+    "layers.{i}.key": "encoder.layer.{i}.attention.self.key_proj",
+    "layers.{i}.value": "encoder.layer.{i}.attention.self.value_proj",
+    "layers.{i}.relative_key": "encoder.layer.{i}.attention.self.pos_key_proj",
+    "layers.{i}.relative_query": "encoder.layer.{i}.attention.self.pos_query_proj",
+}
+SMALL = {  # more distances than buckets, so that some share them
+    **bert.SMALL,
+    "relative_attention": True,
+    "position_buckets": 12,
+    "pos_att_type": "p2c|c2p",
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
 
 
 def read(config: Config) -> EncoderConfig:
-    """Read DeBERTa-v2: BERT with distances in its scores, mostly instead of positions."""
-    base, learned = configs.bert(config), config.get("position_biased_input", True)
+    """Read BERT's sizes, and what distances add."""
+    base, learned = bert.read(config), config.get("position_biased_input", True)
     supported = {
         "relative_attention": True,
         "attention_head_size": base.head_dim,
@@ -56,3 +72,15 @@ def _terms(said: object) -> list[str]:
 
 def _names(said: str) -> list[str]:
     return [name.strip() for name in said.lower().split("|")]
+
+
+FAMILY = Family(
+    name="deberta-v2",
+    read=read,
+    names=(NAMES,),
+    prefixes=("deberta.",),
+    tiny=Tiny("DebertaV2", SMALL),
+    defaults=sizes(*(128100, 1536, 24, 24, 6144, 512), layer_norm_eps=1e-7, type_vocab_size=0),
+    spare=("embeddings.position_",),
+    tokenizer="DebertaV2Tokenizer",
+)

@@ -1,20 +1,16 @@
 """What a config.json says of rotary angles, as transformers computes them.
 
-As in configs.py: what the encoder would not compute exactly is refused by name.
+What the encoder would not compute exactly is refused by name.
 """
 
 import math
-import sys
 from collections.abc import Mapping
-from typing import Any
 
 from model.errors import CheckpointError
-from model.loading.files import differences
+from model.families.fields import Config, number, only
 from model.positions import Linear, Llama3, Proportional, Rope, Yarn
 
-Config = Mapping[str, Any]  # what a config.json holds
-
-MOST = sys.float_info.max
+EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # kinds of layer, where there are two
 # what every kind of rotary angles may hold, and what else each kind reads
 OF_ALL_ROPES = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 ROPES = {
@@ -41,10 +37,17 @@ ROPES = {
 }
 
 
-def only(config: Config, **supported: object) -> None:
-    """Refuse keys present with other values, and layers with sizes of their own; name them all."""
-    if wrong := differences(config, {**supported, "per_layer_config": None}):
-        raise CheckpointError(f"not supported: {', '.join(wrong)}")
+def read_angles(config: Config, theta: float) -> Rope:
+    """Read the rotary angles of all layers, of heads that divide the width."""
+    check_divided(config)
+    return single_rope(config, theta)
+
+
+def check_divided(config: Config) -> None:
+    """Refuse heads of another size, which some families' code would not compute."""
+    head = config.get("head_dim")
+    if head is not None and head * config["num_attention_heads"] != config["hidden_size"]:
+        raise CheckpointError(f"not supported: head_dim {head!r}")
 
 
 def single_rope(config: Config, theta: float) -> Rope:
@@ -138,11 +141,3 @@ def _trained(config: Config, given: Config) -> float:
     if config.get(key) is not None:  # which of the two counts differs between families
         only(config, **{key: trained})
     return trained
-
-
-def number(given: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
-    """Return a finite number within its limits; refuse others."""
-    number = given[key]
-    if type(number) not in (int, float) or not above < number <= most:
-        raise CheckpointError(f"not supported: {key} {number!r}")
-    return float(number)

@@ -1,0 +1,52 @@
+"""DistilBERT: BERT without token types, under keys of its own."""
+
+from model.config import EncoderConfig
+from model.families import bert
+from model.families.family import Family, Tiny
+from model.families.fields import Config, only, read_activation, read_sizes
+
+NORM_EPS = 1e-12  # written into its code, not its config
+NAMES = {
+    **bert.TABLES,
+    "layers.{i}.query": "transformer.layer.{i}.attention.q_lin",
+    "layers.{i}.key": "transformer.layer.{i}.attention.k_lin",
+    "layers.{i}.value": "transformer.layer.{i}.attention.v_lin",
+    "layers.{i}.output": "transformer.layer.{i}.attention.out_lin",
+    "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
+    "layers.{i}.up": "transformer.layer.{i}.ffn.lin1",
+    "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
+    "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+}
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read the sizes."""
+    # the other families' names for three of them, which transformers follows where both are present
+    own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    only(config, **{name: config[key] for name, key in own.items()})
+    sizes = read_sizes(
+        {**config, "layer_norm_eps": NORM_EPS},
+        width="dim",
+        layers="n_layers",
+        heads="n_heads",
+        feed_forward="hidden_dim",
+    )
+    activation = read_activation(config, "activation")
+    return EncoderConfig(**sizes, embedding_width=sizes["width"], activation=activation)
+
+
+def _sizes(words: int, width: int, layers: int, heads: int, inner: int, most: int) -> Config:
+    """Name the sizes as its config does."""
+    own = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": inner}
+    return {"vocab_size": words, "max_position_embeddings": most, **own}
+
+
+FAMILY = Family(
+    name="distilbert",
+    read=read,
+    names=(NAMES,),
+    prefixes=("distilbert.",),
+    tiny=Tiny("DistilBert", _sizes(97, 48, 4, 3, 80, 40), activation="activation"),
+    defaults=_sizes(30522, 768, 6, 12, 3072, 512),
+    tokenizer="BertTokenizer",
+)

@@ -1,0 +1,57 @@
+"""Family: all that loading and the tests know of one model_type; each has a file next to this.
+
+A table of names has ours -> the checkpoint's, {i} the layer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from model.config import EncoderConfig
+from model.families.fields import Config
+
+Names = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """A small model that transformers makes, with random weights, for the tests.
+
+    Args:
+        prefix: how the names of its classes begin.
+        sizes: keys of its config.
+        activation: the key that names it.
+    """
+
+    prefix: str
+    sizes: Config
+    activation: str = "hidden_act"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """How one model_type is read.
+
+    Args:
+        name: its model_type.
+        read: makes an encoder's config of a config.json; refuses by name what the encoder would
+            not compute exactly, and never guesses a key that decides about the arithmetic.
+        names: a table for each layout of its files, the newest last.
+        prefixes: that a checkpoint with a task head puts before every name.
+        tiny: None where transformers has no class for it.
+        defaults: what transformers' class has where a config.json is silent.
+        claims: tells its configs, where more than the name does; asked before any name is.
+        spare: how names begin that many files have, read or not.
+        tokenizer: transformers' class of it by default; a generic one has its file read as it is.
+        tasks: the key of config.json that names tasks with adapters in the checkpoint, if any.
+    """
+
+    name: str
+    read: Callable[[Config], EncoderConfig]
+    names: tuple[Names, ...]
+    prefixes: tuple[str, ...]
+    tiny: Tiny | None = None
+    defaults: Config = field(default_factory=dict)
+    claims: Callable[[Config], bool] | None = None
+    spare: tuple[str, ...] = ()
+    tokenizer: str = "TokenizersBackend"
+    tasks: str = ""

@@ -1,0 +1,78 @@
+"""What keys of config.json mean that several families have: sizes, activations, fixed values."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from model.config import Activation
+from model.errors import CheckpointError
+
+Config = Mapping[str, Any]  # what a config.json holds
+
+# of the sizes, in most families
+KEYS = {
+    "family": "model_type",
+    "vocabulary": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "feed_forward": "intermediate_size",
+    "max_tokens": "max_position_embeddings",
+    "norm_eps": "layer_norm_eps",
+}
+# transformers' names; those of one function differ only in the order of its steps
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+MOST = sys.float_info.max
+
+
+def sizes(*values: int, **more: Any) -> dict[str, Any]:
+    """Name the sizes of most families, in the order of KEYS, and more."""
+    return dict(zip(tuple(KEYS.values())[1:7], values, strict=True)) | more
+
+
+TINY = sizes(97, 48, 4, 3, 80, 40)  # of the tests' small models
+
+
+def read_sizes(config: Config, **keys: str) -> dict[str, Any]:
+    """Return the sizes, by KEYS except for those that the family names differently."""
+    return {size: config[key] for size, key in (KEYS | keys).items()}
+
+
+def read_activation(config: Config, key: str, default: str = "gelu") -> Activation:
+    """Return the activation that a key names; refuse other names."""
+    name = config.get(key, default)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        supported = ", ".join(ACTIVATIONS)
+        raise CheckpointError(f"not supported: {key} {name!r}; these are: {supported}")
+    return ACTIVATIONS[name]
+
+
+def number(config: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
+    """Return a finite number within its limits; refuse others."""
+    number = config[key]
+    if type(number) not in (int, float) or not above < number <= most:
+        raise CheckpointError(f"not supported: {key} {number!r}")
+    return float(number)
+
+
+def only(config: Config, **supported: object) -> None:
+    """Refuse keys present with other values, and layers with sizes of their own; name them all."""
+    if wrong := differences(config, {**supported, "per_layer_config": None}):
+        raise CheckpointError(f"not supported: {', '.join(wrong)}")
+
+
+def differences(config: Config, supported: Mapping[str, object]) -> list[str]:
+    """Return the keys that are present with another value, each with its value."""
+    keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
+    return [f"{key} {config[key]!r}" for key in keys]

@@ -1,0 +1,48 @@
+"""Jina Embeddings v2: BERT, by its model_type, with slopes by distance (ALiBi) and gates.
+
+Its own code never runs, and transformers has no class for it.
+"""
+
+from dataclasses import replace
+
+from model.config import LINEARS, Activation, EncoderConfig
+from model.errors import CheckpointError
+from model.families import bert
+from model.families.fields import Config, only
+
+FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
+OF_CODE = "jina-bert-v2-qk-post-norm"  # whose layers have three norms more, under other names
+NAMES = {
+    **{ours: theirs for ours, theirs in bert.NAMES.items() if ours != "layers.{i}.up"},
+    "layers.{i}.gate_up": "encoder.layer.{i}.mlp.gated_layers",
+    "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp.layernorm",
+}
+
+
+def claims(config: Config) -> bool:
+    """Tell its configs from BERT's."""
+    alibi = config.get("position_embedding_type") == "alibi"
+    return alibi and config.get("model_type") == bert.FAMILY.name
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read BERT's sizes, and what its feed-forward block is."""
+    only(config, is_decoder=False, add_cross_attention=False, embedding_size=config["hidden_size"])
+    kind = config.get("feed_forward_type")
+    if kind not in FEED_FORWARDS:
+        known = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"not supported: feed_forward_type {kind!r}; these are: {known}")
+    if any(OF_CODE in str(config.get(key)) for key in ("auto_map", "_name_or_path")):
+        raise CheckpointError(f"not supported: norms of queries and keys ({OF_CODE})")
+    plain = bert.read({**config, "position_embedding_type": "absolute"})
+    return replace(
+        plain,
+        positions="alibi",
+        biases=tuple(name for name in LINEARS if name not in ("gate", "up")),
+        activation=FEED_FORWARDS[kind],
+        gated=True,
+    )
+
+
+FAMILY = replace(bert.FAMILY, read=read, names=(NAMES,), tiny=None, claims=claims)

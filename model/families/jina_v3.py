@@ -1,0 +1,80 @@
+"""Jina Embeddings v3: BERT with rotary positions, and adapters of tasks, of which see tasks.py."""
+
+from model.config import EncoderConfig
+from model.families import bert, nomic
+from model.families.family import Family, Tiny
+from model.families.fields import Config, number, only, read_activation, read_sizes, sizes
+from model.families.ropes import check_divided, read_angles
+from model.positions import Rope
+
+NAME, ROBERTA = "jina_embeddings_v3", "xlm-roberta"  # transformers' name, and its own code's
+CODE = "xlm-roberta-flash-implementation"
+THETA = 20_000.0  # where its config is silent
+HUB = {
+    **bert.TABLES,
+    "norm": "emb_ln",
+    "layers.{i}.qkv": "encoder.layers.{i}.mixer.Wqkv",
+    "layers.{i}.output": "encoder.layers.{i}.mixer.out_proj",
+    "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+    "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
+    "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+    "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
+}
+NAMES = {
+    **nomic.NAMES,
+    "layers.{i}.up": "layers.{i}.mlp.fc1",
+    "layers.{i}.down": "layers.{i}.mlp.fc2",
+}
+
+
+def claims(config: Config) -> bool:
+    """Tell its configs, which on the hub are XLM-RoBERTa's, or have no model_type."""
+    kind = config.get("model_type", ROBERTA if CODE in str(config.get("auto_map")) else None)
+    own = config.get("position_embedding_type") == "rotary" and "rotary_emb_base" in config
+    return kind == NAME or (kind == ROBERTA and own)
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read the sizes, in the hub's spelling (rotary_emb_base) or transformers'."""
+    hub = "rotary_emb_base" in config and config.get("rope_parameters") is None
+    only(config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None}))
+    sizes = read_sizes({**config, "model_type": NAME})
+    rope = _read_hub_rope(config) if hub else read_angles(config, THETA)
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        positions="rotary",
+        types=config["type_vocab_size"],
+        activation=read_activation(config, "hidden_act"),
+        ropes=(rope,) * sizes["layers"],
+    )
+
+
+def _read_hub_rope(config: Config) -> Rope:
+    """Read the rotary angles in the hub's spelling, whose code has other choices too."""
+    check_divided(config)
+    only(
+        config,
+        rope_scaling=None,
+        rotary_emb_dim=config["hidden_size"] // config["num_attention_heads"],
+        rotary_emb_scale_base=None,
+        rotary_emb_interleaved=False,
+        pad_vocab_size_multiple=1,
+        truncate_dim=None,
+    )
+    if config.get("emb_pooler") is not None:
+        only(config, emb_pooler="mean")
+    return Rope(theta=number(config, "rotary_emb_base", above=1))
+
+
+FAMILY = Family(
+    name=NAME,
+    read=read,
+    names=(HUB, NAMES),
+    prefixes=("roberta.",),
+    tiny=Tiny("JinaEmbeddingsV3", bert.SMALL),
+    defaults=sizes(*(250002, 1024, 24, 16, 4096, 8194), layer_norm_eps=1e-5, type_vocab_size=1),
+    claims=claims,
+    tokenizer="XLMRobertaTokenizer",
+    tasks="lora_adaptations",
+)

@@ -1,0 +1,60 @@
+"""Llama's layers that look to both sides: EuroBERT, and NVIDIA's embedders."""
+
+from dataclasses import replace
+
+from model.config import EncoderConfig
+from model.families.family import Family, Tiny
+from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
+from model.families.ropes import single_rope
+
+PROJECTIONS, FEED_FORWARD = ("query", "key", "value", "output"), ("gate", "up", "down")
+THETA = 10_000.0  # where its config is silent
+NAMES = {
+    "word": "embed_tokens",
+    "layers.{i}.query": "layers.{i}.self_attn.q_proj",
+    "layers.{i}.key": "layers.{i}.self_attn.k_proj",
+    "layers.{i}.value": "layers.{i}.self_attn.v_proj",
+    "layers.{i}.output": "layers.{i}.self_attn.o_proj",
+    "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+    "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
+    "layers.{i}.up": "layers.{i}.mlp.up_proj",
+    "layers.{i}.down": "layers.{i}.mlp.down_proj",
+    "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
+    "final_norm": "norm",
+}
+SMALL = {**TINY, "num_attention_heads": 6, "num_key_value_heads": 3, "pad_token_id": 0}
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read the sizes, heads of keys, and which linears have biases."""
+    only(config)
+    sizes = read_sizes(config, norm_eps="rms_norm_eps")
+    biases: tuple[str, ...] = PROJECTIONS if config.get("attention_bias", False) else ()
+    biases += FEED_FORWARD if config.get("mlp_bias", False) else ()
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        key_heads=config.get("num_key_value_heads"),
+        head_size=config.get("head_dim"),
+        positions="rotary",
+        embedding_norm=False,
+        pre_norm=True,
+        first_norm=True,
+        norm="rms",
+        biases=biases,
+        norm_bias=False,
+        activation=read_activation(config, "hidden_act", "silu"),
+        gated=True,
+        ropes=(single_rope(config, THETA),) * sizes["layers"],
+    )
+
+
+EUROBERT = Family(
+    name="eurobert",
+    read=read,
+    names=(NAMES,),
+    prefixes=("model.",),
+    tiny=Tiny("EuroBert", SMALL),
+    defaults=sizes(*(128256, 768, 12, 12, 3072, 8192), rms_norm_eps=1e-5),
+)
+NVIDIA = replace(EUROBERT, name="llama_bidirec", tiny=None, defaults={})

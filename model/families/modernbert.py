@@ -1,0 +1,86 @@
+"""ModernBERT: pre-norm and rotary; most layers look no farther than a window."""
+
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.families.family import Family, Tiny
+from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
+from model.families.ropes import EVERYWHERE, LOCAL, check_divided, read_rope, read_stated
+from model.positions import Rope
+
+LOCAL_EVERY = 3  # of its layers, every third one looks everywhere
+THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where its config is silent
+NAMES = {
+    "word": "embeddings.tok_embeddings",
+    "norm": "embeddings.norm",
+    "layers.{i}.qkv": "layers.{i}.attn.Wqkv",
+    "layers.{i}.output": "layers.{i}.attn.Wo",
+    "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+    "layers.{i}.gate_up": "layers.{i}.mlp.Wi",
+    "layers.{i}.down": "layers.{i}.mlp.Wo",
+    "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
+    "final_norm": "final_norm",
+}
+SMALL = {
+    **TINY,
+    "local_attention": 16,
+    "pad_token_id": 0,
+    **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+}
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read the sizes, and which layers look how far."""
+    window = config["local_attention"] // 2
+    only(config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window)
+    every = config.get("global_attn_every_n_layers", LOCAL_EVERY)
+    kinds = config.get("layer_types") or [
+        LOCAL if i % every else EVERYWHERE for i in range(config["num_hidden_layers"])
+    ]
+    unknown = set(kinds) - {EVERYWHERE, LOCAL}
+    if unknown:
+        raise CheckpointError(f"not supported: layer_types {sorted(unknown)}")
+    ropes = _read_ropes(config)
+    return EncoderConfig(
+        **read_sizes(config, norm_eps="norm_eps"),
+        embedding_width=config["hidden_size"],
+        positions="rotary",
+        pre_norm=True,
+        biases=(),
+        norm_bias=False,
+        activation=read_activation(config, "hidden_activation"),
+        gated=True,
+        ropes=tuple(ropes[kind] for kind in kinds),
+        windows=tuple(window if kind == LOCAL else None for kind in kinds),
+    )
+
+
+def _read_ropes(config: Config) -> dict[str, Rope]:
+    """Read the rotary angles by kind of layer; the older name overrides the newer."""
+    thetas = {
+        EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
+        LOCAL: config.get("local_rope_theta", THETA_LOCAL),
+    }
+    stated, over = read_stated(config, "rope_parameters"), read_stated(config, "rope_scaling")
+    if stated is None:
+        stated = {kind: {"rope_type": "default"} for kind in thetas}
+    if others := stated.keys() - thetas.keys():
+        named = ", ".join(sorted(others))
+        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
+    ropes = {kind: read_stated(stated, kind) or {} for kind in thetas}
+    if over is not None:
+        ropes = {kind: {**stated[kind], **over} for kind in thetas}
+    for rope in ropes.values():
+        only(rope, truncate=None)  # of one kind of layer, where transformers does not look for it
+    check_divided(config)
+    return {kind: read_rope(config, ropes[kind], thetas[kind]) for kind in thetas}
+
+
+FAMILY = Family(
+    name="modernbert",
+    read=read,
+    names=(NAMES,),
+    prefixes=("model.",),
+    tiny=Tiny("ModernBert", SMALL, activation="hidden_activation"),
+    defaults=sizes(*(50368, 768, 22, 12, 1152, 8192), norm_eps=1e-5, local_attention=128),
+)

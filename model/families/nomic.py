@@ -1,0 +1,92 @@
+"""NomicBERT: BERT with rotary positions, gates and no biases."""
+
+from model.config import EncoderConfig
+from model.families import bert
+from model.families.family import Family, Tiny
+from model.families.fields import Config, number, only, read_activation, read_sizes
+from model.families.ropes import read_angles
+from model.positions import Rope
+
+THETA = 1000.0  # where its config is silent
+KEYS_OF_HUB = {
+    "width": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "feed_forward": "n_inner",
+    "max_tokens": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+}
+HUB = {
+    **bert.TABLES,
+    "norm": "emb_ln",
+    "layers.{i}.qkv": "encoder.layers.{i}.attn.Wqkv",
+    "layers.{i}.output": "encoder.layers.{i}.attn.out_proj",
+    "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+    "layers.{i}.gate": "encoder.layers.{i}.mlp.fc12",
+    "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
+    "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+    "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
+}
+NAMES = {
+    **bert.TABLES,
+    "layers.{i}.query": "layers.{i}.self_attn.q_proj",
+    "layers.{i}.key": "layers.{i}.self_attn.k_proj",
+    "layers.{i}.value": "layers.{i}.self_attn.v_proj",
+    "layers.{i}.output": "layers.{i}.self_attn.o_proj",
+    "layers.{i}.attention_norm": "layers.{i}.post_attention_layernorm",
+    "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
+    "layers.{i}.up": "layers.{i}.mlp.up_proj",
+    "layers.{i}.down": "layers.{i}.mlp.down_proj",
+    "layers.{i}.feed_forward_norm": "layers.{i}.post_mlp_layernorm",
+}
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read the sizes, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
+    hub = "n_embd" in config
+    only(
+        config,
+        prenorm=False,
+        parallel_block=False,
+        causal=False,
+        use_rms_norm=False,
+        rotary_emb_fraction=1.0,
+        rotary_emb_interleaved=False,
+        rotary_emb_scale_base=None,
+        rotary_scaling_factor=None,
+        qkv_proj_bias=False,
+        mlp_fc1_bias=False,
+        mlp_fc2_bias=False,
+        activation_function="swiglu",
+        num_experts=0,
+        **({"hidden_act": "silu"} if hub else {}),  # its code reads only activation_function
+    )
+    sizes = read_sizes(config, **(KEYS_OF_HUB if hub else {}))
+    rope = _read_hub_rope(config) if hub else read_angles(config, THETA)
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        positions="rotary",
+        types=config["type_vocab_size"],
+        biases=(),
+        activation=read_activation(config, "hidden_act", "silu"),
+        gated=True,
+        ropes=(rope,) * sizes["layers"],
+    )
+
+
+def _read_hub_rope(config: Config) -> Rope:
+    """Read the rotary angles in the hub's spelling, which has no other keys."""
+    only(config, rope_parameters=None, rope_scaling=None)
+    return Rope(theta=number(config, "rotary_emb_base", above=1))
+
+
+FAMILY = Family(
+    name="nomic_bert",
+    read=read,
+    names=(HUB, NAMES),
+    prefixes=("nomic_bert.", "bert."),
+    tiny=Tiny("NomicBert", bert.SMALL),
+    defaults=bert.DEFAULTS | {"vocab_size": 30528, "max_position_embeddings": 2048},
+    tokenizer="BertTokenizer",
+)
