@@ -214,13 +214,14 @@ def greeting(settings: Settings, address: str) -> str:
     few, most = settings.fewest, settings.most
     copies = f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
     model = settings.served_model_name or settings.model
-    fate = f"cut on the {settings.truncate}"
-    if settings.truncate in (None, "refuse"):
-        fate = "refused; --truncate right cuts them"
+    fate = {
+        None: "refused (cut on TEI, Infinity and rerank routes); change with --truncate",
+        "refuse": "refused",
+    }.get(settings.truncate, f"cut on the {settings.truncate}")
     return (
         f"Headlight serves {model} on {address} ({copies})\n"
         f"API: {address}/docs, metrics: {address}/metrics\n"
-        f"texts that are too long, where a request does not say: {fate}"
+        f"over-long texts, unless a request says otherwise: {fate}"
     )
 
 

@@ -80,7 +80,7 @@ def encode_file(
     from service.commands.bulk import jobs, source
 
     if file is None or out is None:
-        raise Unusable("--file also needs --out" if file else "give TEXT, or --file and --out")
+        raise Unusable("--file also needs --out" if file else "expected TEXT, or --file and --out")
     if flags["attention"] or flags["plot"]:
         raise Unusable("--file excludes --attention and --plot")
     texts = source.File.of(file, flags["format"], flags["column"])

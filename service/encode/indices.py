@@ -56,7 +56,7 @@ def heads_by_layer(
         keys = list(map(_index, attention.heads))
         own = _from_last(keys, layers, "layer {index} of heads", "layer")
         if attention.layers != "all" and set(own) != set(numbers):
-            raise IndexError("layers and the keys of heads name different layers")
+            raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(own)}")
         by_layer = dict(zip(own, attention.heads.values(), strict=True))
     else:
         every = list(range(heads)) if attention.heads == "all" else attention.heads

@@ -90,7 +90,7 @@ function seen(mark) {
 
 function meaning({ method, rest }) {
   if (method === "occlusion") return "A share is what the score loses without it alone, so shares need not sum to the score.";
-  return `A share is what it adds to the score; what is not marked adds ${fixed(rest)}, and together they are the score.`;
+  return `Each share is what that part adds to the score. The rest adds ${fixed(rest)}; all sum to the score.`;
 }
 
 /** The document with only its strongest units, to be copied. */

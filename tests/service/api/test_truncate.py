@@ -166,7 +166,10 @@ async def test_info_says_what_is_set(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [(None, "refused; --truncate right cuts them"), ("left", "cut on the left")],
+    [
+        (None, "refused (cut on TEI, Infinity and rerank routes); change with --truncate"),
+        ("left", "cut on the left"),
+    ],
 )
 async def test_the_start_says_what_is_set(setting: Any, said: str) -> None:
     """After the address, before the first request meets it."""
