@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from service.api.operations import OPERATIONS, PAGES
+from service.api import ROUTES
 from service.cluster import haproxy, ingress
 from service.observe.families import SCRAPE
 from service.settings import BINARY, Settings
@@ -71,7 +71,7 @@ def variables() -> str:
 
 def paths() -> list[str]:
     """Return how each path of the API but its metrics begins: what outside clients may ask."""
-    first = {row.path.split("/")[1] for row in (*OPERATIONS, *PAGES)}
+    first = {row.path.split("/")[1] for row in ROUTES}
     return sorted(first - {"", SCRAPE.strip("/")})
 
 

@@ -1,10 +1,11 @@
-"""A dialect of HTTP clients: a parser into the native request, a writer of its answer.
+"""A dialect of HTTP clients: its routes, each with a parser into the native request.
 
-A dialect has two functions and knows nothing of HTTP's server side:
+A dialect is one file or folder that ends in ROUTES and knows nothing of HTTP's server side:
 
     parse(body, sent, served)   a Call: the native request, and how to write its answer
     problem(refused, id)        a refusal as that API's clients know it
 
+No dialect imports another; what two of them share stands here and in the files next to this one.
 What a request says outside its body, media types and the query, is read alike in all of them.
 """
 
@@ -12,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from starlette.datastructures import QueryParams
 
@@ -21,7 +22,15 @@ from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.request import Request
 from service.engine.fair.rotation import Lock
-from service.refusals import BY_BODY, BY_HEADERS, Refused
+from service.observe.families import NO_INPUT
+from service.refusals import (
+    BY_BODY,
+    BY_HEADERS,
+    MEDIA_TYPE,
+    REFUSALS,
+    Refused,
+    problem_details,
+)
 from service.wording.words import Loc, counted, listed, meant, place, quoted, received
 
 # What may be refused by any route, by one that takes a body, by one that encodes
@@ -54,6 +63,7 @@ ENCODING = (
     "space_changed",
     "nonfinite_output",
 )
+READING = (*ALWAYS, "not_ready")
 
 
 class Reply:
@@ -168,18 +178,133 @@ class Sent(Protocol):
 
     Attributes:
         media_type: of the body, one that the route takes; None is JSON.
-        wording: how it is refused, if its path alone does not decide.
         ignored: the fields that a request of another API has and the route does not know.
     """
 
     headers: Mapping[str, str]
     media_type: str | None
     path_params: Mapping[str, str]
-    wording: Wording | None
     ignored: dict[str, None]
 
 
 Parse = Callable[[bytes, Sent, Served], Call]
+ANY = "any"  # the kind of JSON that another API describes
+
+
+class Api(NamedTuple):
+    """What the routes of an API share: how they refuse.
+
+    Args:
+        name: for people.
+        problem: words a refusal.
+        statuses: by code, if they differ from those in service/refusals.py.
+        codes, body_codes: of routes without and with a body.
+        document: the address of its own document, which describes its answers; empty: ours does.
+        error: the kind of a refusal, as answers.yaml writes kinds.
+        media_type: of a refusal.
+    """
+
+    name: str
+    problem: Wording
+    statuses: Mapping[str, int] = {}
+    codes: Sequence[str] = READING
+    body_codes: Sequence[str] = ENCODING
+    document: str = ""
+    error: str = ANY
+    media_type: str = JSON
+
+
+class Route(NamedTuple):
+    """One route, as it is answered and as the document shows it.
+
+    Args:
+        summary: a sentence about it; empty: it is not in the document.
+        request: the type of its body's JSON; None if it takes none.
+        parse: reads the body of a route that encodes.
+        when: tells whether a body is one for this route, of several with one path; without it, a
+            body is where no other tells so.
+        handler: the method in service/edge/handlers.py that answers any other route.
+        answer: the kind of its JSON; empty if it has none.
+        inputs: what metrics call the inputs that it may hold.
+        metric: its name in metrics, if several paths share one.
+        codes: what it may refuse with, if other than its API's routes.
+        media, answer_media: schemas of other bodies, by media type; None: not described.
+        headers: of the answer.
+        trusted: whether a replica that knows it computes wrongly refuses it.
+        public: when GET and HEAD of its path need no API key: always, or by a setting.
+        more: about it, for people.
+        examples: of requests, by name; x-query: the address's end that goes with one.
+        parameters: of its query and headers, as OpenAPI writes them.
+    """
+
+    api: Api
+    method: str
+    path: str
+    summary: str = ""
+    request: Any = None
+    parse: Parse | None = None
+    when: Callable[[bytes, Served], bool] | None = None
+    handler: str = ""
+    answer: str = ANY
+    inputs: tuple[str, ...] = NO_INPUT
+    metric: str = ""
+    codes: Sequence[str] = ()
+    media: Mapping[str, Any] = {}
+    answer_media: Mapping[str, Any] = {}
+    headers: Mapping[str, Any] = {}
+    trusted: bool = True
+    public: Literal["always", "public_metrics"] | None = None
+    more: str = ""
+    examples: Mapping[str, Mapping[str, Any]] = {}
+    parameters: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def label(self) -> str:
+        """Return its name in metrics."""
+        return self.metric or self.path
+
+    @property
+    def foreign(self) -> bool:
+        """Tell whether it takes another API's request."""
+        return self.request is not None and self.api is not NATIVE
+
+    @property
+    def takes_ids(self) -> bool:
+        """Tell whether it encodes token ids, where it is sent some."""
+        return self.parse is not None and not {"tokens", "mixed"}.isdisjoint(self.inputs)
+
+    @property
+    def refusals(self) -> Sequence[str]:
+        """Return the codes that it may refuse with."""
+        return self.codes or (self.api.codes if self.request is None else self.api.body_codes)
+
+    def status(self, code: str) -> int:
+        """Return the status of a refusal."""
+        return self.api.statuses.get(code, REFUSALS[code].status)
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """Return the media types of the bodies that it takes, JSON first."""
+        return (JSON, *self.media)
+
+    @property
+    def query(self) -> list[str]:
+        """Return the parameters that its query may hold."""
+        return [each["name"] for each in self.parameters if each["in"] == "query"]
+
+
+def problem(refused: Refused, request_id: str) -> Reply:
+    """Return a refusal in the form of RFC 9457."""
+    return Reply(problem_details(refused, request_id), refused.status, media_type=MEDIA_TYPE)
+
+
+NATIVE = Api(
+    "Headlight",
+    problem,
+    body_codes=tuple(REFUSALS),
+    error="Problem",
+    media_type=MEDIA_TYPE,
+)
 
 
 def sentence(refused: Refused, names: Mapping[str, str]) -> str:

@@ -1,14 +1,15 @@
 """GET /openapi.json: the API as a document.
 
 Requests are described by the types that read them, our own answers by answers.yaml. What another
-API answers stands in a document of its own, to which its routes link. The examples are in
-notes.yaml.
+API answers stands in a document of its own, to which its routes link.
 """
 
 import re
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, reduce
 from importlib.metadata import version
 from importlib.resources import files
+from operator import or_
 from typing import Any, get_args
 
 import yaml
@@ -16,7 +17,8 @@ from pydantic import TypeAdapter
 
 from model.config import Task
 from model.maps.choices import FIELDS
-from service.api.operations import NOTES, OPERATIONS, Operation
+from service.api import ROUTES
+from service.api.dialect import Route
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 from service.wire import IGNORED, WARNING
@@ -50,25 +52,36 @@ Schemas = dict[Any, dict[str, Any]]  # by type
 @cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
-    schemas, components = _schemas()
+    rows = [row for row in ROUTES if row.summary]
+    shared: dict[tuple[str, str], list[Route]] = {}
+    for row in rows:
+        shared.setdefault((row.path, row.method), []).append(row)
+    schemas, components = _schemas(
+        [request for each in shared.values() if (request := _request(each)) is not None]
+    )
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
-        methods = paths.setdefault(operation.path, {})
-        methods[operation.method] = _operation(operation, schemas)
+    for (path, method), several in shared.items():
+        paths.setdefault(path, {})[method] = _operation(several, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
-        "tags": [{"name": name} for name in dict.fromkeys(row.api.name for row in OPERATIONS)],
+        "tags": [{"name": name} for name in dict.fromkeys(row.api.name for row in rows)],
         "paths": paths,
         "components": {"schemas": components},
     }
 
 
-def _schemas() -> tuple[Schemas, dict[str, Any]]:
+def _request(rows: Sequence[Route]) -> Any:
+    """Return the type of the body that routes with one path and method take, or None."""
+    first, *others = (row.request for row in rows)
+    return reduce(or_, others, first)
+
+
+def _schemas(requests: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
     """Return how operations refer to each request's type, and all schemas by name."""
-    kinds = dict.fromkeys(row.request for row in OPERATIONS if row.request is not None)
     schemas, definitions = TypeAdapter.json_schemas(
-        [(kind, "validation", TypeAdapter(kind)) for kind in kinds], ref_template=REF + "{model}"
+        [(kind, "validation", TypeAdapter(kind)) for kind in dict.fromkeys(requests)],
+        ref_template=REF + "{model}",
     )
     answers = {name: _answer(name, told) for name, told in _load_answers()["schemas"].items()}
     return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"] | answers
@@ -135,20 +148,20 @@ def _kind(kind: str) -> dict[str, Any]:
     return {"$ref": REF + named} if named[0].isupper() else {"type": named}
 
 
-def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
-    notes = NOTES["paths"].get(operation.path, {})
-    summary = NOTES["summaries"][operation.path]
-    tree: dict[str, Any] = {"summary": summary, "tags": [operation.api.name]}
-    if "description" in notes:
-        tree["description"] = notes["description"]
-    if operation.api.reference:
-        tree["externalDocs"] = {"url": operation.api.reference}
-    if parameters := [*_in_path(operation.path), *notes.get("parameters", ())]:
+def _operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
+    """Return what the document says of the routes with one path and method, mostly one."""
+    route = rows[0]
+    tree: dict[str, Any] = {"summary": route.summary, "tags": [route.api.name]}
+    if route.more:
+        tree["description"] = route.more
+    if route.api.document:
+        tree["externalDocs"] = {"url": route.api.document}
+    if parameters := [*_in_path(route.path), *route.parameters]:
         tree["parameters"] = parameters
-    if operation.request is not None:
-        body = {JSON: {"schema": schemas[operation.request], "examples": notes["examples"]}}
-        tree["requestBody"] = {"required": True, "content": body | _content(operation.media)}
-    tree["responses"] = {"200": _success(operation)} | _refusals(operation)
+    if route.request is not None:
+        body = {JSON: {"schema": schemas[_request(rows)], "examples": route.examples}}
+        tree["requestBody"] = {"required": True, "content": body | _content(route.media)}
+    tree["responses"] = {"200": _success(route)} | _refusals(rows)
     return tree
 
 
@@ -161,17 +174,17 @@ def _in_path(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _success(operation: Operation) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": "The answer." if operation.answer else "No body."}
-    content = _content(operation.answer_media)
-    if operation.answer:
-        content = {JSON: {"schema": _kind(operation.answer)}, **content}
+def _success(route: Route) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": "The answer." if route.answer else "No body."}
+    content = _content(route.answer_media)
+    if route.answer:
+        content = {JSON: {"schema": _kind(route.answer)}, **content}
     elif content:
         response["description"] = "The page."
     if content:
         response["content"] = content
-    headers = {**operation.headers, **(OF_OTHERS if operation.foreign else {})}
-    if headers := {**headers, **(OF_IDS if operation.takes_ids else {})}:
+    headers = {**route.headers, **(OF_OTHERS if route.foreign else {})}
+    if headers := {**headers, **(OF_IDS if route.takes_ids else {})}:
         response["headers"] = headers
     return response
 
@@ -181,21 +194,15 @@ def _content(bodies: Any) -> dict[str, Any]:
     return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
 
 
-def _refusals(operation: Operation) -> dict[str, Any]:
+def _refusals(rows: Sequence[Route]) -> dict[str, Any]:
     """Return the refusals by status, each with the codes it may carry."""
-    api = operation.api
-    codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
-    error = _kind(api.error)
-    by_status: dict[int, list[str]] = {}
-    for code in codes:
-        own = REFUSALS[code].status
-        others = api.statuses if api.shared_statuses is None else api.shared_statuses
-        for status in {api.statuses.get(code, own), others.get(code, own)}:
-            by_status.setdefault(status, []).append(code)
+    by_status: dict[int, dict[str, None]] = {}
+    statuses = [(code, row.status(code)) for row in rows for code in row.refusals]
+    order = {code: place for place, (code, _) in reversed([*enumerate(statuses)])}
+    for code, status in sorted(statuses, key=lambda each: order[each[0]]):
+        by_status.setdefault(status, {})[code] = None
+    content = {rows[0].api.media_type: {"schema": _kind(rows[0].api.error)}}
     return {
-        str(status): {
-            "description": ", ".join(names),
-            "content": {api.media_type: {"schema": error}},
-        }
-        for status, names in sorted(by_status.items())
+        str(status): {"description": ", ".join(codes), "content": content}
+        for status, codes in sorted(by_status.items())
     }

@@ -1,9 +1,11 @@
 """POST /v1/rerank and /v2/rerank, in the shape that Jina's and Cohere's clients share.
 
-Scores use the checkpoint's own activation, as in sentence-transformers' CrossEncoder.
+Scores use the checkpoint's own activation, as in sentence-transformers' CrossEncoder. A request of
+TEI's POST /rerank with `documents` is one of POST /v1/rerank, as vLLM and llama.cpp have it.
 Sources of the request: both APIs' references.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -41,6 +43,7 @@ Documents = TypeAliasType(
 )
 
 
+DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
 CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
 
 
@@ -99,6 +102,11 @@ class Reranking(Ranking):
 
 def _document(text: str | None) -> dict[str, Any]:
     return {} if text is None else {"document": {"text": text}}
+
+
+def names_documents(body: bytes, served: Served) -> bool:
+    """Tell whether a request to rank calls the texts so."""
+    return DOCUMENTS.search(body) is not None
 
 
 def jina(body: bytes, sent: Sent, served: Served) -> JSONCall:

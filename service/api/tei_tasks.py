@@ -1,12 +1,9 @@
 """TEI's routes for models with a task: POST /predict, /rerank and /embed_sparse.
 
-A request of POST /rerank with `documents` is one of POST /v1/rerank, as vLLM and llama.cpp have it.
-
 Scores are computed as in TEI, whatever the checkpoint's own activation: softmax over several
 classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in tei.py.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +12,6 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api import rerank as documents
 from service.api import tei
 from service.api.dialect import Call, JSONCall, Reply, Sent, Served
 from service.api.inputs import (
@@ -38,7 +34,6 @@ from service.refusals import Refused
 from service.wire import Foreign
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
-DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
 
 
 def _tag(value: object) -> str:
@@ -172,21 +167,14 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
 def main(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request of POST /, which asks for what the checkpoint was made for."""
     if "rerank" in served.tasks:
-        return _rerank(body, sent, served)
+        return rerank(body, sent, served)
     if "classify" in served.tasks:
         return predict(body, sent, served)
     return (embed_sparse if only_sparse(served.tasks) else tei.embed)(body, sent, served)
 
 
-def rerank(body: bytes, sent: Sent, served: Served) -> Call:
+def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     """Read a request of POST /rerank; raises as `predict` does."""
-    if DOCUMENTS.search(body) is None:
-        return _rerank(body, sent, served)
-    sent.wording = documents.problem
-    return documents.jina(body, sent, served)
-
-
-def _rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     request = RankRequest.read(body, sent.ignored)
     truncate = tei.side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()

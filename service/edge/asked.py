@@ -13,7 +13,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 
 if TYPE_CHECKING:  # a route's handler takes one of these
-    from service.edge.routes import Route
+    from service.edge.routes import Way
 
 DEADLINE = "x-headlight-deadline-ms"
 LONGEST = 9  # digits of milliseconds
@@ -80,7 +80,7 @@ class Asked:
     )
 
     task: "asyncio.Task[object]"
-    route: "Route | None"
+    route: "Way | None"
     path_params: Mapping[str, str]
     record: Record
 

@@ -80,7 +80,9 @@ class Door:
         settings, worker = replica.settings, BodyWorker()
         self._replica, self._observer = replica, replica.observer
         own, encoding = Handlers(replica, scrape, targets, worker), Encoding(replica, worker)
-        self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
+        self._routes = Routes(
+            lambda routes: encoding.handler(routes) if routes[0].parse else own.handler(routes[0])
+        )
         replica.metrics.expect(expected())
         self._ring = replica.ring
         self._shared = self._ring.keys  # the keys that share

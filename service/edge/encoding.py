@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import orjson
 
 from service.api import dialect
-from service.api.dialect import Reply, Served
-from service.api.operations import Operation
+from service.api.dialect import Call, Reply, Route, Served
 from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
@@ -47,12 +46,11 @@ class Encoding:
         )
         self._special, self._warned = model.tokenizer.special_ids, False
 
-    def handler(self, operation: Operation) -> Handler:
-        """Return the handler of an operation that has a parser."""
-        replica, served, parse = self._replica, self._served, operation.parse
-        media_types, priced = operation.media_types, DRY_RUN in operation.query
-        if parse is None:
-            raise ValueError(f"{operation.path} has no parser")
+    def handler(self, routes: Sequence[Route]) -> Handler:
+        """Return the handler of routes that encode, with one path."""
+        replica, served = self._replica, self._served
+        media_types, priced = routes[0].media_types, DRY_RUN in routes[0].query
+        parse = _parser(routes)
 
         async def encode(asked: Asked) -> Reply:
             record, body = asked.record, asked.take_body()
@@ -102,3 +100,18 @@ class Encoding:
         """Tell whether an input is token ids with no special one at either end."""
         ids = one.token_ids
         return ids is not None and self._special.isdisjoint((ids[0], ids[-1]))
+
+
+def _parser(routes: Sequence[Route]) -> Callable[[bytes, Asked, Served], Call]:
+    """Return the parser of routes with one path, of which each tells its requests by the body."""
+    parsers = [(route.parse, route) for route in routes if route.parse]
+    ((usual, _),) = [each for each in parsers if each[1].when is None]
+
+    def parse(body: bytes, asked: Asked, served: Served) -> Call:
+        for parse, route in parsers:
+            if route.when and route.when(body, served):
+                asked.wording = route.api.problem
+                return parse(body, asked, served)
+        return usual(body, asked, served)
+
+    return parse if len(parsers) > 1 else usual

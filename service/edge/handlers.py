@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import orjson
 
 from service.api import dialect, openai, tei
-from service.api.dialect import Reply
+from service.api.dialect import Reply, Route
 from service.api.document import document
 from service.api.open_inference import call as open_inference
 from service.api.open_inference.inputs import describe_model
-from service.api.operations import PART, Operation
+from service.api.operations import PART
 from service.api.tei import DecodeRequest, TokenizeRequest
 from service.cores import count_cores
 from service.edge.asked import Asked, in_time, seconds
@@ -51,9 +51,9 @@ class Handlers:
         self._replica, self._scrape, self._targets = replica, scrape, targets
         self._worker = worker
 
-    def handler(self, operation: Operation) -> Handler:
-        """Return the handler of an operation, by its name in the table."""
-        handler: Handler = getattr(self, operation.handler)
+    def handler(self, route: Route) -> Handler:
+        """Return the handler of a route, by its name in the table."""
+        handler: Handler = getattr(self, route.handler)
         return handler
 
     async def attend(self, asked: Asked) -> Reply:

@@ -1,17 +1,11 @@
-"""The routes: each operation's path and method, its name in metrics, its wording of refusals."""
+"""The table of routes: which way a request goes by its path and method."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.api.dialect import Wording
-from service.api.native import call as native
-from service.api.operations import (
-    NATIVE,
-    OPERATIONS,
-    PAGES,
-    Operation,
-)
+from service.api import ROUTES, dialect
+from service.api.dialect import NATIVE, Route, Wording
 from service.edge.encoding import Handler
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
@@ -19,7 +13,7 @@ from service.refusals import Refused
 UNKNOWN = "other"  # the name in metrics of requests that no route takes
 # A model's name may hold slashes, but not the verb at the end of the path
 PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
-POSTED = dict.fromkeys(row.path for row in OPERATIONS if row.method == "post")
+POSTED = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
 # What a client of another API, or of another version, may have meant
 THERE = f"expected POST of {', '.join(POSTED)}; GET /docs lists all paths"
 
@@ -27,8 +21,8 @@ Params = Mapping[str, str]
 NO_PARAMS: Params = {}
 
 
-class Route(NamedTuple):
-    """The destination of a path and a method.
+class Way(NamedTuple):
+    """The way of requests with one path and method.
 
     Args:
         label: its name in metrics.
@@ -48,17 +42,20 @@ class Routes:
     """The routes of one replica, by path and method.
 
     Args:
-        handler: makes the handler of an operation.
+        handler: makes the handler of the routes with one path and method.
     """
 
-    def __init__(self, handler: Callable[[Operation], Handler]) -> None:
-        self._exact = dict[str, dict[str, Route]]()
-        self._patterns = list[tuple[re.Pattern[str], str, dict[str, Route]]]()
-        for row in (*OPERATIONS, *PAGES):
-            self._add(row, handler(row))
+    def __init__(self, handler: Callable[[Sequence[Route]], Handler]) -> None:
+        self._exact = dict[str, dict[str, Way]]()
+        self._patterns = list[tuple[re.Pattern[str], str, dict[str, Way]]]()
+        shared: dict[tuple[str, str], list[Route]] = {}
+        for route in ROUTES:
+            shared.setdefault((route.path, route.method), []).append(route)
+        for routes in shared.values():
+            self._add(routes[0], handler(routes))
 
-    def find(self, method: str, path: str) -> tuple[Route | None, Params]:
-        """Return a request's route, if any, and the named parts of its path."""
+    def find(self, method: str, path: str) -> tuple[Way | None, Params]:
+        """Return a request's way, if any, and the named parts of its path."""
         ways = self._exact.get(path)
         if ways is not None:
             return ways.get(method), NO_PARAMS
@@ -80,36 +77,30 @@ class Routes:
             any_ = next(iter(ways.values()))
             detail = f"it takes {', '.join(sorted(ways))}"
             return any_.label, any_.say, Refused("method_not_allowed", detail=detail)
-        return UNKNOWN, native.problem, Refused("not_found", detail=THERE)
+        return UNKNOWN, dialect.problem, Refused("not_found", detail=THERE)
 
     def methods(self, path: str) -> str:
         """Return the methods a path takes, as the Allow header lists them."""
         found = (ways for pattern, _, ways in self._patterns if pattern.fullmatch(path))
         return ", ".join(sorted(self._exact.get(path) or next(found, {})))
 
-    def _add(self, row: Operation, handler: Handler) -> None:
-        route = Route(
-            row.label,
-            row.api.problem,
-            row.query,
-            row.trusted,
-            handler,
-        )
-        if "{" in row.path:
-            same = (ways for _, path, ways in self._patterns if path == row.path)
+    def _add(self, route: Route, handler: Handler) -> None:
+        way = Way(route.label, route.api.problem, route.query, route.trusted, handler)
+        if "{" in route.path:
+            same = (ways for _, path, ways in self._patterns if path == route.path)
             if (ways := next(same, None)) is None:
-                ways = dict[str, Route]()
-                self._patterns.append((_pattern(row.path), row.path, ways))
+                ways = dict[str, Way]()
+                self._patterns.append((_pattern(route.path), route.path, ways))
         else:
-            ways = self._exact.setdefault(row.path, {})
-        ways[row.method.upper()] = route
-        if row.method == "get":
-            ways["HEAD"] = route
+            ways = self._exact.setdefault(route.path, {})
+        ways[route.method.upper()] = way
+        if route.method == "get":
+            ways["HEAD"] = way
 
 
 def expected() -> dict[str, tuple[str, ...]]:
     """Return the inputs that each documented route may hold, by its name in metrics."""
-    published = (row for row in (*OPERATIONS, *PAGES) if row.method == "post" or row.api is NATIVE)
+    published = (row for row in ROUTES if row.method == "post" or row.api is NATIVE)
     inputs = {UNKNOWN: NO_INPUT}
     for row in published:
         inputs[row.label] = max(inputs.get(row.label, ()), row.inputs, key=len)

@@ -14,7 +14,8 @@ import os
 from collections.abc import Mapping, Set
 from itertools import chain
 
-from service.api.operations import OPERATIONS, PAGES, Operation
+from service.api import ROUTES
+from service.api.dialect import Route
 from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER
 from service.keys import Key
@@ -65,9 +66,8 @@ class Keys:
     """The keys that let in now; where there are none, every request passes."""
 
     def __init__(self, settings: Settings, keys: tuple[Key, ...]) -> None:
-        rows = (*OPERATIONS, *PAGES)
-        self._public = {row.path for row in rows if _public(row, settings)}
-        self._marked = {row.path for row in rows if row.public == "public_metrics"}
+        self._public = {route.path for route in ROUTES if _public(route, settings)}
+        self._marked = {route.path for route in ROUTES if route.public == "public_metrics"}
         self.set_keys(keys)
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
@@ -99,9 +99,9 @@ class Keys:
             raise Refused("unauthorized", detail=UNMARKED)
 
 
-def _public(row: Operation, settings: Settings) -> bool:
-    """Tell whether GET and HEAD of an operation's path take no key."""
-    return row.public == "always" or bool(row.public and getattr(settings, row.public))
+def _public(route: Route, settings: Settings) -> bool:
+    """Tell whether GET and HEAD of a route's path take no key."""
+    return route.public == "always" or bool(route.public and getattr(settings, route.public))
 
 
 class Sites:

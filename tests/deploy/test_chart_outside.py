@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from service.api.operations import OPERATIONS, PAGES
+from service.api import ROUTES
 from service.settings import Settings
 from tests.deploy.values import NGINX
 
-API = {row.path for row in (*OPERATIONS, *PAGES)}
+API = {row.path for row in ROUTES}
 METRICS = {"/metrics", "/metrics/targets"}
 SERVICE = "headlight-serve-svc"  # it stays when the cluster behind it is replaced
 

@@ -27,7 +27,6 @@ from service.encode import answer
 from service.encode import request as encode
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.request import MOST_SPANS, Floats, Layout, Smaller
-from service.refusals import MEDIA_TYPE, Refused, problem_details
 from service.wire import Wire
 
 # Lists that fail at their first error: a million errors would cost more than the request
@@ -400,8 +399,3 @@ def accepted(sent: Sent) -> str:
 def layout(encoding: str, accept: str) -> Layout:
     """Return how the arrays of an answer are written."""
     return Layout() if accept == JSON and encoding == "json" else Layout(numbers=())
-
-
-def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal in the form of RFC 9457."""
-    return Reply(problem_details(refused, request_id), refused.status, media_type=MEDIA_TYPE)

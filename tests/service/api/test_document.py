@@ -10,13 +10,16 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from service.api import ROUTES
+from service.api.dialect import NATIVE
 from service.api.document import document
-from service.api.operations import NATIVE, NOTES, OPERATIONS, PAGES, Operation
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-EXAMPLE = NOTES["paths"]["/v1/encode"]["examples"]["a map"]["value"]
-SHOWN: list[dict[str, Any]] = [  # one of every form
+SHOWN = [route for route in ROUTES if route.summary and route.when is None]
+EXAMPLES = {route.path: route.examples for route in SHOWN if route.request is not None}
+EXAMPLE = EXAMPLES["/v1/encode"]["a map"]["value"]
+OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"layers": [5], "heads": [11]},
     {"form": "rows", "rows": [3], "heads": "L0H5", "level": "word"},
     {"form": "top", "k": 2, "specials": "drop", "dtype": "float16"},
@@ -25,7 +28,7 @@ SHOWN: list[dict[str, Any]] = [  # one of every form
     {"form": "dominance", "weight": "probability"},
     {"form": "rollout", "specials": "renormalize"},
 ]
-MIXED = NOTES["paths"]["/v1/attend"]["examples"]["scores"]["value"]
+MIXED = EXAMPLES["/v1/attend"]["scores"]["value"]
 ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
 TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
 ONE = {"token_ids": [7]}
@@ -72,7 +75,7 @@ def references(tree: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("encoding", ["json", "base64"])
-@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.get("form", "full"))
+@pytest.mark.parametrize("shown", OF_FORM, ids=lambda shown: shown.get("form", "full"))
 async def test_every_form_is_answered_as_described(
     client: httpx.AsyncClient, shown: dict[str, Any], encoding: str
 ) -> None:
@@ -91,7 +94,7 @@ async def test_there_is_an_example_of_every_form() -> None:
     """And a schema."""
     forms = document()["components"]["schemas"]["Attention"]["properties"]["form"]["enum"]
 
-    assert [shown.get("form", "full") for shown in SHOWN] == forms
+    assert [shown.get("form", "full") for shown in OF_FORM] == forms
     assert [form.title() for form in forms] == ATTENTION
 
 
@@ -168,21 +171,16 @@ async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
     assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
-ASKED = [
-    (row, name)
-    for row in OPERATIONS
-    if row.request is not None
-    for name in NOTES["paths"][row.path]["examples"]
-]
+ASKED = [(path, name) for path, examples in EXAMPLES.items() for name in examples]
 
 
-@pytest.mark.parametrize(("row", "name"), ASKED, ids=[f"{row.path}, {n}" for row, n in ASKED])
+@pytest.mark.parametrize(("route", "name"), ASKED, ids=[f"{path}, {n}" for path, n in ASKED])
 async def test_an_example_is_allowed_and_answered_as_described(
-    client: httpx.AsyncClient, row: Operation, name: str
+    client: httpx.AsyncClient, route: str, name: str
 ) -> None:
     """With a status that stands there, and no fault of the service's."""
-    example, about = NOTES["paths"][row.path]["examples"][name], document()["paths"][row.path]
-    path = row.path.format(model="all-MiniLM-L6-v2", version=1)
+    example, about = EXAMPLES[route][name], document()["paths"][route]
+    path = route.format(model="all-MiniLM-L6-v2", version=1)
     query = f"?{example['x-query']}" if "x-query" in example else ""
 
     answer = await client.post(path + query, json=example["value"])
@@ -197,14 +195,13 @@ async def test_an_example_is_allowed_and_answered_as_described(
 
 async def test_a_route_of_another_api_has_its_document_and_one_example() -> None:
     """Ours need no other, and have examples of each form."""
-    for row in OPERATIONS:
+    for row in SHOWN:
         about = document()["paths"][row.path][row.method]
         assert about.get("externalDocs", {}).get("url", "").startswith("https://") == (
             row.api is not NATIVE
         )
-        examples = NOTES["paths"].get(row.path, {}).get("examples", {})
-        assert row.request is None or examples
-        assert row.api is NATIVE or len(examples) <= 1
+        assert row.request is None or row.examples
+        assert row.api is NATIVE or len(row.examples) <= 1
 
 
 def checker(schema: dict[str, Any]) -> Draft202012Validator:
@@ -232,7 +229,7 @@ async def test_every_field_is_described_by_a_sentence() -> None:
 async def test_every_route_of_the_service_is_described(client: httpx.AsyncClient) -> None:
     """But the pages for people with their files, and the document itself."""
     served = set[tuple[str, str]]()
-    for path in {row.path for row in (*OPERATIONS, *PAGES)}:
+    for path in {row.path for row in ROUTES}:
         named = path.replace("{version}", "1").replace("{model}", "m").replace("{id}", "m")
         refused = await client.delete(named)
         assert refused.status_code == 405, path
@@ -243,13 +240,13 @@ async def test_every_route_of_the_service_is_described(client: httpx.AsyncClient
         for path, operations in document()["paths"].items()
         for method in operations
     }
-    unshown = {(row.path, "GET") for row in PAGES}
+    unshown = {(row.path, "GET") for row in ROUTES if not row.summary}
     assert {pair for pair in served if pair[1] != "HEAD"} - unshown == described
 
 
 async def test_the_table_needs_no_torch() -> None:
     """The chart is rendered from it where no model runs."""
-    code = "import sys, service.api.operations; sys.exit('torch' in sys.modules)"
+    code = "import sys, service.api; sys.exit('torch' in sys.modules)"
 
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
 

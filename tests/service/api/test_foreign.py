@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from openai import OpenAI
 
+from service.api import ROUTES
 from service.api.document import document
-from service.api.operations import NOTES, OPERATIONS
-from service.wire import IGNORED, WARNING, Foreign
+from service.wire import IGNORED, WARNING
 from tests.service.api.exact import pooled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["All is well", "A dog ate the food because it was hungry"]
-FOREIGN = [row.path.replace("{model}", NAME) for row in OPERATIONS if row.foreign]
-ROWS = {path: row for path, row in zip(FOREIGN, (r for r in OPERATIONS if r.foreign), strict=True)}
+ROWS = {
+    path.replace("{model}", NAME): [row for row in ROUTES if row.path == path and row.foreign]
+    for path in dict.fromkeys(row.path for row in ROUTES if row.foreign)
+}
 LONG = "well " * 300 + "the end"
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}
 IDS, CL100K = [101, 2035, 2003, 2092, 102], [2460, 374, 1664]  # All is well
@@ -27,29 +29,23 @@ IDS, CL100K = [101, 2035, 2003, 2092, 102], [2460, 374, 1664]  # All is well
 
 def example(path: str) -> dict[str, Any]:
     """A request that the route answers, or refuses for want of a head."""
-    row = ROWS[path]
-    (first, *_) = NOTES["paths"][row.path]["examples"].values()
+    (first, *_) = ROWS[path][0].examples.values()
     asked: dict[str, Any] = first["value"]
     return {"inputs": [TENSOR]} if "/infer" in path else asked
 
 
 def nulls(path: str, asked: dict[str, Any]) -> dict[str, None]:
     """Every field that a request leaves out, as null."""
-    kinds = [
-        kind
-        for kind in (ROWS[path].request, *getattr(ROWS[path].request, "__args__", ()))
-        if isinstance(kind, type) and issubclass(kind, Foreign)
-    ]
     missing = {"documents": "texts", "texts": "documents"}  # of one route, either
     return {
         name: None
-        for kind in kinds
-        for name in kind.named_fields()
+        for row in ROWS[path]
+        for name in row.request.named_fields()
         if name not in asked and missing.get(name) not in asked
     }
 
 
-@pytest.mark.parametrize("path", FOREIGN)
+@pytest.mark.parametrize("path", ROWS)
 async def test_null_is_left_out_and_an_unknown_field_is_ignored_and_named(
     client: httpx.AsyncClient, path: str
 ) -> None:
@@ -290,7 +286,7 @@ async def test_every_route_of_another_api_has_the_header_in_the_document(
         in operations.get("post", {}).get("responses", {}).get("200", {}).get("headers", ())
     }
 
-    assert described == {row.path for row in OPERATIONS if row.foreign}
+    assert described == {row.path for row in ROUTES if row.foreign}
     async with served(cors_origins=("*",)) as page:
         answer = await page.get("/live", headers={"origin": "https://page.example"})
     assert IGNORED in answer.headers["access-control-expose-headers"]

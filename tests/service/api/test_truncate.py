@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from starlette.types import ASGIApp
 
-from service.api.operations import OPERATIONS
+from service.api import ROUTES
 from service.cli import greeting
 from service.replica import Replica
 from service.settings import Settings
@@ -84,7 +84,7 @@ async def test_no_route_hides_the_setting_behind_a_default_of_its_own() -> None:
     """Also one that is added: what is left out stays left out until the service is asked."""
     defaults = {
         row.path: row.request.model_fields["truncate"].default
-        for row in OPERATIONS
+        for row in ROUTES
         if "truncate" in getattr(row.request, "model_fields", ())
     }
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from service import keys, launch
-from service.api.operations import OPERATIONS, PAGES, PART
+from service.api import ROUTES
+from service.api.operations import PART
 from service.edge.door import Door
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
@@ -49,7 +50,7 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(
     served: Served,
 ) -> None:
     """All routes of the application, and paths that are none, by every method."""
-    paths = {row.path for row in (*OPERATIONS, *PAGES)}
+    paths = {row.path for row in ROUTES}
     paths |= {"/nothing", "/-/routes", "/-/healthz/", "/metrics//", "/live/none", "/Live"}
     assert len(paths) > 12
     async with served(api_keys=HELD) as client:

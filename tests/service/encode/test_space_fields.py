@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from model.config import Task
+from service import api
 from service.api.dialect import Served as Known
 from service.api.document import document
-from service.api.operations import OPERATIONS
 from service.encode.answer import JSON
 from tests.bge_m3 import bge_m3
 from tests.model.loading.test_adapters import adapter
@@ -289,7 +289,7 @@ def fields(schema: dict[str, Any], within: str = "") -> Iterator[str]:
 
 def test_every_field_says_what_it_does_to_the_space() -> None:
     """Of every route that encodes; a new one must say it here before it is taken."""
-    assert {*ROUTES} == {operation.path for operation in OPERATIONS if operation.parse}
+    assert {*ROUTES} == {route.path for route in api.ROUTES if route.parse}
     for path, told in ROUTES.items():
         if told is not SCORES:
             assert {*told[1]} == {*fields(body_of(path)["schema"])}, path
@@ -298,7 +298,7 @@ def test_every_field_says_what_it_does_to_the_space() -> None:
 @pytest.mark.parametrize("path", [path for path, told in ROUTES.items() if told is SCORES])
 def test_an_answer_of_scores_names_no_space(path: str, served: dict[str, Served]) -> None:
     """Whatever is asked."""
-    (parse,) = (each.parse for each in OPERATIONS if each.path == path)
+    parse = next(route.parse for route in api.ROUTES if route.path == path)
     sent, spaces = SimpleNamespace(headers={}, media_type=None, ignored={}), served["m3"]
     example = next(iter(body_of(path)["examples"].values()))["value"]
     call = parse(json.dumps(example).encode(), sent, DOES_ALL) if parse else None

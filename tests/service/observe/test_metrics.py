@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from service import keys
+from service.api import ROUTES
 from service.api.document import document
-from service.api.operations import INFER_MODEL, OPERATIONS, PAGES, VERSION_PART
+from service.api.operations import INFER_MODEL, VERSION_PART
 from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
@@ -524,7 +525,7 @@ async def test_a_replica_that_was_asked_everything_has_few_series(
             for body in bodies:
                 await client.post(here, json=body)
             await client.post(here, content=b"{", headers={"content-type": "application/json"})
-        rows = [*OPERATIONS, *PAGES]
+        rows = ROUTES
         for path in {row.path for row in rows if row.method == "get"}:
             await client.get(_named(path, replica))
         await client.get("/nothing")
