@@ -192,13 +192,13 @@ def test_what_is_done_to_heads_takes_what_the_price_says(
     value = 0.5 if edit == "gates" else torch.zeros(tokens, WIDE.head_dim)
     heads = {layer: dict.fromkeys(range(WIDE.heads), value) for layer in range(WIDE.layers)}
     changes: dict[str, Any] = {edit: heads}
-    plain = [work(tokens, Outputs()) for _ in range(64)]
+    plain = [work(tokens, Outputs()) for _ in range(32)]
     changed = [
         replace(one, sequence=replace(one.sequence, **changes), edited=WIDE.heads * WIDE.layers)
         for one in plain
     ]
 
-    taken = seconds(lanes, changed, 10) / seconds(lanes, plain, 10)
+    taken = seconds(lanes, changed, 4) / seconds(lanes, plain, 4)
     of = costs(WIDE)
     assert taken <= CLOSELY * sum(of(changed)) / sum(of(plain))
 
