@@ -5,7 +5,7 @@ from dataclasses import replace
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import bert
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, WORDS, Family, Recipe, Tiny
 from model.families.fields import Config, only, sizes
 
 _LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
@@ -20,6 +20,17 @@ NAMES = {
     "layers.{i}.up": f"{_LAYER}.ffn",
     "layers.{i}.down": f"{_LAYER}.ffn_output",
     "layers.{i}.feed_forward_norm": f"{_LAYER}.full_layer_layer_norm",
+}
+HEADS = bert.HEADS | {
+    CLASSES: Recipe("classifier", dense="pooler", activation="tanh"),
+    WORDS: Recipe(
+        "predictions.decoder",
+        "predictions.bias",
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        activation="gelu_new",
+        key="hidden_act",
+    ),
 }
 
 
@@ -40,5 +51,6 @@ FAMILY = Family(
     tiny=Tiny("Albert", {**bert.SMALL, "embedding_size": 24}),
     defaults=bert.DEFAULTS
     | sizes(30000, 4096, 12, 64, 16384, 512, embedding_size=128, hidden_act="gelu_new"),
+    heads=HEADS,
     tokenizer="AlbertTokenizer",
 )

@@ -1,7 +1,7 @@
 """BERT, which the other families are told apart from."""
 
 from model.config import EncoderConfig
-from model.families.family import Family, Names, Tiny
+from model.families.family import CLASSES, TOKENS, WORDS, Family, Names, Recipe, Tiny
 from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
 
 TABLES = {
@@ -20,6 +20,17 @@ NAMES: Names = {
     "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
     "layers.{i}.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+HEADS = {
+    CLASSES: Recipe("classifier", dense="pooler.dense", activation="tanh"),
+    TOKENS: Recipe("classifier"),
+    WORDS: Recipe(
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        key="hidden_act",
+    ),
 }
 DEFAULTS = sizes(30522, 768, 12, 12, 3072, 512, layer_norm_eps=1e-12, type_vocab_size=2)
 SMALL = {**TINY, "type_vocab_size": 3}
@@ -50,5 +61,6 @@ FAMILY = Family(
     prefixes=("bert.",),
     tiny=Tiny("Bert", SMALL),
     defaults=DEFAULTS,
+    heads=HEADS,
     tokenizer="BertTokenizer",
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from model.config import EncoderConfig, Relative
 from model.errors import CheckpointError
 from model.families import bert
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, Family, Recipe, Tiny
 from model.families.fields import Config, differences, sizes
 
 TERMS = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
@@ -19,6 +19,7 @@ NAMES = {
     "layers.{i}.relative_key": "encoder.layer.{i}.attention.self.pos_key_proj",
     "layers.{i}.relative_query": "encoder.layer.{i}.attention.self.pos_query_proj",
 }
+HEADS = bert.HEADS | {CLASSES: Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act")}
 SMALL = {  # more distances than buckets, so that some share them
     **bert.SMALL,
     "relative_attention": True,
@@ -81,6 +82,7 @@ FAMILY = Family(
     prefixes=("deberta.",),
     tiny=Tiny("DebertaV2", SMALL),
     defaults=sizes(*(128100, 1536, 24, 24, 6144, 512), layer_norm_eps=1e-7, type_vocab_size=0),
+    heads=HEADS,
     spare=("embeddings.position_",),
     tokenizer="DebertaV2Tokenizer",
 )

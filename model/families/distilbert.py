@@ -2,7 +2,7 @@
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, WORDS, Family, Recipe, Tiny
 from model.families.fields import Config, only, read_activation, read_sizes
 
 NORM_EPS = 1e-12  # written into its code, not its config
@@ -16,6 +16,12 @@ NAMES = {
     "layers.{i}.up": "transformer.layer.{i}.ffn.lin1",
     "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
     "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+}
+HEADS = bert.HEADS | {
+    CLASSES: Recipe("classifier", dense="pre_classifier", activation="relu"),
+    WORDS: Recipe(
+        "vocab_projector", dense="vocab_transform", norm="vocab_layer_norm", key="activation"
+    ),
 }
 
 
@@ -48,5 +54,6 @@ FAMILY = Family(
     prefixes=("distilbert.",),
     tiny=Tiny("DistilBert", _sizes(97, 48, 4, 3, 80, 40), activation="activation"),
     defaults=_sizes(30522, 768, 6, 12, 3072, 512),
+    heads=HEADS,
     tokenizer="BertTokenizer",
 )

@@ -2,8 +2,17 @@
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, WORDS, Family, Recipe, Tiny
 from model.families.fields import Config, sizes
+
+HEADS = bert.HEADS | {
+    CLASSES: Recipe("classifier.out_proj", dense="classifier.dense"),
+    WORDS: Recipe(
+        "generator_lm_head",
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+    ),
+}
 
 
 def read(config: Config) -> EncoderConfig:
@@ -18,5 +27,6 @@ FAMILY = Family(
     prefixes=("electra.",),
     tiny=Tiny("Electra", {**bert.SMALL, "embedding_size": 24}),
     defaults=bert.DEFAULTS | sizes(30522, 256, 12, 4, 1024, 512, embedding_size=128),
+    heads=HEADS,
     tokenizer="BertTokenizer",
 )

@@ -10,6 +10,31 @@ from model.config import EncoderConfig
 from model.families.fields import Config
 
 Names = Mapping[str, str]
+# heads, by how transformers' classes of them end
+CLASSES, TOKENS, WORDS = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
+NEXT = "ForCausalLM"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A head's tensors by their names without the family's prefix, and its activation.
+
+    Args:
+        output: the last linear.
+        bias: what its bias is tied to, if anything.
+        dense, norm: before it; None where there is none.
+        activation: behind dense; a name of transformers', or "tanh".
+        key: of config.json, that may name another activation.
+        optional: the biases that a key of config.json switches, and their default without the key.
+    """
+
+    output: str
+    bias: str = ""
+    dense: str | None = None
+    norm: str | None = None
+    activation: str = "gelu"
+    key: str = ""
+    optional: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +66,8 @@ class Family:
         defaults: what transformers' class has where a config.json is silent.
         claims: tells its configs, where more than the name does; asked before any name is.
         spare: how names begin that many files have, read or not.
+        heads: those that are read, by the ends of their classes' names.
+        renamed: how names begin in some files, and how they do in others.
         tokenizer: transformers' class of it by default; a generic one has its file read as it is.
         tasks: the key of config.json that names tasks with adapters in the checkpoint, if any.
     """
@@ -53,5 +80,7 @@ class Family:
     defaults: Config = field(default_factory=dict)
     claims: Callable[[Config], bool] | None = None
     spare: tuple[str, ...] = ()
+    heads: Mapping[str, Recipe] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     tokenizer: str = "TokenizersBackend"
     tasks: str = ""

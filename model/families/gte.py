@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from model.config import LINEARS, EncoderConfig
 from model.families import bert, nomic
-from model.families.family import Family, Tiny
+from model.families.family import WORDS, Family, Recipe, Tiny
 from model.families.fields import Config, number, only, read_activation, read_sizes, sizes
 from model.families.ropes import read_angles, read_stated
 from model.positions import Ntk, Rope
@@ -19,6 +19,10 @@ HUB = {
     "layers.{i}.up_gate": "encoder.layer.{i}.mlp.up_gate_proj",
     "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp_ln",
+}
+
+HEADS = bert.HEADS | {
+    WORDS: Recipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
 }
 
 
@@ -65,6 +69,14 @@ GTE = Family(
     prefixes=("new.", "gte."),
     tiny=Tiny("Gte", bert.SMALL),
     defaults=bert.DEFAULTS | sizes(250048, 768, 12, 12, 3072, 8192, type_vocab_size=1),
+    heads=HEADS,
+    renamed={"lm_head.norm.": "lm_head.layer_norm."},  # in the hub's spelling
     tokenizer="XLMRobertaTokenizer",
 )
-NEW = replace(GTE, name="new", tiny=None, defaults={})  # of Alibaba-NLP/new-impl
+NEW = replace(  # of Alibaba-NLP/new-impl
+    GTE,
+    name="new",
+    tiny=None,
+    defaults={},
+    heads=HEADS | {WORDS: replace(HEADS[WORDS], key="hidden_act")},
+)

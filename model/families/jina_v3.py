@@ -1,7 +1,7 @@
 """Jina Embeddings v3: BERT with rotary positions, and adapters of tasks, of which see tasks.py."""
 
 from model.config import EncoderConfig
-from model.families import bert, nomic
+from model.families import bert, nomic, roberta
 from model.families.family import Family, Tiny
 from model.families.fields import Config, number, only, read_activation, read_sizes, sizes
 from model.families.ropes import check_divided, read_angles
@@ -75,6 +75,7 @@ FAMILY = Family(
     tiny=Tiny("JinaEmbeddingsV3", bert.SMALL),
     defaults=sizes(*(250002, 1024, 24, 16, 4096, 8194), layer_norm_eps=1e-5, type_vocab_size=1),
     claims=claims,
+    heads=roberta.HEADS,
     tokenizer="XLMRobertaTokenizer",
     tasks="lora_adaptations",
 )

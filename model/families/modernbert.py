@@ -1,8 +1,10 @@
 """ModernBERT: pre-norm and rotary; most layers look no farther than a window."""
 
+from dataclasses import replace
+
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe, Tiny
 from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
 from model.families.ropes import EVERYWHERE, LOCAL, check_divided, read_rope, read_stated
 from model.positions import Rope
@@ -20,6 +22,17 @@ NAMES = {
     "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
+HEAD = Recipe(
+    "classifier",
+    dense="head.dense",
+    norm="head.norm",
+    key="classifier_activation",
+    optional={
+        "head.dense.bias": ("classifier_bias", False),
+        "head.norm.bias": ("norm_bias", False),
+        "decoder.bias": ("decoder_bias", True),
+    },
+)
 SMALL = {
     **TINY,
     "local_attention": 16,
@@ -83,4 +96,5 @@ FAMILY = Family(
     prefixes=("model.",),
     tiny=Tiny("ModernBert", SMALL, activation="hidden_activation"),
     defaults=sizes(*(50368, 768, 22, 12, 1152, 8192), norm_eps=1e-5, local_attention=128),
+    heads={CLASSES: HEAD, TOKENS: HEAD, WORDS: replace(HEAD, output="decoder")},
 )

@@ -32,5 +32,6 @@ FAMILY = Family(
     prefixes=("mpnet.",),
     tiny=Tiny("MPNet", {**TINY, "max_position_embeddings": 42, "pad_token_id": 1}),
     defaults=bert.DEFAULTS | {"vocab_size": 30527, "relative_attention_num_buckets": 32},
+    heads=roberta.HEADS,
     tokenizer="MPNetTokenizer",
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import llama
-from model.families.family import Family, Tiny
+from model.families.family import NEXT, Family, Recipe, Tiny
 from model.families.fields import TINY, Config, only, sizes
 
 HEAD = 128  # channels of a head where its config is silent
@@ -52,5 +52,6 @@ FAMILY = Family(
     defaults=sizes(
         *(151936, 4096, 32, 32, 22016, 32768), num_key_value_heads=32, rms_norm_eps=1e-6
     ),
+    heads={NEXT: Recipe("lm_head")},
     tokenizer="Qwen2Tokenizer",
 )

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import Family, Tiny
+from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe, Tiny
 from model.families.fields import Config
 
+HEADS = {
+    CLASSES: Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh"),
+    TOKENS: Recipe("classifier"),
+    WORDS: Recipe(
+        "lm_head.decoder", "lm_head.bias", dense="lm_head.dense", norm="lm_head.layer_norm"
+    ),
+}
 DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1}
 SMALL = {**bert.SMALL, "max_position_embeddings": 42, "pad_token_id": 1, "type_vocab_size": 1}
 
@@ -28,6 +35,7 @@ ROBERTA = Family(
     prefixes=("roberta.",),
     tiny=Tiny("Roberta", SMALL),
     defaults=DEFAULTS | {"vocab_size": 50265},
+    heads=HEADS,
     tokenizer="RobertaTokenizer",
 )
 XLM_ROBERTA = replace(

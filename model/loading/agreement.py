@@ -14,33 +14,13 @@ from tokenizers import Tokenizer as Library
 
 from model.errors import CheckpointError, made_tokenizer
 from model.families.family import Family
+from model.families.tokenizers import FILE
 from model.loading.files import TOKENIZER
 from model.loading.modules import home
-from model.loading.tokenizer_settings import OWN, TOKENIZER_CONFIG, Kind, Rules, read_rules
+from model.loading.tokenizer_settings import TOKENIZER_CONFIG, Rules, read_rules
 from model.text.template import Template
 from model.text.tokenizer import UNHEARD, Tokenizer, open_file
 
-READS: dict[Kind, str] = {  # the model that a class of a kind has
-    "bert": "WordPiece",
-    "mpnet": "WordPiece",
-    "roberta": "BPE",
-    "xlm-roberta": "Unigram",
-    "camembert": "Unigram",
-    "albert": "Unigram",
-    "deberta-v2": "Unigram",
-    "qwen2": "BPE",
-    "gemma": "BPE",
-}
-_BERT, _ROBERTA = ("cls_token", "sep_token"), ("bos_token", "eos_token")
-ENDS: dict[Kind, tuple[tuple[str, str], int]] = {  # around a text, and how many between a pair
-    "bert": (_BERT, 1),
-    "mpnet": (_BERT, 2),
-    "roberta": (_BERT, 2),
-    "xlm-roberta": (_ROBERTA, 2),
-    "camembert": (_ROBERTA, 2),
-    "albert": (_BERT, 1),
-    "deberta-v2": (_BERT, 1),
-}
 SPACES = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
 
 
@@ -82,8 +62,8 @@ def read_tokenizer(
 
 def _differences(library: Library, rules: Rules) -> Iterator[str]:
     """Yield each field that says something else than the file does."""
-    wanted, has = READS.get(rules.kind), type(library.model).__name__
-    if wanted not in (None, has):
+    wanted, has = rules.kind.model, type(library.model).__name__
+    if wanted not in ("", has):
         yield f"tokenizer_class is one of {wanted}, and the file holds {has}"
         return
     for name, value in rules.switches.items():
@@ -124,10 +104,9 @@ def _trims(library: Library) -> bool | None:
 
 def _marks(library: Library, rules: Rules) -> Iterator[str]:
     """Yield special tokens that stand elsewhere than is said, or are not found in texts."""
-    if rules.kind in ENDS:
-        names, between = ENDS[rules.kind]
+    if names := rules.kind.ends:
         first, last = map(rules.mark, names)
-        pair = [first, *[last] * (between + 1)]
+        pair = [first, *[last] * (rules.kind.between + 1)]
         found = library.encode("").tokens, library.encode("", "").tokens
         for around, wanted in zip(found, ([first, last], pair), strict=True):
             if around != wanted:
@@ -135,9 +114,9 @@ def _marks(library: Library, rules: Rules) -> Iterator[str]:
                 yield f"{told}, and the file puts {' '.join(around) or 'nothing'} around texts"
                 break
         unknown, said = _unknown(library), rules.mark("unk_token")
-        if READS[rules.kind] != "BPE" and unknown != said:
+        if rules.kind.model != "BPE" and unknown != said:
             yield f"unk_token is {said!r}, and the file has {unknown!r}"
-    own = {name: mark for name, mark in OWN[rules.kind].items() if name not in rules.special}
+    own = {name: mark for name, mark in rules.kind.marks.items() if name not in rules.special}
     known = {token.content for token in library.get_added_tokens_decoder().values()}
     marks = [(name, mark) for name, mark in rules.special.items() if mark is not None]
     marks += [("extra_special_tokens", mark) for mark in rules.extra]
@@ -167,7 +146,7 @@ def _added(library: Library, rules: Rules) -> Iterator[str]:
             known = token.content in texts
         if not known:
             yield f"added token {id} is {token.content!r}, and the file reads it otherwise"
-    if rules.whole and rules.kind != "file":
+    if rules.whole and rules.kind is not FILE:
         named = {*rules.special.values(), *rules.extra}
         for id, token in there.items():
             if id not in rules.added and token.content not in named:

@@ -145,7 +145,7 @@ def load(
         tensors = tasks.bare(stack, stored)
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels)
-        parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
+        parts = Parts(folder, raw, config, family, by_plain_name(tensors, family), device, kernels)
         reading = Reading(said, tokenizer, max_tokens, prompts)
         heads = _read_heads(parts, reading, roles, linear_files)
     # whatever PyLate left in the file of the longest sequence, it takes these

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from model.errors import CheckpointError
+from model.families.family import NEXT
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import LOGIT_SCORE, generates, home, read_modules, read_optional
 from model.loading.task_heads import Parts, read_activations
@@ -28,7 +29,6 @@ from model.task_heads import Classifier, Projection
 from model.text.template import Template
 
 CHAT = "chat_template.jinja"
-TIED, OWN = "embed_tokens.weight", "lm_head.weight"
 
 
 def read_template(folder: Path) -> Template | None:
@@ -66,14 +66,15 @@ def read_score(parts: Parts) -> Classifier:
         CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
     """
     config, (yes, no) = parts.config, read_tokens(parts.folder)
-    if config.family != "qwen3":
+    if (recipe := parts.family.heads.get(NEXT)) is None:
         raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
     beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
     if beyond:
         told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
         raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
-    tied = parts.raw.get("tie_word_embeddings", False) and OWN not in parts.tensors
-    name = TIED if tied else OWN
+    own = f"{recipe.output}.weight"
+    tied = parts.raw.get("tie_word_embeddings", False) and own not in parts.tensors
+    name = parts.table if tied else own
     found = {name: parts.tensors[name]} if name in parts.tensors else {}
     check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
     rows: Tensor = found[name].read()

@@ -5,13 +5,13 @@ config_sentence_transformers.json   a CrossEncoder's activation
 1_SpladePooling/config.json         how logits over the vocabulary become weights
 
 A checkpoint has one task head, except for BGE-M3's two (linears.py). Its config.json names it under
-"architectures", behind the family's name, as in BertForSequenceClassification. A recipe says where
-a family has it and how it computes.
+"architectures", behind the family's name, as in BertForSequenceClassification. A recipe of the
+family's says where it has it and how it computes.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import fields
+from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import (
@@ -48,103 +49,7 @@ from model.task_heads import (
     Vectors,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A task head's tensors by their names without the family's prefix, and its activation.
-
-    Args:
-        output: the last linear.
-        bias: what its bias is tied to, if anything.
-        dense, norm: before it; None where there is none.
-        activation: behind dense; a name of transformers', or "tanh".
-        key: of config.json, that may name another activation.
-        optional: the biases that a key of config.json switches, and their default without the key.
-    """
-
-    output: str
-    bias: str = ""
-    dense: str | None = None
-    norm: str | None = None
-    activation: str = "gelu"
-    key: str = ""
-    optional: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
-
-
-WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
-GTES = ("gte", "new")
-ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3")
-OTHERS = ("bert", "ernie", "electra", "albert", "distilbert", "deberta-v2", *GTES)
-MODERNBERT = Recipe(
-    "classifier",
-    dense="head.dense",
-    norm="head.norm",
-    key="classifier_activation",
-    optional={
-        "head.dense.bias": ("classifier_bias", False),
-        "head.norm.bias": ("norm_bias", False),
-        "decoder.bias": ("decoder_bias", True),
-    },
-)
-CLASSIFIERS = {
-    **dict.fromkeys(
-        ("bert", "ernie", *GTES), Recipe("classifier", dense="pooler.dense", activation="tanh")
-    ),
-    "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
-    "albert": Recipe("classifier", dense="pooler", activation="tanh"),
-    "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
-    "deberta-v2": Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act"),
-    "modernbert": MODERNBERT,
-} | dict.fromkeys(
-    ROBERTAS, Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh")
-)
-TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys((*ROBERTAS, *OTHERS), Recipe("classifier"))
-OF_BERT = Recipe(
-    "cls.predictions.decoder",
-    "cls.predictions.bias",
-    dense="cls.predictions.transform.dense",
-    norm="cls.predictions.transform.LayerNorm",
-    key="hidden_act",
-)
-OF_GTE = Recipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
-VOCABULARIES = {
-    "gte": OF_GTE,
-    "new": replace(OF_GTE, key="hidden_act"),
-    **dict.fromkeys(("bert", "ernie", "deberta-v2"), OF_BERT),
-    "electra": Recipe(
-        "generator_lm_head",
-        dense="generator_predictions.dense",
-        norm="generator_predictions.LayerNorm",
-    ),
-    "albert": Recipe(
-        "predictions.decoder",
-        "predictions.bias",
-        dense="predictions.dense",
-        norm="predictions.LayerNorm",
-        activation="gelu_new",
-        key="hidden_act",
-    ),
-    "distilbert": Recipe(
-        "vocab_projector", dense="vocab_transform", norm="vocab_layer_norm", key="activation"
-    ),
-    "modernbert": Recipe(
-        "decoder",
-        dense="head.dense",
-        norm="head.norm",
-        key="classifier_activation",
-        optional=MODERNBERT.optional,
-    ),
-} | dict.fromkeys(
-    ROBERTAS,
-    Recipe("lm_head.decoder", "lm_head.bias", dense="lm_head.dense", norm="lm_head.layer_norm"),
-)
-
-
-TABLES = {
-    "ForSequenceClassification": CLASSIFIERS,
-    "ForTokenClassification": TAGGERS,
-    "ForMaskedLM": VOCABULARIES,
-}
+KINDS = CLASSES, TOKENS, WORDS
 ENTAILS = "entail"  # what the name of the class begins with, in any case
 # what a CrossEncoder stores, by its class in torch.nn
 STORED: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
@@ -162,15 +67,23 @@ class Parts:
     Args:
         raw: config.json.
         config: what the encoder makes of it.
+        family: that it is of.
         tensors: the checkpoint's, by their names without the family's prefix.
     """
 
     folder: Path
     raw: Mapping[str, Any]
     config: EncoderConfig
+    family: Family
     tensors: Mapping[str, Stored]
     device: torch.device
     kernels: Kernels
+
+    @property
+    def table(self) -> str:
+        """Return the name of the word embeddings' tensor."""
+        names = [f"{names['word']}.weight" for names in self.family.names]
+        return next((name for name in names if name in self.tensors), names[0])
 
 
 def read_task_head(parts: Parts) -> TaskHead | None:
@@ -184,17 +97,17 @@ def read_task_head(parts: Parts) -> TaskHead | None:
     names = parts.raw.get("architectures") or [""]
     if not isinstance(names, list):
         raise CheckpointError(f"config.json: architectures is no list: {names!r}")
-    kind = next((kind for kind in TABLES if str(names[0]).endswith(kind)), None)
-    recipe = TABLES[kind].get(parts.config.family) if kind else None
-    if kind is None or recipe is None:
+    kind = next((kind for kind in KINDS if str(names[0]).endswith(kind)), "")
+    recipe = parts.family.heads.get(kind)
+    if recipe is None:
         return None
-    if kind == "ForMaskedLM":
+    if kind == WORDS:
         return _splade(parts, recipe)
     if f"{recipe.output}.weight" not in parts.tensors:
         return None
     outputs = parts.tensors[f"{recipe.output}.weight"].shape[0]
     project, labels = _project(parts, recipe, outputs), _labels(parts.raw, outputs)
-    if kind == "ForTokenClassification":
+    if kind == TOKENS:
         return Tagger(labels, project)
     pooling = parts.raw.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
@@ -276,8 +189,8 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
 
 def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
     """List the tensors of a task head."""
-    of_words, width = recipe in VOCABULARIES.values(), parts.config.width
-    inner = parts.config.embedding_width if of_words else width
+    width = parts.config.width
+    inner = parts.config.embedding_width if _of_words(parts, recipe) else width
     weight, bias = _output(parts, recipe)
     shapes: dict[str, Shape] = {weight: (outputs, inner), bias: (outputs,)}
     if recipe.dense:
@@ -291,11 +204,16 @@ def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
 def _output(parts: Parts, recipe: Recipe) -> tuple[str, str]:
     """Name the last linear's weight and bias: its own if stored, else those that it is tied to."""
     weight, bias = f"{recipe.output}.weight", f"{recipe.output}.bias"
-    if recipe in VOCABULARIES.values() and parts.raw.get("tie_word_embeddings", True):
+    if _of_words(parts, recipe) and parts.raw.get("tie_word_embeddings", True):
         if weight not in parts.tensors:
-            weight = next(name for name in parts.tensors if name.endswith(WORDS))
+            weight = parts.table
         bias = bias if bias in parts.tensors else recipe.bias or bias
     return weight, bias
+
+
+def _of_words(parts: Parts, recipe: Recipe) -> bool:
+    """Tell whether a head's outputs are the words of the vocabulary."""
+    return recipe is parts.family.heads.get(WORDS)
 
 
 def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tensor]:

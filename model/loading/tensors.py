@@ -35,7 +35,6 @@ SPARE = (
 )
 SPARE_ENDS = ("inv_freq", "original_inv_freq")
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
-OLD_BEGINNINGS = {"lm_head.norm.": "lm_head.layer_norm."}  # GTE's, in the hub's spelling
 # what a checkpoint may store as one, and its parts in their order
 FUSED = {"qkv": ("query", "key", "value"), "gate_up": ("gate", "up"), "up_gate": ("up", "gate")}
 
@@ -158,7 +157,7 @@ def translate(
 
 def by_plain_name(tensors: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
     """Return the tensors by their names in a model without a task head, in today's spelling."""
-    return {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
+    return {_plain(name, family): tensor for name, tensor in tensors.items()}
 
 
 # our name -> the checkpoint's, and which of how many equal parts of its rows
@@ -191,11 +190,11 @@ def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     }
 
 
-def _plain(name: str, prefixes: tuple[str, ...]) -> str:
+def _plain(name: str, family: Family) -> str:
     """Return a tensor's name without the prefix of a task head's model, in today's spelling."""
-    for prefix in prefixes:
+    for prefix in family.prefixes:
         name = name.removeprefix(prefix)
-    for old, new in OLD_BEGINNINGS.items():
+    for old, new in family.renamed.items():
         name = new + name.removeprefix(old) if name.startswith(old) else name
     for old, new in OLD_NAMES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name

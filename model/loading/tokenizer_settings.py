@@ -13,27 +13,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tokenizers import AddedToken
 
 from model.errors import CheckpointError
 from model.families.family import Family
+from model.families.tokenizers import GENERIC, KINDS, MARKS, Kind
 from model.loading.modules import home, read_arguments, read_modules, read_optional
 from model.text.pieces import Side
-
-Kind = Literal[
-    "file",
-    "bert",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "albert",
-    "deberta-v2",
-    "qwen2",
-    "gemma",
-]
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 ADDED, TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
@@ -43,44 +31,7 @@ NEEDED = {"input_ids", "attention_mask"}
 # each would have texts put into others, or read by another class or the folder's own code
 REFUSED = ("auto_map", "fast_tokenizer_files", "init_inputs", "processor_class")
 UNSAYABLE = "split_special_tokens"  # in a tokenizer.json
-MARKS: tuple[str, ...] = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
-_BERT = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
-_ROBERTA = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
-_DEBERTA = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
-_ALBERT = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
-OWN: dict[Kind, dict[str, str]] = {  # special tokens by default
-    "file": {},
-    "bert": dict(zip(MARKS[2:], _BERT, strict=True)),
-    "mpnet": dict(zip(MARKS, _ROBERTA, strict=True)) | {"unk_token": "[UNK]"},
-    "roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
-    "xlm-roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
-    "camembert": dict(zip(MARKS, _ROBERTA, strict=True)),
-    "albert": dict(zip(MARKS, _ALBERT, strict=True)),
-    "deberta-v2": dict(zip(MARKS, _DEBERTA, strict=True)),
-    "qwen2": {},
-    "gemma": {},
-}
-_BERTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
-SWITCHES: dict[Kind, dict[str, bool | None]] = {  # by default; None: accents go with the case
-    "file": {},
-    "bert": _BERTS,
-    "mpnet": _BERTS,
-    "roberta": {"add_prefix_space": False, "trim_offsets": True},
-    "xlm-roberta": {"add_prefix_space": True},
-    "camembert": {"add_prefix_space": True},
-    "albert": {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True},
-    "deberta-v2": {"do_lower_case": False, "split_by_punct": False},
-    "qwen2": {"add_prefix_space": False},
-    "gemma": {},
-}
+OPTIONAL = ("strip_accents", "add_prefix_space")  # null is as if they were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +39,7 @@ class Rules:
     """What is said about a tokenizer.
 
     Args:
-        kind: whose steps it has; "file": those of tokenizer.json.
+        kind: what its class has; FILE: what tokenizer.json has.
         switches: what its kind may do or not, by name.
         special: what is said of special tokens, by name; None where one is taken away.
         extra: special tokens without a name.
@@ -109,7 +60,7 @@ class Rules:
 
     def mark(self, name: str) -> str | None:
         """Return the text of a special token: as is said, else by default; None without one."""
-        return self.special[name] if name in self.special else OWN[self.kind].get(name)
+        return self.special[name] if name in self.special else self.kind.marks.get(name)
 
 
 def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Rules:
@@ -125,7 +76,7 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Rules
     templates = () if read_modules(folder) else TEMPLATES
     over, folder = read_arguments(folder).tokenizer, home(folder)
     stored = read_optional(folder / TOKENIZER_CONFIG)
-    name = read_class(family, stored, config)
+    kind = KINDS[read_class(family, stored, config)]
     said = {**stored, **over}
     wrong = [key for key in (*REFUSED, UNSAYABLE) if said.get(key)]
     wrong += [name for name in templates if said.get(name) or (folder / name).is_file()]
@@ -141,7 +92,6 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Rules
     added = _decoder(said) if whole else _legacy(folder)
     if OLDER in said and EXTRA not in said:
         said[EXTRA] = said.pop(OLDER)
-    kind = KINDS[name]
     return Rules(
         kind=kind,
         switches=_switches(said, kind),
@@ -149,7 +99,7 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Rules
         extra=_extra(said),
         added=added,
         whole=whole,
-        types=_types(said, name),
+        types=_types(said, kind),
         side=_side(said),
     )
 
@@ -253,11 +203,11 @@ def _token(name: str, token: Any) -> AddedToken:
         raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} is no token: {token!r}") from error
 
 
-def _types(said: Mapping[str, Any], name: str) -> bool:
+def _types(said: Mapping[str, Any], kind: Kind) -> bool:
     """Tell whether pairs get token types."""
     names = said.get("model_input_names")
     if names is None:
-        return name in TYPED
+        return kind.types
     if not isinstance(names, list) or not NEEDED <= {*map(str, names)}:
         wanted = " and ".join(sorted(NEEDED))
         raise CheckpointError(f"{TOKENIZER_CONFIG}: model_input_names lacks {wanted}: {names!r}")
@@ -274,7 +224,7 @@ def _side(said: Mapping[str, Any]) -> Any:
 def _switches(said: Mapping[str, Any], kind: Kind) -> dict[str, bool]:
     """Return what a tokenizer of a kind does or not, by the names of the settings."""
     found: dict[str, bool] = {}
-    for key, own in SWITCHES[kind].items():
+    for key, own in kind.switches.items():
         value = said.get(key, own)
         if value is None and key in OPTIONAL:
             value = found["do_lower_case"] if own is None else own
@@ -283,31 +233,6 @@ def _switches(said: Mapping[str, Any], kind: Kind) -> dict[str, bool]:
             raise CheckpointError(f"{TOKENIZER_CONFIG}: {told}")
         found[key] = value
     return found
-
-
-OPTIONAL = ("strip_accents", "add_prefix_space")  # null is as if they were left out
-GENERIC = (
-    "TokenizersBackend",
-    "PreTrainedTokenizerFast",
-    "PreTrainedTokenizer",
-    "PythonBackend",
-)
-KINDS: dict[str, Kind] = {
-    "BertTokenizer": "bert",
-    "ElectraTokenizer": "bert",
-    "DistilBertTokenizer": "bert",
-    "RobertaTokenizer": "roberta",
-    "LongformerTokenizer": "roberta",
-    "XLMRobertaTokenizer": "xlm-roberta",
-    "CamembertTokenizer": "camembert",
-    "MPNetTokenizer": "mpnet",
-    "AlbertTokenizer": "albert",
-    "DebertaV2Tokenizer": "deberta-v2",
-    "Qwen2Tokenizer": "qwen2",
-    "GemmaTokenizer": "gemma",
-    **dict.fromkeys(GENERIC, "file"),
-}
-TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")  # give token types by default
 
 
 def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:

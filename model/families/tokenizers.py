@@ -1,0 +1,92 @@
+"""The classes of tokenizers that transformers makes anew, and what each has by default.
+
+A family names its own. A generic class has no steps: a tokenizer.json is read as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+MARKS: tuple[str, ...] = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a class has.
+
+    Args:
+        model: of a tokenizer.json; "" is any.
+        marks: special tokens by default, by name.
+        switches: what it may do or not, by default; None: accents go with the case.
+        ends: the special tokens before and after a text, by name; none are told.
+        between: how many there are between a pair.
+        types: whether a pair's texts are told apart by token types, by default.
+    """
+
+    model: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, bool | None] = field(default_factory=dict)
+    ends: tuple[str, str] | None = None
+    between: int = 1
+    types: bool = False
+
+
+def _marks(*texts: str) -> Mapping[str, str]:
+    """Name special tokens, the last of MARKS."""
+    return dict(zip(MARKS[-len(texts) :], texts, strict=True))
+
+
+FILE = Kind()
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "PythonBackend")
+_BERT = Kind(
+    "WordPiece",
+    _marks("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
+    {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
+    ("cls_token", "sep_token"),
+    types=True,
+)
+_ROBERTA = Kind(
+    "BPE",
+    _marks("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"),
+    {"add_prefix_space": False, "trim_offsets": True},
+    ("cls_token", "sep_token"),
+    between=2,
+)
+_XLM_ROBERTA = Kind(
+    "Unigram", _ROBERTA.marks, {"add_prefix_space": True}, ("bos_token", "eos_token"), between=2
+)
+KINDS = {
+    **dict.fromkeys(GENERIC, FILE),
+    "BertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
+    "DistilBertTokenizer": replace(_BERT, types=False),
+    "MPNetTokenizer": replace(
+        _BERT, marks={**_ROBERTA.marks, "unk_token": "[UNK]"}, between=2, types=False
+    ),
+    "RobertaTokenizer": _ROBERTA,
+    "LongformerTokenizer": _ROBERTA,
+    "XLMRobertaTokenizer": _XLM_ROBERTA,
+    "CamembertTokenizer": _XLM_ROBERTA,
+    "AlbertTokenizer": Kind(
+        "Unigram",
+        _marks("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"),
+        {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True},
+        ("cls_token", "sep_token"),
+    ),
+    "DebertaV2Tokenizer": Kind(
+        "Unigram",
+        _marks("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
+        {"do_lower_case": False, "split_by_punct": False},
+        ("cls_token", "sep_token"),
+        types=True,
+    ),
+    "Qwen2Tokenizer": Kind("BPE", switches={"add_prefix_space": False}),
+    "GemmaTokenizer": Kind("BPE"),
+}
