@@ -54,6 +54,10 @@ class Rows:
         """Return these rows of x, filled up."""
         return x.index_select(0, self.index)
 
+    def put(self, found: Tensor, y: Tensor) -> None:
+        """Write what was found of these rows, filled up, into y."""
+        y.index_copy_(0, self.own, found[: self.count])
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -99,19 +103,21 @@ class Adapted:
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """Return the activation of all; rows without a term have the fused product's bits."""
-        act = ACTIVATIONS[activation]
-        bare = sum(rows.count for rows, term in self._terms if rows is not None and term is None)
-        fused = 2 * bare > len(x)  # the fewer rows are multiplied twice
-        y = self._base.activated(x, activation) if fused else _applied(act, self(x))
+        bare = [rows for rows, term in self._terms if rows is not None and term is None]
+        if 2 * sum(rows.count for rows in bare) > len(x):  # the fewer rows are multiplied twice
+            return self._fused(x, activation)
+        y = _applied(ACTIVATIONS[activation], self(x))
+        for rows in bare:
+            rows.put(self._base.activated(rows.of(x), activation), y)
+        return y
+
+    def _fused(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return the fused product of all rows, and over it what those with terms have."""
+        y = self._base.activated(x, activation)
         for rows, term in self._terms:
-            if rows is None or (term is None) is fused:
-                continue
-            some = rows.of(x)
-            if term is None:
-                found = self._base.activated(some, activation)
-            else:
-                found = act(Adapted(self._base, [(None, term)])(some))
-            y.index_copy_(0, rows.own, found[: rows.count])
+            if rows is not None and term is not None:
+                own = Adapted(self._base, [(None, term)])
+                rows.put(ACTIVATIONS[activation](own(rows.of(x))), y)
         return y
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
