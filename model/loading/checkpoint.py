@@ -21,28 +21,26 @@ from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families import read_config
 from model.kernels import Kernels
-from model.loading import linears, rerankers, sentence_transformers, tasks, vectors
+from model.loading import sentence_transformers, tasks
 from model.loading.adapters import held, read_adapter
 from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build, draw, expected
 from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weights
-from model.loading.linears import Reading
+from model.loading.formats import find_format
 from model.loading.modules import (
     MODULES,
-    generates,
     home,
     read_arguments,
     read_modules,
     read_raw,
     weighed_files,
 )
-from model.loading.pipeline import router
 from model.loading.pipeline.keys import check_modules
 from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import Parts, read_choices, read_task_head
+from model.loading.task_heads import Parts, Reading, read_choices
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
-from model.task_heads import Classifier, Splade, TaskHead, Vectors
+from model.task_heads import Classifier, TaskHead, Vectors
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -97,10 +95,11 @@ def read(folder: Path) -> EncoderConfig:
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
-    router.check_routes(folder)
+    check_modules(folder)
     find_weights(home(folder), folder)
-    linears.find_linears(folder)
-    return read_config(read_raw(folder))[0]
+    raw = read_raw(folder)
+    find_format(folder, raw)
+    return read_config(raw)[0]
 
 
 def load(
@@ -121,33 +120,31 @@ def load(
         CheckpointError: a file is missing or broken, the architecture is not supported, or
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
-    router.check_routes(folder)
+    check_modules(folder)
     own = home(folder)
     files = find_weights(own, folder)
-    check_modules(folder)
     raw = read_raw(folder)
     config, family = read_config(raw)
-    stack = tasks.read_stack(raw, family)
+    form, stack = find_format(folder, raw), tasks.read_stack(raw, family)
     lower_case = sentence_transformers.read_lower_case(folder)
-    template = rerankers.read_template(folder)
-    tokenizer, said = read_tokenizer(folder, family, raw, lower_case=lower_case, template=template)
+    tokenizer, said = read_tokenizer(
+        folder, family, raw, lower_case=lower_case, template=form.read_template()
+    )
     _check_reach(tokenizer, config)
-    roles = vectors.read_roles(folder, raw, config, tokenizer)
+    roles = form.read_roles(config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
-    pooling = sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
+    pooling = form.pool(
+        sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
+    )
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
-    linear_files = linears.find_linears(folder)
-    if linear_files and not read_modules(folder):
-        pooling = linears.POOLING
     with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
         tensors = tasks.bare(stack, stored)
-        weights = translate(vectors.encoders(raw, tensors), expected(config), family)
+        weights = translate(form.encoders(tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels)
         parts = Parts(folder, raw, config, family, by_plain_name(tensors, family), device, kernels)
-        reading = Reading(said, tokenizer, max_tokens, prompts)
-        heads = _read_heads(parts, reading, roles, linear_files)
+        heads = form.read_heads(parts, Reading(said, tokenizer, max_tokens, prompts, roles))
     # whatever PyLate left in the file of the longest sequence, it takes these
     longest = (head.longest for head in heads if isinstance(head, Vectors))
     max_tokens = next(longest, max_tokens)
@@ -156,19 +153,18 @@ def load(
         own / CONFIG,
         own / TOKENIZER,
         *weighed_files(folder),
-        *linear_files,
+        *form.files(),
     ]
     choices = [choice for head in heads for choice in read_choices(folder, head)]
-    more = {"head": choices, "tokenizer": tokenizer.choices}
-    more["config"] = read_arguments(folder).config
-    more["reranker"] = rerankers.choices(folder, template)
+    over = read_arguments(folder).config
+    more = {"head": choices, "tokenizer": tokenizer.choices, "config": over, **form.choices()}
     digest, made_of = "", dict[str, str]()
     if numbers:
         sums = {path: _sha256(path) for path in {*paths}}
         counted = [sums[path] for path in paths]
         digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
         # the last of the next two says nothing: spaces of stored vectors count it
-        own_parts = [sums[path] for path in (*files, own / CONFIG)], more["config"], ()
+        own_parts = [sums[path] for path in (*files, own / CONFIG)], over, ()
         words = [sums[own / TOKENIZER]], tokenizer.choices, ()
         layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
         made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
@@ -288,28 +284,6 @@ def preset(
         trained=False,
         own_pooling=False,
     )
-
-
-def _read_heads(
-    parts: Parts, reading: Reading, roles: vectors.Roles | None, linear_files: Sequence[Path]
-) -> tuple[TaskHead, ...]:
-    """Read what follows the encoder: a task head, both linears of BGE-M3, or nothing.
-
-    Args:
-        roles: of a late interaction.
-    """
-    if generates(parts.folder):
-        return (rerankers.read_score(parts),)
-    head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)
-    if linear_files and head:
-        names = " and ".join(path.name for path in linear_files)
-        raise CheckpointError(f"{names}: not supported: next to another task head")
-    if linear_files:
-        return linears.read_linears(parts, reading)
-    if isinstance(head, Splade):
-        roles = router.read_roles(parts.folder, reading.max_tokens, reading.prompts.texts)
-        head = replace(head, roles=roles)
-    return () if head is None else (head,)
 
 
 def _check_reach(tokenizer: Tokenizer, config: EncoderConfig) -> None:

@@ -19,16 +19,18 @@ Source: FlagEmbedding 1.4, finetune/embedder/encoder_only/m3/modeling.py (`_dens
 inference/embedder/encoder_only/m3.py (`_process_token_weights`, `_process_colbert_vecs`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from model.config import Side
 from model.errors import CheckpointError, advice
 from model.kernels import Affine
-from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import Parts
+from model.loading.modules import read_modules
+from model.loading.task_heads import Parts, Plain, Reading
 from model.loading.tensors import Shape, check, open_tensors
 from model.loading.tokenizer_settings import Rules
+from model.loading.vectors import LateInteraction
 from model.pooling import Dense, Pooling, identity
 from model.task_heads import Lexical, Projection, Vectors
 from model.text.frame import Role
@@ -41,19 +43,28 @@ POOLING = Pooling(("cls",), normalize=True)  # of a folder without modules
 SIDES: tuple[Side, ...] = ("query", "document")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a checkpoint's texts are read.
+class Linears(Plain):
+    """The format of a folder with both."""
 
-    Args:
-        said: what is said about the tokenizer, special tokens included.
-        max_tokens: of a text.
-    """
+    @staticmethod
+    def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
+        """Tell whether a folder has this format."""
+        return bool(find_linears(folder))
 
-    said: Rules
-    tokenizer: Tokenizer
-    max_tokens: int
-    prompts: Prompts
+    def files(self) -> list[Path]:
+        """List the files of the linears."""
+        return find_linears(self.folder)
+
+    def pool(self, stored: Pooling) -> Pooling:
+        """Return FlagEmbedding's way, in a folder of no modules."""
+        return stored if read_modules(self.folder) else POOLING
+
+    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
+        """Read both, next to which nothing else may follow the encoder."""
+        if LateInteraction.fits(self.folder, self.raw) or super().read_heads(parts, reading):
+            names = " and ".join(path.name for path in self.files())
+            raise CheckpointError(f"{names}: not supported: next to another task head")
+        return read_linears(parts, reading)
 
 
 def find_linears(folder: Path) -> list[Path]:

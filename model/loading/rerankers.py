@@ -12,6 +12,7 @@ whose sigmoid is the softmax over both that Qwen3-Reranker's card has. Only that
 Source: sentence-transformers 6.2, cross_encoder/modules/logit_score.py.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from model.errors import CheckpointError
 from model.families.family import NEXT
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import LOGIT_SCORE, generates, home, read_modules, read_optional
-from model.loading.task_heads import Parts, read_activations
+from model.loading.task_heads import Parts, Plain, Reading, read_activations
 from model.loading.tensors import check
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
 from model.pooling import Pooling
@@ -31,14 +32,33 @@ from model.text.template import Template
 CHAT = "chat_template.jinja"
 
 
-def read_template(folder: Path) -> Template | None:
-    """Read how a folder's pairs become one text; None where special tokens go around them.
+class Reranker(Plain):
+    """The format of such a folder."""
+
+    @staticmethod
+    def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
+        """Tell whether a folder has this format."""
+        return generates(folder)
+
+    def choices(self) -> Mapping[str, Any]:
+        """Name what decides scores besides the weights."""
+        return {"reranker": [repr(self.read_template()), *read_tokens(self.folder)]}
+
+    def read_template(self) -> Template:
+        """Read how pairs become one text."""
+        return read_template(self.folder)
+
+    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Classifier]:
+        """Read what makes a score of the last token's vector."""
+        return (read_score(parts),)
+
+
+def read_template(folder: Path) -> Template:
+    """Read how a folder's pairs become one text.
 
     Raises:
         CheckpointError: it has no template, or one that does more than to name places.
     """
-    if not generates(folder):
-        return None
     own = home(folder)
     stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
     if (own / CHAT).is_file():
@@ -83,8 +103,3 @@ def read_score(parts: Parts) -> Classifier:
     project = Projection(None, linear, 1, config.width)
     last = Pooling(("last",), normalize=False)
     return Classifier(("LABEL_0",), last, project, *read_activations(parts, 1))
-
-
-def choices(folder: Path, template: Template | None) -> list[Any]:
-    """List, for the digest, what decides a reranker's scores besides its weights."""
-    return [] if template is None else [repr(template), *read_tokens(folder)]

@@ -24,7 +24,7 @@ from model.families.fields import differences
 from model.loading.files import WEIGHTS
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
 from model.loading.pipeline import late, layers
-from model.loading.task_heads import Parts
+from model.loading.task_heads import Parts, Plain, Reading
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
 from model.task_heads import Vectors
@@ -61,50 +61,52 @@ class Choices:
     skiplist: list[str]
 
 
-def read_roles(
-    folder: Path, raw: Mapping[str, Any], config: EncoderConfig, tokenizer: Tokenizer
-) -> Roles | None:
-    """Read how the texts of either side are read; None for a folder without many vectors.
+class LateInteraction(Plain):
+    """The format of such a folder."""
 
-    Raises:
-        CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
-    """
-    if model_type(folder) == "MultiVectorEncoder":
-        return late.read_roles(folder, config, tokenizer)
-    if token_layers(folder):
-        choices = _pylate(read_optional(folder / PROMPTS))
-    elif _stanford(raw):
-        choices = _colbert(read_optional(folder / METADATA))
-    else:
-        return None
-    _check(choices, config)
-    query, document = (_marker(choices, name, tokenizer) for name in choices.markers)
-    filling = late.mask_token(folder, tokenizer) if choices.expand else None
-    attended = choices.expand and choices.attend
-    length = min(choices.lengths[1], config.max_tokens)
-    return {
-        "query": Role(choices.lengths[0], query, filling, attended),
-        "document": Role(length, document, skipped=_skipped(choices.skiplist, folder, tokenizer)),
-    }
+    @staticmethod
+    def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
+        """Tell whether a folder has this format."""
+        own = model_type(folder) == "MultiVectorEncoder"
+        return own or bool(token_layers(folder)) or _stanford(raw)
 
+    def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Roles:
+        """Read how the texts of either side are read.
 
-def read_vectors(parts: Parts, roles: Roles) -> Vectors:
-    """Read the layers that each token's vector goes through.
+        Raises:
+            CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a
+                token.
+        """
+        if model_type(self.folder) == "MultiVectorEncoder":
+            return late.read_roles(self.folder, config, tokenizer)
+        if token_layers(self.folder):
+            choices = _pylate(read_optional(self.folder / PROMPTS))
+        else:
+            choices = _colbert(read_optional(self.folder / METADATA))
+        _check(choices, config)
+        query, document = (_marker(choices, name, tokenizer) for name in choices.markers)
+        filling = late.mask_token(self.folder, tokenizer) if choices.expand else None
+        attended = choices.expand and choices.attend
+        length = min(choices.lengths[1], config.max_tokens)
+        skipped = _skipped(choices.skiplist, self.folder, tokenizer)
+        return {
+            "query": Role(choices.lengths[0], query, filling, attended),
+            "document": Role(length, document, skipped=skipped),
+        }
 
-    Raises:
-        CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
-    """
-    made: list[Dense] = []
-    inputs = parts.config.width
-    for folder in token_layers(parts.folder):
-        made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
-        inputs = made[-1].outputs
-    return Vectors(tuple(made) or (_linear(parts, inputs),), roles)
+    def encoders(self, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
+        """Return the tensors without Stanford's linear."""
+        own = _stanford(self.raw)
+        return {name: one for name, one in tensors.items() if name != LINEAR or not own}
 
-
-def encoders(raw: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
-    """Return a file's tensors without Stanford's linear."""
-    return {name: one for name, one in tensors.items() if name != LINEAR or not _stanford(raw)}
+    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Vectors]:
+        """Read the layers that each token's vector goes through."""
+        made: list[Dense] = []
+        inputs = parts.config.width
+        for folder in token_layers(self.folder):
+            made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
+            inputs = made[-1].outputs
+        return (Vectors(tuple(made) or (_linear(parts, inputs),), reading.roles or {}),)
 
 
 def _stanford(raw: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from model.loading.modules import (
     read_optional,
     read_sentence,
 )
+from model.loading.pipeline.router import check_routes
 
 SETTINGS = "sentence_bert_config.json"  # whatever an older folder calls it
 TOKENS, VECTOR, SCORES = "token_embeddings", "sentence_embedding", "scores"
@@ -63,11 +64,12 @@ WAYS = {  # what a Transformer hands on, by its task: the model's output, and it
 
 
 def check_modules(folder: Path) -> None:
-    """Check the keys of every module of a folder against the known ones.
+    """Check a folder's routes, and the keys of its modules against the known ones.
 
     Raises:
         CheckpointError: names a key that is unknown, or a value that is not supported.
     """
+    check_routes(folder)
     stored = read_optional(folder / PROMPTS)
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
