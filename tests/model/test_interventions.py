@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from model import packing
+from model import families, packing
 from model.encoder import Encoder
+from model.families.family import Names
 from model.loading.checkpoint import Model
 from model.native import library
 from model.native.stack import Stack
@@ -20,16 +21,6 @@ from tests.model.loading.test_families import FAMILIES, LENGTHS, MOST, inputs, s
 
 CLOSE = 1e-5
 LAYERS, HEADS = 4, 3  # and more heads in some
-# what reads the heads' mixed values in each family, by layer
-OUTPUTS = {
-    "distilbert": "transformer.layer.{}.attention.out_lin",
-    "mpnet": "encoder.layer.{}.attention.attn.o",
-    "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention.dense",
-    "gte": "layers.{}.self_attn.o_proj",
-    "modernbert": "layers.{}.attn.Wo",
-    **dict.fromkeys(("qwen3", "gemma3_text"), "layers.{}.self_attn.o_proj"),
-}
-BERTS = "encoder.layer.{}.attention.output.dense"
 LOOPED = ("deberta-v2", "qwen3", "gemma3_text")  # which the compiled operator does not compute
 SOME = ("bert", "roberta", "distilbert", "mpnet", "gte", "modernbert", "electra", *LOOPED)
 Edit = Callable[[Tensor], object]  # of one layer's mixed values, (tokens, width)
@@ -47,13 +38,18 @@ def hooked(model: PreTrainedModel, family: str, edits: dict[int, Edit]) -> Itera
 
         return change
 
-    handles = []
+    output, handles = names(family)["layers.{i}.output"], []
     for layer, edit in edits.items():
-        linear = model.get_submodule(OUTPUTS.get(family, BERTS).format(layer))
+        linear = model.get_submodule(output.format(i=layer))
         handles.append(linear.register_forward_pre_hook(hook(edit)))
     yield
     for handle in handles:
         handle.remove()
+
+
+def names(family: str) -> Names:
+    """What transformers calls a family's parts."""
+    return next(one.names[-1] for one in families.FAMILIES if one.name == family)
 
 
 def part(head: int, ours: Model) -> slice:

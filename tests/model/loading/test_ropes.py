@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import transformers
 from transformers import PreTrainedModel
 
 from model import families, kernels
+from model.config import EncoderConfig
 from model.errors import CheckpointError
+from model.families.ropes import EVERYWHERE, LOCAL
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.native import library
@@ -20,6 +23,7 @@ from model.native.stack import Stack
 from model.positions import Rope, Rotation
 from tests.model.loading.test_families import (
     BATCH,
+    FAMILIES,
     MOST,
     NOMIC_HUB,
     WINDOW,
@@ -33,8 +37,15 @@ from tests.model.loading.test_families import saved as reread
 
 CPU = torch.device("cpu")
 KERNELS = kernels.choose(CPU, torch.float32)
-ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert")
-ROTARY += ("eurobert", "qwen3", "gemma3_text")
+
+
+@cache
+def read(family: str) -> EncoderConfig:
+    """A family's small config as we read it."""
+    return families.read_config(described(family).to_dict())[0]
+
+
+ROTARY = [name for name in FAMILIES if read(name).ropes]
 ORIGINAL = "original_max_position_embeddings"
 KINDS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},
@@ -65,9 +76,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def under(family: str, ropes: dict[str, Any]) -> dict[str, Any]:
     """The keys of config.json by transformers' newer name."""
-    kinds = ("full_attention", "sliding_attention")
-    own = dict.fromkeys(kinds, ropes) if family in ("modernbert", "gemma3_text") else ropes
-    return {"rope_parameters": own}
+    windows = any(read(family).windows)  # of which kind of layers, each has its own
+    return {"rope_parameters": dict.fromkeys((EVERYWHERE, LOCAL), ropes) if windows else ropes}
 
 
 def spelled(ropes: dict[str, Any]) -> dict[str, Any]:

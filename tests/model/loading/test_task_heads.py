@@ -17,8 +17,9 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.errors import CheckpointError
+from model.families.family import CLASSES, TOKENS, WORDS
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -26,12 +27,11 @@ from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
 from tests.model.few import few
 from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY, theirs
 
-BARE = ("nomic_bert", "eurobert", "qwen3", "gemma3_text")  # without such heads, there or here
-NAMES = [family for family in FAMILIES if family not in BARE]
+NAMES = [one.name for one in families.FAMILIES if one.tiny and CLASSES in one.heads]
 CLOSE = 1e-5
 LENGTHS = (1, 2, 5, 9, 9, 17, 23, MOST)
 LABELS = {0: "anger", 1: "joy", 2: "neither"}
-KINDS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
+KINDS = (CLASSES, TOKENS, WORDS)
 
 Made = Callable[..., tuple[PreTrainedModel, Model]]
 
