@@ -200,12 +200,16 @@ def long_model(folder: Path, bundled: Path) -> Path:
 def report(folder: Path, name: str) -> None:
     """Print the rows of one batch."""
 
-    from service.cluster.ingress import HEAP  # as a replica has it
+    from service.cluster.ingress import HEAP_ENV  # as a replica has it
 
     def ask(*more: str) -> Any:
         command = [sys.executable, __file__, "--folder", str(folder), "--batch", name]
         done = subprocess.run(
-            [*command, *more], env=os.environ | HEAP, check=True, stdout=subprocess.PIPE, text=True
+            [*command, *more],
+            env=os.environ | HEAP_ENV,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -29,7 +29,7 @@ from service.edge import entrance
 from service.edge.door import Door
 from service.engine import machine, weights
 from service.fleet import bounds
-from service.fleet.bounds import Load
+from service.fleet.bounds import ReplicaLoad
 from service.fleet.pages import Pages
 from service.observe import logs
 from service.preflight import cluster, variables
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 APPLICATION = "headlight"
 
 # What a Serve configuration says elsewhere, where Ray reads it
-ELSEWHERE = {
+SET_ELSEWHERE = {
     "host": "http_options.host",
     "port": "http_options.port",
     "replicas": "num_replicas of the deployment, or max_replicas here",
@@ -62,7 +62,7 @@ LEAVE_SECONDS = 6.0
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
 # Objects between two looks through the young ones, and looks between those through older ones: at
 # Python's own 700, 10 and 10 they take some 1 % of the event loop's time under load
-COLLECTED = 2000, 20, 20
+GC_THRESHOLDS = 2000, 20, 20
 
 # Starts that may fail before the deployment does: a model that cannot be loaded never will
 # be. On a cluster, a node may be at fault.
@@ -84,27 +84,29 @@ def build(args: dict[str, Any]) -> serve.Application:
             could not run a replica; names them.
         ModelNotFound: the hub does not know the model.
     """
-    if misplaced := sorted(args.keys() & ELSEWHERE.keys()):
-        said = (f"args.{name}: not here but in {ELSEWHERE[name]}" for name in misplaced)
+    if misplaced := sorted(args.keys() & SET_ELSEWHERE.keys()):
+        said = (f"args.{name}: not here but in {SET_ELSEWHERE[name]}" for name in misplaced)
         raise StartFailed("; ".join(said))
     try:
-        given, config = Settings.model_validate(args), settings.load(args)
+        given, config = Settings.model_validate(args), settings.load_settings(args)
     except ValidationError as error:
-        wrong = map(settings.fault, error.errors())
+        wrong = map(settings.describe_error, error.errors())
         raise StartFailed("; ".join(f"args.{each}" for each in wrong)) from None
     except ValueError as error:
         raise StartFailed(f"args: {error}") from None
     variables.hold(config, os.environ, cluster.here())
-    if listener().ssl_keyfile:
+    if http_options().ssl_keyfile:
         raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
-    require(run("build", cluster.CHECKS, config, cluster.joined(str(listener().host))))
+    require(run("build", cluster.CHECKS, config, cluster.joined(str(http_options().host))))
     config = config.model_copy(update={"model": weights.pin(config.model)})
-    defaults = {"ray_actor_options": actor(config), "max_surge_percent": SURGE_PERCENT}
+    defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
     cluster.prove(config, given, ingress.DEPLOYMENT, defaults)
-    return describe(config, TRIES_ON_A_CLUSTER)
+    return make_application(config, TRIES_ON_A_CLUSTER)
 
 
-def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve.Application:
+def make_application(
+    settings: Settings, tries: int, lines: Path | None = None
+) -> serve.Application:
     """Describe the service to Ray Serve; nothing is loaded before a replica starts.
 
     Args:
@@ -112,11 +114,11 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
         lines: where a relay takes the replicas' log lines (cluster/relay.py).
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
-        **bounds.replicas(settings),
-        ray_actor_options=actor(settings),
-        max_ongoing_requests=ingress.ongoing(settings),
+        **bounds.replica_options(settings),
+        ray_actor_options=actor_options(settings),
+        max_ongoing_requests=ingress.max_ongoing_requests(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
-        max_queued_requests=ingress.ongoing(settings),
+        max_queued_requests=ingress.max_ongoing_requests(settings),
         backpressure_config={
             "status_code": REFUSALS["overloaded"].status,
             "retry_after_s": 1,
@@ -130,22 +132,22 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
     ).bind(settings, lines)
 
 
-def actor(settings: Settings) -> dict[str, Any]:
+def actor_options(settings: Settings) -> dict[str, Any]:
     """Return what a replica asks of its node, where a Serve configuration does not say it."""
-    return {"num_cpus": 0, "num_gpus": gpus(settings), **ingress.DEMAND}
+    return {"num_cpus": 0, "num_gpus": gpu_share(settings), **ingress.LABEL_DEMAND}
 
 
-def gpus(settings: Settings) -> float:
+def gpu_share(settings: Settings) -> float:
     """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
     if settings.device == "cpu":
         return 0
-    if settings.device == "cuda" and settings.most == 1:  # whatever Ray has
+    if settings.device == "cuda" and settings.most_replicas == 1:  # whatever Ray has
         return 1
     there = int(cluster.joined(settings.host).resources.get("GPU", 0))
-    return machine.share(settings.most, there) if there else int(settings.device == "cuda")
+    return machine.share(settings.most_replicas, there) if there else int(settings.device == "cuda")
 
 
-def status() -> tuple[dict[str, int], str]:
+def deployment_status() -> tuple[dict[str, int], str]:
     """Return how many replicas are in which state, and what Ray says of the deployment."""
     application = serve.status().applications.get(APPLICATION)
     deployment = application.deployments.get(ingress.DEPLOYMENT) if application else None
@@ -155,7 +157,7 @@ def status() -> tuple[dict[str, int], str]:
     return {getattr(state, "value", state): n for state, n in found}, deployment.message
 
 
-def kept_keys() -> Path:
+def keys_folder() -> Path:
     """Return the folder on this node for the last good keys, which goes when its Ray goes."""
     from ray._private.worker import _global_node
 
@@ -163,7 +165,7 @@ def kept_keys() -> Path:
     return Path(session) / "headlight-keys"
 
 
-def listener() -> HTTPOptions:
+def http_options() -> HTTPOptions:
     """Return what every node listens with for clients."""
     options: HTTPOptions = _get_global_client().http_config  # type: ignore[union-attr]  # raises
     return options
@@ -182,18 +184,18 @@ class Encoder:
             ValueError: its variables, or its file of keys, are wrong.
         """
         context = serve.get_replica_context()
-        bounds.check(settings, context._deployment_config)
-        counted = bounds.counted(settings, context.world_size)
+        bounds.check_config(settings, context._deployment_config)
+        counted = bounds.with_replicas(settings, context.world_size)
         variables.hold(counted, os.environ, cluster.here())
-        require(run("replica", cluster.CHECKS, settings, cluster.joined(str(listener().host))))
-        network.raise_limit()
+        require(run("replica", cluster.CHECKS, settings, cluster.joined(str(http_options().host))))
+        network.raise_open_files_limit()
         self.label = context.replica_tag
         self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)
         also = None
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
-                also = relay.pipe(lines, self.label)
-        logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
+                also = relay.open_pipe(lines, self.label)
+        logs.start_logging(settings.log_format, self.label, also, whole=settings.log_to_stderr)
         self.settings = settings
         self.replica: Replica | None = None  # until started
         self.leaving = math.inf  # when Ray was first seen to take it out
@@ -204,16 +206,16 @@ class Encoder:
         An exception here fails the replica's start.
         """
         failed = await self.pages.replaces_failed()
-        self.replica = await Replica.start(self.settings, self.label, kept_keys())
-        self.replica.metrics.replaces(failed=failed)
+        self.replica = await Replica.start(self.settings, self.label, keys_folder())
+        self.replica.metrics.set_replaces_failed(failed=failed)
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
         self.replica.health.batches.on_fault = leave
         gc.collect()
         gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
-        gc.set_threshold(*COLLECTED)
+        gc.set_threshold(*GC_THRESHOLDS)
         self.pages.warm()
-        self.load = Load(self.replica)
+        self.load = ReplicaLoad(self.replica)
         door = Door(self.replica, self.pages.scrape, self.pages.targets)
         entrance.HERE.loop, entrance.HERE.stays = loop, self.stays
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
@@ -231,7 +233,7 @@ class Encoder:
         One that knows itself wrong leaves by itself. If Ray knew, its probe would fail: HAProxy
         would ask it for nothing more, not even for the metrics that say what is wrong.
         """
-        replica = self._started()
+        replica = self._start_replica()
         if not replica.health.fault:
             replica.check_health()
         self.leaving = math.inf  # Ray asks only a replica that it keeps
@@ -244,7 +246,7 @@ class Encoder:
         """
         self.leaving = min(self.leaving, time.monotonic())
         try:
-            self._started().health.check()
+            self._start_replica().health.check()
         except RuntimeError:
             return False
         return time.monotonic() - self.leaving < self.settings.drain_seconds / 2
@@ -255,9 +257,9 @@ class Encoder:
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
-        return self.label, self._started().page(openmetrics)
+        return self.label, self._start_replica().render_metrics(openmetrics)
 
-    def _started(self) -> Replica:
+    def _start_replica(self) -> Replica:
         if self.replica is None:
             raise RuntimeError("starting")
         return self.replica

@@ -40,8 +40,8 @@ from service.commands.terminal import (
     tell,
 )
 from service.commands.texts import encode, heads, space
-from service.settings import Settings, fault
-from service.settings import load as settle
+from service.settings import Settings, describe_error
+from service.settings import load_settings as settle
 
 if TYPE_CHECKING:
     from service.preflight.finding import Finding
@@ -66,12 +66,12 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 
     MODEL is the same as --model MODEL.
     """
-    settings = load(flags, config)
+    settings = settings_from_flags(flags, config)
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         # our own: while Ray runs, the process's stdout and stderr are a log file
         out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (1, 2))
-        stopped = stack.enter_context(signals())
-        address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
+        stopped = stack.enter_context(stop_on_signals())
+        address = stack.enter_context(launch.run_service(settings, lambda line: tell(err, line)))
         tell(out, greeting(settings, address))
         if example and settings.keyed:
             tell(err, "no example: this service needs an API key")
@@ -82,7 +82,7 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 
             tell(out, encode.example(address))
         while not stopped.wait(1):
-            launch.check()
+            launch.check_ray()
 
 
 @click.command(cls=Sectioned)
@@ -101,7 +101,7 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
     if file is None:
-        found, options = examined(load(flags, config))
+        found, options = examine_machine(settings_from_flags(flags, config))
     elif config or any(value is not None for value in flags.values()):
         refuse("--file is checked alone: leave the other options out", USAGE)
     else:
@@ -117,7 +117,7 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
         raise SystemExit(USAGE if options is None or options & wrong else FAILED)
 
 
-def examined(settings: Settings) -> tuple[list["Finding"], set[str]]:
+def examine_machine(settings: Settings) -> tuple[list["Finding"], set[str]]:
     """Return what is found on this machine, and whose faults end the start as a wrong option."""
     from service.preflight import machine
     from service.preflight.finding import Finding, run
@@ -157,7 +157,7 @@ def convert(model: str, out: Path) -> None:
     from service.commands import convert as conversion
 
     # every signal is as Ctrl-C, so that nothing half made is left
-    with one_line_ends("stopped; nothing was written"), handled(signal.default_int_handler):
+    with one_line_ends("stopped; nothing was written"), handle_signals(signal.default_int_handler):
         conversion.convert(model, out, lambda line: tell(sys.stderr, line))
     tell(sys.stdout, f"headlight: {out} is ready; headlight serve --model {shlex.quote(str(out))}")
 
@@ -167,7 +167,7 @@ main.section("Ask a model about texts", encode, heads, space)
 main.section("Prepare a model", convert)
 
 
-def load(flags: dict[str, Any], config: Path | None) -> Settings:
+def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     named = flags.pop("named")
     if None not in (named, flags["model"]):
@@ -175,16 +175,16 @@ def load(flags: dict[str, Any], config: Path | None) -> Settings:
     try:
         flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)
-        keys.check(settings.api_keys, settings.api_keys_file)
+        keys.check_keys(settings.api_keys, settings.api_keys_file)
         return settings
     except ValidationError as error:
-        refuse("; ".join(map(fault, error.errors())), USAGE)
+        refuse("; ".join(map(describe_error, error.errors())), USAGE)
     except (OSError, ValueError) as error:
         refuse(str(error), USAGE)
 
 
 @contextmanager
-def handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     """Handle every signal that ends a program, for a while."""
     before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
@@ -195,7 +195,7 @@ def handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
 
 
 @contextmanager
-def signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """Stop the service gracefully at the first signal, at once at the second."""
     stopped = threading.Event()
 
@@ -205,13 +205,13 @@ def signals() -> Iterator[threading.Event]:
         stopped.set()
         raise KeyboardInterrupt
 
-    with handled(stop):
+    with handle_signals(stop):
         yield stopped
 
 
 def greeting(settings: Settings, address: str) -> str:
     """Say what is served, where, and where to look next."""
-    few, most = settings.fewest, settings.most
+    few, most = settings.fewest_replicas, settings.most_replicas
     copies = f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
     model = settings.served_model_name or settings.model
     fate = {

@@ -40,16 +40,16 @@ SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes 
 OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # no part of a key is like it
 OPTIONS = ("requests", "tokens")
 LIMIT = re.compile(rf"({'|'.join(OPTIONS)})=([1-9][0-9]{{0,11}})")
-MARK = "metrics"
+METRICS_OPTION = "metrics"
 DIGEST = r"[0-9a-f]{64}"
 # What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
-LIKE_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
-KNOWN_AS = "sha256"
+ANY_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
+DIGEST_ALGORITHM = "sha256"
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 SETTLED_SECONDS = 1.0  # an editor may write a file piece by piece
 STALE_SECONDS = 30.0  # by then a change is taken up
-MOST_BYTES = 1024 * 1024  # some 5,000 keys
+MOST_FILE_BYTES = 1024 * 1024  # some 5,000 keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Key:
     metrics: bool = False
 
 
-def read(*texts: str) -> tuple[Key, ...]:
+def parse_keys(*texts: str) -> tuple[Key, ...]:
     """Return the keys of texts; one that stands in two is as the first has it.
 
     A key without a name is called key-1, key-2, .. by its place among all.
@@ -92,8 +92,8 @@ def read(*texts: str) -> tuple[Key, ...]:
     limits: dict[str, Limits] = {}
     for text in texts:
         before = frozenset(keys)
-        for line, entry in _entries(text):
-            key = _key(entry, line)
+        for line, entry in _split_entries(text):
+            key = _parse_key(entry, line)
             if key.digest in before:
                 continue
             if key.digest in keys:
@@ -101,40 +101,40 @@ def read(*texts: str) -> tuple[Key, ...]:
             if key.name and limits.setdefault(key.name, key.limits) != key.limits:
                 raise ValueError(f"api_keys: line {line} gives its name other limits than before")
             keys[key.digest] = key
-    return tuple(_named(keys.values(), limits.keys()))
+    return tuple(_name_keys(keys.values(), limits.keys()))
 
 
-def entry(key: Key) -> str:
-    """Write a key as `read` takes it."""
+def format_entry(key: Key) -> str:
+    """Write a key as `parse_keys` takes it."""
     limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
-    mark = [MARK] if key.metrics else []
-    return " ".join([f"{key.name}:{KNOWN_AS}:{key.digest}", *limits, *mark])
+    mark = [METRICS_OPTION] if key.metrics else []
+    return " ".join([f"{key.name}:{DIGEST_ALGORITHM}:{key.digest}", *limits, *mark])
 
 
-def first(text: str) -> str:
+def first_key(text: str) -> str:
     """Return the first key of a text that a client can send; another service's may be any word.
 
     Raises:
         ValueError: there is none; the message never repeats the text.
     """
-    for line, entry in _entries(text):
+    for line, entry in _split_entries(text):
         stated, *words = entry.split()
         name, _, key = stated.rpartition(":")
-        if not all(word == MARK or LIMIT.fullmatch(word) for word in words):
+        if not all(word == METRICS_OPTION or LIMIT.fullmatch(word) for word in words):
             raise ValueError(f"line {line} holds more than `key` or `name:key`")
-        if not _digested(name, key, line):
+        if not _is_digest(name, key, line):
             if not SENDABLE.fullmatch(key):
                 raise ValueError(f"line {line} has no key of letters, digits and signs of ASCII")
             return key
     raise ValueError("holds only SHA-256 digests; a client must send the key itself")
 
 
-def tenants(keys: Iterable[Key]) -> dict[str, Limits]:
+def limits_by_name(keys: Iterable[Key]) -> dict[str, Limits]:
     """Return the limits of each name."""
     return {key.name: key.limits for key in keys}
 
 
-def _entries(text: str) -> Iterator[tuple[int, str]]:
+def _split_entries(text: str) -> Iterator[tuple[int, str]]:
     """Split a text into entries, each with the number of its line."""
     lines = enumerate(text.split("\n"), start=1)
     entries = [(line, entry.strip()) for line, row in lines for entry in row.split(",")]
@@ -143,12 +143,12 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
     return ((line, entry) for line, entry in entries if entry)
 
 
-def _key(entry: str, line: int) -> Key:
+def _parse_key(entry: str, line: int) -> Key:
     stated, *words = entry.split()
-    if metrics := MARK in words:
-        words.remove(MARK)
+    if metrics := METRICS_OPTION in words:
+        words.remove(METRICS_OPTION)
     name, _, key = stated.rpartition(":")
-    known_as = _digested(name, key, line)
+    known_as = _is_digest(name, key, line)
     if known_as:
         name = name.rpartition(":")[0]
     if not known_as and not KEY.fullmatch(key):
@@ -158,26 +158,26 @@ def _key(entry: str, line: int) -> Key:
     if name and not NAME.fullmatch(name):
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
-    return Key(name, digest, _limits(words, line), metrics)
+    return Key(name, digest, _parse_limits(words, line), metrics)
 
 
-def _digested(name: str, key: str, line: int) -> bool:
+def _is_digest(name: str, key: str, line: int) -> bool:
     """Tell whether an entry is a digest, which is what stands before its last colon.
 
     Raises:
         ValueError: it only begins like one.
     """
     before = name.rpartition(":")[2]
-    if before == KNOWN_AS and re.fullmatch(DIGEST, key):
+    if before == DIGEST_ALGORITHM and re.fullmatch(DIGEST, key):
         return True
-    if LIKE_DIGEST.fullmatch(before) or re.match(LIKE_DIGEST.pattern + "[-_=/.]", key, re.I):
+    if ANY_DIGEST.fullmatch(before) or re.match(ANY_DIGEST.pattern + "[-_=/.]", key, re.I):
         raise ValueError(
             f"api_keys: line {line} begins like a digest; expected sha256: and 64 digits of 0-9a-f"
         )
     return False
 
 
-def _limits(words: list[str], line: int) -> Limits:
+def _parse_limits(words: list[str], line: int) -> Limits:
     pairs = [match.groups() for match in map(LIMIT.fullmatch, words) if match]
     values = {name: int(value) for name, value in pairs}
     if len(values) < len(words):
@@ -194,7 +194,7 @@ def _limits(words: list[str], line: int) -> Limits:
     return Limits(**values)
 
 
-def _named(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
+def _name_keys(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
     """Give each key a name."""
     taken = frozenset(names)
     for place, key in enumerate(keys, start=1):
@@ -206,11 +206,11 @@ def _named(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
         yield replace(key, name=name)
 
 
-class Unusable(ValueError):
+class UnusableKeys(ValueError):
     """A file of keys cannot be used; its text is one line, with no part of a key."""
 
 
-class Ring:
+class KeyRing:
     """The keys that let in now.
 
     Args:
@@ -234,15 +234,15 @@ class Ring:
         self.keys, self._digest = held, b""
         self.fault: str | None = None
         if file:
-            seen = _look(file)
+            seen = _read_file(file)
             self._digest = _digest(seen)
             try:
-                self.keys = self._read(seen)
-            except Unusable as error:
-                self.keys = self._last(error)
+                self.keys = self._parse(seen)
+            except UnusableKeys as error:
+                self.keys = self._last_good_keys(error)
                 self._stay(error)
             else:
-                self._keep()
+                self._save_digests()
         self._sure = clock()  # when the keys last were the file's
 
     @property
@@ -254,45 +254,45 @@ class Ring:
     def watch(self) -> NoReturn:
         """Look at the file now and then, for ever."""
         while True:
-            time.sleep(LOOK_SECONDS)
-            self.look()
+            time.sleep(POLL_SECONDS)
+            self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Take up what the file holds now, unless it is just being written."""
         if self._file is None:
             return
-        seen = _look(self._file)
+        seen = _read_file(self._file)
         if (digest := _digest(seen)) != self._digest:
             time.sleep(SETTLED_SECONDS)
-            if _digest(_look(self._file)) != digest:
+            if _digest(_read_file(self._file)) != digest:
                 return
             self._digest = digest
-            self._take_up(seen)
+            self._replace_keys(seen)
         self._sure = self._clock()
 
-    def _take_up(self, seen: bytes | str) -> None:
+    def _replace_keys(self, seen: bytes | str) -> None:
         try:
-            keys = self._read(seen)
-        except Unusable as error:
+            keys = self._parse(seen)
+        except UnusableKeys as error:
             return self._stay(error)
         names, before = {key.name for key in keys}, {key.name for key in self.keys}
         told = {"new": sorted(names - before), "gone": sorted(before - names)}
         reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in told.items() if some)
         self.keys, self.fault = keys, None
-        self._keep()
+        self._save_digests()
         logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
 
-    def _stay(self, error: Unusable) -> None:
+    def _stay(self, error: UnusableKeys) -> None:
         self.fault = str(error)
         logger.error("keys stay as they are", extra={"reason": self.fault})
 
-    def _keep(self) -> None:
+    def _save_digests(self) -> None:
         """Keep digests of the file's keys for the next replica here; where it cannot, say so."""
         if self._kept is None:
             return
         held = {key.digest for key in self._held}
-        lines = [entry(key) for key in self.keys if key.digest not in held]
-        path = self._place(self._kept)
+        lines = [format_entry(key) for key in self.keys if key.digest not in held]
+        path = self._digests_file(self._kept)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             self._kept.mkdir(mode=0o700, exist_ok=True)
@@ -303,54 +303,54 @@ class Ring:
         except OSError as error:
             logger.warning("keys not kept", extra={"reason": f"{path}: {error.strerror}"})
 
-    def _last(self, wrong: Unusable) -> tuple[Key, ...]:
+    def _last_good_keys(self, wrong: UnusableKeys) -> tuple[Key, ...]:
         """Return the last good keys; raises what is wrong with the file where none are kept."""
-        if self._kept is None or not _private(self._kept):
+        if self._kept is None or not _is_private(self._kept):
             raise wrong
         try:
-            return self._read(_look(self._place(self._kept)))
-        except Unusable:
+            return self._parse(_read_file(self._digests_file(self._kept)))
+        except UnusableKeys:
             raise wrong from None
 
-    def _place(self, kept: Path) -> Path:
+    def _digests_file(self, kept: Path) -> Path:
         return kept / hashlib.sha256(os.fsencode(str(self._file))).hexdigest()[:16]
 
-    def _read(self, seen: bytes | str) -> tuple[Key, ...]:
+    def _parse(self, seen: bytes | str) -> tuple[Key, ...]:
         """Return the keys of the settings and a file.
 
         Raises:
             Unusable: the file is wrong.
         """
-        held = [",".join(map(entry, self._held))] if self._held else []
+        held = [",".join(map(format_entry, self._held))] if self._held else []
         try:
-            return read(*held, _text(seen))
+            return parse_keys(*held, _decode(seen))
         except ValueError as error:
             fault = str(error).removeprefix("api_keys: ")
-        raise Unusable(f"api_keys_file {self._file}: {fault}")
+        raise UnusableKeys(f"api_keys_file {self._file}: {fault}")
 
 
-def check(held: tuple[Key, ...], file: Path | None) -> None:
+def check_keys(held: tuple[Key, ...], file: Path | None) -> None:
     """Ensure that the keys can be used.
 
     Raises:
         Unusable: those of the file cannot.
     """
-    Ring(held, file)
+    KeyRing(held, file)
 
 
-def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> Ring:
+def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> KeyRing:
     """Return a ring of these keys, which a thread keeps in step with its file.
 
     Raises:
         Unusable: as Ring.
     """
-    ring = Ring(held, file, kept)
+    ring = KeyRing(held, file, kept)
     if file:
         threading.Thread(target=ring.watch, name="keys", daemon=True).start()
     return ring
 
 
-def _private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     """Tell whether a folder is this user's, and closed to others, who could put keys there."""
     try:
         found = folder.lstat()
@@ -359,19 +359,23 @@ def _private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o77
 
 
-def _look(file: Path) -> bytes | str:
+def _read_file(file: Path) -> bytes | str:
     """Return what a file holds now; where it cannot be used, why."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return "it is not a regular file, which can be read again"
         with file.open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)
+            content = opened.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         return str(error.strerror)
-    return content if len(content) <= MOST_BYTES else f"it has more than {MOST_BYTES:,} bytes"
+    return (
+        content
+        if len(content) <= MOST_FILE_BYTES
+        else f"it has more than {MOST_FILE_BYTES:,} bytes"
+    )
 
 
-def _text(seen: bytes | str) -> str:
+def _decode(seen: bytes | str) -> str:
     """Return what a file holds as text.
 
     Raises:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def running(settings: Settings, say: Say) -> Iterator[str]:
+def run_service(settings: Settings, say: Say) -> Iterator[str]:
     """Run the service while the block runs; yields its address.
 
     Raises:
@@ -52,16 +52,16 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
-    with claimed(settings), started(settings, say) as address:
+    with claim_service_port(settings), start_service(settings, say) as address:
         yield address
 
 
 @contextmanager
-def claimed(settings: Settings) -> Iterator[None]:
-    """Keep the service's port from others; raises as `running`."""
+def claim_service_port(settings: Settings) -> Iterator[None]:
+    """Keep the service's port from others; raises as `run_service`."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(network.claimed(settings.host, settings.port))
+            stack.enter_context(network.claim_port(settings.host, settings.port))
         except OSError as error:
             place = f"{settings.host} port {settings.port}"
             raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
@@ -69,11 +69,11 @@ def claimed(settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def started(settings: Settings, say: Say) -> Iterator[str]:
-    """Start the service on a port that is ours; yields its address and raises as `running`."""
+def start_service(settings: Settings, say: Say) -> Iterator[str]:
+    """Start the service on a port that is ours; yields its address and raises as `run_service`."""
     try:
-        pem = tls.read(settings)
-    except tls.Wrong as error:
+        pem = tls.read_certificate(settings)
+    except tls.BadCertificate as error:
         raise Unusable(str(error)) from error
     if settings.address is None:
         require(run("serve", machine.CHECKS | machine.WITH_TORCH, settings))
@@ -83,42 +83,42 @@ def started(settings: Settings, say: Say) -> Iterator[str]:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
-    settings = pinned(network.guarded(settings))
-    for warning in network.exposed(settings):
+    settings = pin_model(network.restrict_hosts(settings))
+    for warning in network.warn_of_exposure(settings):
         say(f"warning: {warning}")
     with ExitStack() as stack:
         frontend = lines = None  # of a Ray of our own alone; it passes on warnings and errors
 
         def ended(name: str) -> None:
-            say(logs.line(settings.log_format, name, "replica ended").decode().rstrip())
+            say(logs.warning_line(settings.log_format, name, "replica ended").decode().rstrip())
 
         if settings.address is None:
-            folder = stack.enter_context(own_ray(settings, say, pem))
+            folder = stack.enter_context(start_own_ray(settings, say, pem))
             lines = stack.enter_context(relay.Relay(folder / "lines", say, ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
-            stack.callback(frontend.shut)
+            stack.callback(frontend.close_listener)
         else:
-            stack.enter_context(cluster(settings, say))
+            stack.enter_context(join_cluster(settings, say))
         say(f"loading {settings.model}")
-        stack.enter_context(deployed(settings, say, lines.path if lines else None))
+        stack.enter_context(run_application(settings, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
-        with progress.reported(say, lambda: "/ready does not answer 200 yet"):
+        with progress.report_progress(say, lambda: "/ready does not answer 200 yet"):
             network.wait_until_ready(settings.host, settings.port, tls=bool(pem))
         if pem and frontend:
-            stack.enter_context(tls.followed(settings, folder, frontend, say))
+            stack.enter_context(tls.follow_certificate(settings, folder, frontend, say))
         try:
             if lines:
                 lines.watches = True
             scheme = "https" if pem else "http"
-            yield f"{scheme}://{network.reachable(settings.host)}:{settings.port}"
+            yield f"{scheme}://{network.client_host(settings.host)}:{settings.port}"
         finally:
             if lines:
                 lines.watches = False
             say("stopping")
 
 
-def pinned(settings: Settings) -> Settings:
+def pin_model(settings: Settings) -> Settings:
     """Pin a hub's model to one commit, so that every replica, now and later, loads the same.
 
     A missing model is refused here, ten seconds before a replica would refuse it.
@@ -139,39 +139,39 @@ def pinned(settings: Settings) -> Settings:
 
 
 @contextmanager
-def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
+def start_own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
     """Start a Ray of our own, which only this service uses; yields its directory.
 
     Args:
         pem: certificate and key of HAProxy, if clients speak TLS.
     """
-    kept = workspace.kept(settings.port)
+    kept = workspace.logs_folder(settings.port)
     with (
-        workspace.directory(kept) as run,
-        network.block(settings.port) as block,
-        workspace.quiet(run / workspace.DRIVER),
+        workspace.make_directory(kept) as run,
+        network.reserve_ports(settings.port) as block,
+        workspace.redirect_output(run / workspace.DRIVER),
     ):
         forget_settings()  # before ours: HAProxy's wrapper reads two
-        os.environ.update(ingress.promised(settings))
-        os.environ.update(ingress.placed(settings, block, run, count_cores()))
+        os.environ.update(ingress.common_variables(settings))
+        os.environ.update(ingress.own_ray_variables(settings, block, run, count_cores()))
         if pem:
-            tls.place(pem, run)
+            tls.write_certificate(pem, run)
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
         say(f"logs: {run / workspace.LOGS}; after the service stops: {stay}")
         say("starting Ray")
         import ray
 
         try:
-            with our_sigterm(), progress.reported(say, lambda: "Ray has not started yet"):
-                start_ray(settings, run, stay)
+            with keep_sigterm(), progress.report_progress(say, lambda: "Ray has not started yet"):
+                start_ray_processes(settings, run, stay)
             yield run
         except ray.exceptions.RayError as error:  # as a proxy that died at the start
-            raise fallen(error, run, stay) from error
+            raise explain_failure(error, run, stay) from error
         finally:
             ray.shutdown()
 
 
-def start_ray(settings: Settings, run: Path, stay: str) -> None:
+def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
     """Start the processes of Ray's that are of use here.
 
     Raises:
@@ -185,7 +185,7 @@ def start_ray(settings: Settings, run: Path, stay: str) -> None:
     try:
         ray.init(
             address="local",
-            job_config=without_folder(),
+            job_config=job_config(),
             num_cpus=count_cores(),
             include_dashboard=False,
             object_store_memory=machine.STORE_BYTES,
@@ -193,17 +193,17 @@ def start_ray(settings: Settings, run: Path, stay: str) -> None:
             _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
         )
     except Exception as error:  # Ray raises that class itself where its node times out
-        raise fallen(error, run, stay) from error
+        raise explain_failure(error, run, stay) from error
 
 
-def without_folder() -> "JobConfig":
+def job_config() -> "JobConfig":
     """Keep the current folder off the workers' path: they would take a user's model.py for ours."""
     from ray.job_config import JobConfig
 
     return JobConfig(_client_job=True)  # a client's folder is not the cluster's
 
 
-def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
+def explain_failure(error: Exception, run: Path, stay: str) -> StartFailed:
     """Return one line about a Ray that did not come up, or fell; driver.log gets the traceback.
 
     Args:
@@ -217,22 +217,25 @@ def fallen(error: Exception, run: Path, stay: str) -> StartFailed:
 
 
 @contextmanager
-def cluster(settings: Settings, say: Say) -> Iterator[None]:
+def join_cluster(settings: Settings, say: Say) -> Iterator[None]:
     """Join a running cluster if it carries requests as promised.
 
     Raises:
         StartFailed: it does not; names each variable that differs.
     """
-    promised = ingress.promised(settings)
+    promised = ingress.common_variables(settings)
     os.environ.update(promised)
     forget_settings()
     say(f"joining the Ray cluster at {settings.address}")
     import ray
 
-    with workspace.quiet(Path(os.devnull)):
+    with workspace.redirect_output(Path(os.devnull)):
         try:
-            with our_sigterm(), progress.reported(say, lambda: "the cluster has not answered yet"):
-                warnings = join(settings)
+            with (
+                keep_sigterm(),
+                progress.report_progress(say, lambda: "the cluster has not answered yet"),
+            ):
+                warnings = connect(settings)
             for warning in warnings:
                 say(warning)
             yield
@@ -240,8 +243,8 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
             ray.shutdown()
 
 
-def join(settings: Settings) -> list[str]:
-    """Join a cluster; see `cluster`. Gives a warning for each node that will get no replica."""
+def connect(settings: Settings) -> list[str]:
+    """Join a cluster; gives a warning for each node that will get no replica."""
     import ray
 
     from service.preflight import variables
@@ -249,11 +252,11 @@ def join(settings: Settings) -> list[str]:
 
     try:
         network.connect(settings.address or "")
-        ray.init(address=settings.address, job_config=without_folder(), log_to_driver=False)
+        ray.init(address=settings.address, job_config=job_config(), log_to_driver=False)
         there = joined(settings.host)
         require(run("serve", CHECKS, settings, there))
         address = ray.util.get_node_ip_address
-        task = ray.remote(num_cpus=0, label_selector=ingress.LABEL)
+        task = ray.remote(num_cpus=0, label_selector=ingress.NODE_LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
         variables.hold(settings, actual, node)
@@ -263,7 +266,7 @@ def join(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]:
+def run_application(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]:
     """Deploy the application; at the end let it answer what it has admitted, then delete it.
 
     Raises:
@@ -275,16 +278,16 @@ def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]
     from service.preflight.cluster import CHECKS, joined
 
     require(run("serve", CHECKS, settings, joined(settings.host)))
-    with progress.reported(say, lambda: "Ray Serve has not started yet"):
+    with progress.report_progress(say, lambda: "Ray Serve has not started yet"):
         start_serve(settings)
     patience: float = GIVEN_UP_SECONDS
     try:
-        with progress.reported(say, awaited):
-            deploy(settings, lines)
+        with progress.report_progress(say, awaited_replicas):
+            deploy_application(settings, lines)
         patience = ingress.shutdown_seconds(settings) + STOP_SECONDS
         yield
     finally:
-        if not dead():
+        if not dead_processes():
             # HAProxy stays while replicas drain; serve.shutdown would end it first. Ray waits for
             # ever when its controller does not answer; we do not.
             leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
@@ -306,7 +309,7 @@ def start_serve(settings: Settings) -> None:
         http_options={
             # On one machine only HAProxy listens for others (haproxy.HOST); on a cluster a replica
             # is asked by the HAProxy of other nodes too.
-            "host": settings.host if settings.address else network.INSIDE,
+            "host": settings.host if settings.address else network.REPLICA_HOST,
             "port": settings.port,
             "request_timeout_s": ingress.request_seconds(settings),
         },
@@ -316,7 +319,7 @@ def start_serve(settings: Settings) -> None:
         raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
 
 
-def deploy(settings: Settings, lines: Path | None) -> None:
+def deploy_application(settings: Settings, lines: Path | None) -> None:
     """Deploy the application, and wait until all its replicas have started.
 
     Raises:
@@ -328,17 +331,17 @@ def deploy(settings: Settings, lines: Path | None) -> None:
 
     try:
         tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
-        application = app.describe(settings, tries, lines)
+        application = app.make_application(settings, tries, lines)
         serve.run(application, name=app.APPLICATION, route_prefix="/")
     except RuntimeError as error:
-        raise StartFailed(last_line(app.status()[1] or str(error))) from error
+        raise StartFailed(last_line(app.deployment_status()[1] or str(error))) from error
 
 
-def awaited() -> str:
+def awaited_replicas() -> str:
     """Say which replicas a start waits for, and what Ray says of them."""
     from service import app
 
-    states, message = app.status()
+    states, message = app.deployment_status()
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items() if count)
     return f"replicas: {counts or 'none yet'}" + (f"; {last_line(message)}" if message else "")
 
@@ -353,7 +356,7 @@ def forget_settings() -> None:
 
 
 @contextmanager
-def our_sigterm() -> Iterator[None]:
+def keep_sigterm() -> Iterator[None]:
     """Keep our SIGTERM handler through ray.init, which installs one that exits."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -364,17 +367,17 @@ def our_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-def check() -> None:
+def check_ray() -> None:
     """Check that our own Ray still runs; Ray itself restarts only what runs under its raylet.
 
     Raises:
         Failed: it does not.
     """
-    if names := dead():
+    if names := dead_processes():
         raise Failed(f"Ray's {names[0]} died, so the service has stopped")
 
 
-def dead() -> list[str]:
+def dead_processes() -> list[str]:
     """List the processes of our own Ray that died; on a cluster none are ours."""
     from ray._private.worker import _global_node
 

@@ -134,19 +134,21 @@ REFUSALS: dict[str, Kind] = {
 }
 
 # whose fault each is: the caller's, no one's (429), or ours
-CALLERS = frozenset(c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429)
-OURS = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
+CALLER_CODES = frozenset(
+    c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429
+)
+SERVICE_CODES = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
 UNAUTHORIZED = 401
 
 # Statuses that clients of other APIs expect instead: OpenAI's openapi.yaml; TEI 1.9's
 # router/src/http/server.rs, From<&ErrorType> for StatusCode
-OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {
-    "too_many_tokens": 400
-}
-TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
+OPENAI_STATUSES = dict.fromkeys(
+    (code for code, kind in REFUSALS.items() if kind.status == 422), 400
+) | {"too_many_tokens": 400}
+TEI_STATUSES = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
 # refused at the edge: by the headers alone, and by the body
-BY_HEADERS = (
+HEADER_CODES = (
     "bad_request",
     "unauthorized",
     "unsupported_encoding",
@@ -154,12 +156,7 @@ BY_HEADERS = (
     "forbidden_origin",
     "headers_too_large",
 )
-BY_BODY = (
-    "duplicate_key",
-    "request_timeout",
-    "body_too_large",
-    "too_many_values",
-)
+BODY_CODES = ("duplicate_key", "request_timeout", "body_too_large", "too_many_values")
 
 MOST_DETAILS = 3  # faults that are put into words
 MOST_BYTES = 4096  # of a refusal in the form of RFC 9457
@@ -221,7 +218,7 @@ def refusal(error: BaseException) -> Refused:
     return Refused("internal")
 
 
-def unreadable(error: ValueError) -> Refused:
+def unreadable_json(error: ValueError) -> Refused:
     """Return the refusal for JSON that failed to parse before a schema was known."""
     fault = schema.unreadable(str(error))
     return Refused(fault.code, detail=fault.detail)

@@ -43,7 +43,7 @@ from service.engine.work import Result, Work
 from service.heads.samples import samples
 from service.heads.sentences import some
 from service.heads.store import Heads
-from service.keys import STALE_SECONDS, follow_keys, tenants
+from service.keys import STALE_SECONDS, follow_keys, limits_by_name
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
@@ -56,22 +56,24 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
-STALE = (
+STALE_WARNING = (
     f"1 while a replica's API keys are not known to be those of their file: for {STALE_SECONDS:g} s"
     " it could not be used, or not be read."
 )
-PLAIN = (
+PLAIN_WARNING = (
     "the checkpoint does not say how token vectors become one: pooling is %s, and nothing is"
     " normalised, unless a request asks otherwise"
 )
-UNAPPLIED = (
+UNAPPLIED_WARNING = (
     "adapters in the checkpoint's folder are not applied, and answers are those without them: %s"
 )
-UNTASKED = (
+UNTASKED_WARNING = (
     "the checkpoint's own code asks for a task each time: here a request without one is answered"
     " with the plain weights"
 )
-UNREAD = "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
+UNREAD_WARNING = (
+    "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
+)
 
 
 class Replica:
@@ -86,11 +88,11 @@ class Replica:
         self.settings, self.label = settings, label
         self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file, kept)
         self.shared = ring.keys  # those among which there is sharing
-        self.tracing = _tracing(settings, label)
-        self.metrics = Metrics(label, tenants(self.shared))
+        self.tracing = _start_tracing(settings, label)
+        self.metrics = Metrics(label, limits_by_name(self.shared))
         if settings.api_keys_file:
-            self.metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
-        logs.on_loss(self.metrics.line_lost)
+            self.metrics.add_gauge("keys_stale", STALE_WARNING, lambda: float(ring.stale))
+        logs.count_losses(self.metrics.line_lost)
         self.source = locate(settings.model, settings.adapter)
 
     @classmethod
@@ -137,28 +139,28 @@ class Replica:
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
-            limits=tenants(self.shared),
+            limits=limits_by_name(self.shared),
         )
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
-        self.reader = _reader(settings, model, admission.texts)
+        self.reader = _make_reader(settings, model, admission.texts)
         vitals.publish(metrics, self.batcher, preamble, self.device)
         if model.trained and not model.own_pooling and not model.task_heads:  # else it is for them
-            logger.warning(PLAIN, *model.pooling.modes)
+            logger.warning(PLAIN_WARNING, *model.pooling.modes)
         if left := unread(self.source.folder):
-            logger.warning(UNREAD, ", ".join(left))
+            logger.warning(UNREAD_WARNING, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
-            logger.warning(UNAPPLIED, ", ".join(adapters))
+            logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
         for told in strangers(self.source):
             logger.warning(told)
         if tasked(self.source.folder) and not model.instructions:
-            logger.warning(UNTASKED)
+            logger.warning(UNTASKED_WARNING)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}
         for name, one in model.adapters.items():
             self.identities[name] = self.identity.adapted(
                 name, one.digest, self.proof.adapted[name]
             )
-        self.gateway = self._gateway()
+        self.gateway = self._make_gateway()
         self.lessons = Lessons(
             self.identity.preamble("float32"),
             self.reader,
@@ -176,7 +178,7 @@ class Replica:
         self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
         self.writing = Lock()  # of the one large answer that is being written
 
-    def _gateway(self) -> Gateway:
+    def _make_gateway(self) -> Gateway:
         settings, model = self.settings, self.lanes.model
         worker, config = self.admission.endings, model.config
         endings: dict[type, Ending] = {
@@ -193,11 +195,11 @@ class Replica:
         )
         return Gateway(self.identities, config, *known, endings, self.spaces, model.adapters)
 
-    def share(self) -> None:
+    def apply_key_limits(self) -> None:
         """Share among the keys valid now; a name that stays keeps what it has and has had."""
         if self.shared is not self.ring.keys:
             self.shared = self.ring.keys
-            limits = tenants(self.shared)
+            limits = limits_by_name(self.shared)
             self.metrics.set_keys(limits)
             self.batcher.set_limits(limits)
 
@@ -207,8 +209,8 @@ class Replica:
         self.heads.close()
         await self.batcher.drain()
         self.lanes.close()
-        self.observer.tell()
-        self.observer.sum_up()
+        self.observer.report()
+        self.observer.log_summaries()
         if self.tracing:
             await asyncio.to_thread(self.tracing.close)
 
@@ -251,12 +253,12 @@ class Replica:
             "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }
 
-    def page(self, openmetrics: bool) -> bytes:
+    def render_metrics(self, openmetrics: bool) -> bytes:
         """Return this replica's metrics; see Metrics.render."""
-        self.share()
-        self.observer.tell()
-        self.metrics.cut_off(PROCESS.cut_off)
-        self.metrics.looped(self.loop_seconds())
+        self.apply_key_limits()
+        self.observer.report()
+        self.metrics.set_cut_off(PROCESS.cut_off)
+        self.metrics.set_loop_seconds(self.loop_seconds())
         return self.metrics.render(exemplars=openmetrics)
 
     def check_health(self) -> None:
@@ -292,7 +294,7 @@ class Replica:
         }
 
 
-def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
+def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     """Make what reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
     machine.filled(settings, model.task_heads)
@@ -308,7 +310,7 @@ def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     )
 
 
-def _tracing(settings: Settings, label: str) -> "Tracing | None":
+def _start_tracing(settings: Settings, label: str) -> "Tracing | None":
     """Open the spans' way out, where they are asked for."""
     if settings.tracing is None:
         return None

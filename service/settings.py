@@ -23,29 +23,29 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "HEADLIGHT_"
 # What stays wrong as an empty variable, which for others is none: left out, the service is open
-GUARDS = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
+NEVER_EMPTY = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
 KIB, MIB = 1024, 1024 * 1024
 
+# What a browser sends: without the port that its scheme has, and without a path
+ORIGIN = re.compile(r"(?!https://[^/]*:443$|http://[^/]*:80$)[a-z][a-z0-9.+-]*://[a-z0-9._\[\]:-]+")
 # What Kubernetes tells a pod of each Service in its namespace, and of one named headlight* in
 # variables that begin as ours do: HEADLIGHT_PORT=tcp://10.0.0.1:8000, HEADLIGHT_SERVICE_HOST
-# what a browser sends: without the port that its scheme has, and without a path
-ORIGIN = re.compile(r"(?!https://[^/]*:443$|http://[^/]*:80$)[a-z][a-z0-9.+-]*://[a-z0-9._\[\]:-]+")
-ADDRESS = re.compile(r"(tcp|udp|sctp)://")
-SERVICE_VARIABLE = re.compile(
+KUBERNETES_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+KUBERNETES_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
 
-HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
-BINARY = 4  # times as large as one of JSON may a body of numbers as bytes be
-NUMBERS = 8  # times as large as an answer's arrays in JSON may they be as bytes
+BODY_FACTOR = 2  # times its bytes: the body, and what is made of it while it is parsed
+BINARY_FACTOR = 4  # times as large as one of JSON may a body of numbers as bytes be
+JSON_FACTOR = 8  # times as large as an answer's arrays in JSON may they be as bytes
 
 # What could never be had otherwise, and how many times: all of a request is held until it is
 # answered
-WITHIN = {
-    "max_body_bytes": ("max_held_bytes", HELD_OF_BODY * BINARY),
+UPPER_BOUNDS = {
+    "max_body_bytes": ("max_held_bytes", BODY_FACTOR * BINARY_FACTOR),
     "max_answer_bytes": ("max_held_bytes", 1),
     "max_tokens": ("max_request_tokens", 1),
 }
@@ -55,15 +55,15 @@ Replicas = Annotated[int, Field(ge=1, le=256)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
-def _listed(value: object) -> object:
+def _split_commas(value: object) -> object:
     """Split what a flag or variable names by commas."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_split_commas)]
 
 
-def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what no browser sends as the origin of a page."""
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
@@ -74,7 +74,7 @@ def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
+def _check_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what does not name adapters and their folders."""
     names = [ADAPTER.fullmatch(one) for one in named]
     if not all(names) or len({match[1] for match in names if match}) < len(named):
@@ -87,7 +87,7 @@ def _adapters(named: tuple[str, ...]) -> tuple[str, ...]:
 class Settings(BaseModel):
     """The settings of one service, checked and frozen."""
 
-    # what is wrong is shown by `fault`, which shows no key
+    # what is wrong is shown by `describe_error`, which shows no key
     model_config = ConfigDict(
         frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True
     )
@@ -98,7 +98,7 @@ class Settings(BaseModel):
         description="model to serve: the bundled model, a local folder, org/name[@revision] or "
         "preset:transformer-base",
     )
-    adapter: Annotated[Names, AfterValidator(_adapters)] = Field(
+    adapter: Annotated[Names, AfterValidator(_check_adapters)] = Field(
         (),
         description="LoRA adapters to serve with the model, `name=folder`, separated by commas; a "
         "request names one in its `model`, as model:name; default: none",
@@ -183,7 +183,7 @@ class Settings(BaseModel):
     public_metrics: bool = Field(
         False, description="serve GET /metrics to everyone, and not to marked keys alone"
     )
-    cors_origins: Annotated[Names, AfterValidator(_origins)] = Field(
+    cors_origins: Annotated[Names, AfterValidator(_check_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "
         "default: none",
@@ -243,12 +243,12 @@ class Settings(BaseModel):
     @property
     def max_binary_body_bytes(self) -> int:
         """Return the most bytes of a body that holds numbers as bytes."""
-        return BINARY * self.max_body_bytes
+        return BINARY_FACTOR * self.max_body_bytes
 
     @property
     def max_answer_json_bytes(self) -> int:
         """Return the most bytes of an answer's arrays that are written as JSON numbers."""
-        return self.max_answer_bytes // NUMBERS
+        return self.max_answer_bytes // JSON_FACTOR
 
     @property
     def keyed(self) -> bool:
@@ -256,17 +256,17 @@ class Settings(BaseModel):
         return bool(self.api_keys or self.api_keys_file)
 
     @property
-    def fewest(self) -> int:
+    def fewest_replicas(self) -> int:
         """Return the number of replicas that there always are."""
         return self.replicas if self.max_replicas is None else self.min_replicas or 1
 
     @property
-    def most(self) -> int:
+    def most_replicas(self) -> int:
         """Return the most replicas that there may be, for which all room is worked out."""
         return self.max_replicas or self.replicas
 
 
-def load(
+def load_settings(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> Settings:
     """Settle every setting: flag, then HEADLIGHT_* variable, then YAML file, then default.
@@ -280,7 +280,7 @@ def load(
     if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` per line")
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
-    if theirs := sorted(name for name, value in named.items() if _of_kubernetes(name, value)):
+    if theirs := sorted(name for name, value in named.items() if _set_by_kubernetes(name, value)):
         logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})
     variables = {
         name.removeprefix(PREFIX).lower(): value
@@ -291,9 +291,9 @@ def load(
         near = nearest(name, Settings.model_fields).upper()
         hint = f"; did you mean {PREFIX}{near}?" if near else ""
         raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
-    variables = {name: value for name, value in variables.items() if value or name in GUARDS}
+    variables = {name: value for name, value in variables.items() if value or name in NEVER_EMPTY}
     flags = {name: value for name, value in flags.items() if value is not None}
-    values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
+    values = {**document, **variables, **flags, "api_keys": _parse_keys(document, variables)}
     settings = Settings.model_validate(values)
     # replicas have other working directories
     names = "api_keys_file", "tls_cert", "tls_key"
@@ -302,17 +302,17 @@ def load(
     adapters = (one.partition("=") for one in settings.adapter)
     found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
     settings = settings.model_copy(update=found)
-    return _within(settings)
+    return _check_bounds(settings)
 
 
-def _within(settings: Settings) -> Settings:
+def _check_bounds(settings: Settings) -> Settings:
     """Return the settings if none is larger than what it has to fit into."""
-    for name, (bound, times) in WITHIN.items():
+    for name, (bound, times) in UPPER_BOUNDS.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
             bound = bound if times == 1 else f"1/{times} of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
-    _bounded(settings)
+    _check_replicas(settings)
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -322,7 +322,7 @@ def _within(settings: Settings) -> Settings:
     return settings
 
 
-def fault(error: ErrorDetails) -> str:
+def describe_error(error: ErrorDetails) -> str:
     """Say in a line what is wrong with one setting."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
@@ -336,7 +336,7 @@ def fault(error: ErrorDetails) -> str:
     return f"{name}: {said}, got {error['input']!r}"
 
 
-def _bounded(settings: Settings) -> None:
+def _check_replicas(settings: Settings) -> None:
     """Check the settings of the number of replicas against each other."""
     low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
@@ -348,14 +348,14 @@ def _bounded(settings: Settings) -> None:
         raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")
 
 
-def _of_kubernetes(name: str, value: str) -> bool:
+def _set_by_kubernetes(name: str, value: str) -> bool:
     """Tell whether Kubernetes put a variable there, for a Service whose name begins with ours."""
-    linked = name.endswith("_PORT") and ADDRESS.match(value)
-    return bool(linked or SERVICE_VARIABLE.search(name))
+    linked = name.endswith("_PORT") and KUBERNETES_ADDRESS.match(value)
+    return bool(linked or KUBERNETES_VARIABLE.search(name))
 
 
-def _keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
+def _parse_keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
     """Return the API keys of the variable as they are kept; their file is read elsewhere."""
     if "api_keys" in document:
         raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
-    return keys.read(variables["api_keys"]) if "api_keys" in variables else ()
+    return keys.parse_keys(variables["api_keys"]) if "api_keys" in variables else ()

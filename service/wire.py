@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationInfo, model_v
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-FIELDS: set[str] = set()  # every name of every request, as the models are defined
-BODIES: dict[str, Any] = {}  # the types of requests, by what their errors call them
+FIELD_NAMES: set[str] = set()  # every name of every request, as the models are defined
+REQUEST_TYPES: dict[str, Any] = {}  # the types of requests, by what their errors call them
 
 
 class Wire(BaseModel):
@@ -29,8 +29,8 @@ class Wire(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         super().__pydantic_init_subclass__(**options)
-        FIELDS.update(cls.named_fields())
-        BODIES[cls.__name__] = cls
+        FIELD_NAMES.update(cls.named_fields())
+        REQUEST_TYPES[cls.__name__] = cls
 
     @classmethod
     def named_fields(cls) -> dict[str, FieldInfo]:
@@ -39,14 +39,16 @@ class Wire(BaseModel):
 
 
 IGNORED, WARNING = "x-headlight-ignored", "x-headlight-warning"
-SWITCHES = {"true": True, "false": False}
-MORE = "parameters"  # where Hugging Face's clients put fields of the body
-TWICE: LiteralString = "`{name}` is given twice, under two names or in `parameters`, and differs"
-SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # no client may write our headers
+SWITCH_VALUES = {"true": True, "false": False}
+PARAMETERS_FIELD = "parameters"  # where Hugging Face's clients put fields of the body
+GIVEN_TWICE: LiteralString = (
+    "`{name}` is given twice, under two names or in `parameters`, and differs"
+)
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # no client may write our headers
 MOST_NAMED, MOST_LOOKED_AT = 8, 64
 
 
-class Foreign(Wire):
+class ForeignRequest(Wire):
     """A request of another API, whose clients send null for what they leave out, and more.
 
     Within a request of our own it is as strict as that one.
@@ -56,7 +58,7 @@ class Foreign(Wire):
     """Other names of its fields."""
 
     @classmethod
-    def read(cls, body: bytes, ignored: dict[str, None]) -> Self:
+    def parse(cls, body: bytes, ignored: dict[str, None]) -> Self:
         """Read a body.
 
         Args:
@@ -69,12 +71,12 @@ class Foreign(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any, info: ValidationInfo) -> Any:
+    def _resolve_aliases(cls, given: Any, info: ValidationInfo) -> Any:
         """Return the fields that it knows, each once and by one name."""
         if info.context is None or not isinstance(given, dict):
             return given
-        fields, known, more = cls.named_fields(), dict[str, Any](), given.get(MORE)
-        if MORE in fields or not isinstance(more, dict):
+        fields, known, more = cls.named_fields(), dict[str, Any](), given.get(PARAMETERS_FIELD)
+        if PARAMETERS_FIELD in fields or not isinstance(more, dict):
             more = {}
         for sent, value in chain(given.items(), more.items()):
             name = cls.aliases.get(sent, sent)
@@ -84,9 +86,9 @@ class Foreign(Wire):
                 info.context[sent] = None
                 continue
             if isinstance(value, str) and _is_switch(fields[name]):
-                value = SWITCHES.get(value, value)
+                value = SWITCH_VALUES.get(value, value)
             if known.setdefault(name, value) != value:
-                raise PydanticCustomError("named_twice", TWICE, {"name": name})
+                raise PydanticCustomError("named_twice", GIVEN_TWICE, {"name": name})
         return known
 
     @classmethod
@@ -100,16 +102,16 @@ def _is_switch(field: FieldInfo) -> bool:
     return bool in (field.annotation, *get_args(field.annotation))
 
 
-def told(ignored: Collection[str]) -> str:
+def ignored_header(ignored: Collection[str]) -> str:
     """Name fields in a header: those whose names may stand in one, a few, then +the others."""
-    safe = (name for name in islice(ignored, MOST_LOOKED_AT) if SAFE.fullmatch(name))
+    safe = (name for name in islice(ignored, MOST_LOOKED_AT) if SAFE_NAME.fullmatch(name))
     named = [*islice(safe, MOST_NAMED)]
     others = len(ignored) - len(named)
     return ", ".join([*named, *([f"+{others}"] if others else [])])
 
 
-def body(kind: Any) -> TypeAdapter[Any]:
+def request_adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the reader of a request that has one of several types."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
-    BODIES[adapter.validator.title] = kind
+    REQUEST_TYPES[adapter.validator.title] = kind
     return adapter

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp
 from service.edge.door import Door
 from service.engine import health, proof
 from service.observe import logs
-from service.observe.scrape import join
+from service.observe.scrape import join_pages
 from service.replica import Replica
 from service.settings import Settings
 from tests.mounted import mounted
@@ -77,9 +77,9 @@ class Connected(httpx.AsyncClient):
 
 def in_flight(replica: Replica) -> float:
     """Return how many requests a replica has not yet answered, as its metrics say."""
-    replica.observer.tell()
+    replica.observer.report()
     series = f'\nheadlight_requests_in_flight{{replica="{replica.label}"}} '
-    return float(replica.page(False).decode().partition(series)[2].split()[0])
+    return float(replica.render_metrics(False).decode().partition(series)[2].split()[0])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -193,7 +193,7 @@ def spans(traced: Replica) -> Callable[[], list[dict[str, Any]]]:
     path = Path((traced.settings.tracing or "").removeprefix("file:"))
 
     def read() -> list[dict[str, Any]]:
-        traced.observer.tell()
+        traced.observer.report()
         if traced.tracing:
             traced.tracing.flush()
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -209,7 +209,7 @@ async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], s
 
     def read() -> str:
         for observer in observers:
-            observer.tell()
+            observer.report()
         return written.getvalue()
 
     async with asyncio.timeout(PATIENCE_SECONDS):  # for requests that earlier tests gave up
@@ -217,7 +217,7 @@ async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], s
             await asyncio.sleep(0)
     read()
     handler, level = logging.StreamHandler(written), ours.level
-    handler.setFormatter(logs.Lines("replica-1"))
+    handler.setFormatter(logs.JsonFormatter("replica-1"))
     begun = time.time()  # other replicas tell later of what ended before
     handler.addFilter(lambda line: line.created >= begun)
     ours.addHandler(handler)
@@ -347,7 +347,7 @@ def application(replica: Replica, prefix: str = "") -> ASGIApp:
     """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 
     async def scrape(openmetrics: bool) -> bytes:
-        return join([replica.page(openmetrics)], False, openmetrics, expected=1)
+        return join_pages([replica.render_metrics(openmetrics)], False, openmetrics, expected=1)
 
     async def targets() -> list[str]:
         return ["10.0.0.2:30000", "10.0.0.3:30000"]

@@ -90,9 +90,11 @@ def own_ray(
     settings: Settings,
     say: launch.Say,
     pem: bytes = b"",
-    right: Callable[[Settings, launch.Say, bytes], AbstractContextManager[Path]] = launch.own_ray,
+    right: Callable[
+        [Settings, launch.Say, bytes], AbstractContextManager[Path]
+    ] = launch.start_own_ray,
 ) -> Iterator[Path]:
-    """launch.own_ray, on which faulty replicas are deployed."""
+    """launch.start_own_ray, on which faulty replicas are deployed."""
     with right(settings, say, pem) as run:
         from service import app  # not before launch has set the environment, which Ray then reads
 
@@ -102,5 +104,5 @@ def own_ray(
 
 if __name__ == "__main__":
     FaultyGateway.file = Path(sys.argv[1])
-    with patch.object(launch, "own_ray", own_ray):
+    with patch.object(launch, "start_own_ray", own_ray):
         main(sys.argv[2:], prog_name="headlight")

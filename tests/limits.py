@@ -118,7 +118,7 @@ ROWS = (
         "no request waits for company",
         "left until a waiting request's deadline",
     ),
-    Row("observe.observer.TELL_SECONDS", "it is told then", "from a request's end to its line"),
+    Row("observe.observer.REPORT_SECONDS", "it is told then", "from a request's end to its line"),
     # what a replica holds
     Row("max_waiting_requests", "overloaded"),
     Row("max_waiting_tokens", "overloaded"),
@@ -166,7 +166,9 @@ ROWS = (
     ),
     # connections
     Row(
-        "cluster.haproxy.RESERVE", "new connections wait", "connections kept for probes, beyond all"
+        "cluster.haproxy.PROBE_RESERVE",
+        "new connections wait",
+        "connections kept for probes, beyond all",
     ),
     Row(
         "cluster.ingress.SPARE_REQUESTS",
@@ -201,11 +203,7 @@ ROWS = (
         "answers of an HAProxy that a reload replaces",
     ),
     # keys
-    Row(
-        "keys.MOST_BYTES",
-        "keys stay as they are; a start ends",
-        "a file of API keys",
-    ),
+    Row("keys.MOST_FILE_BYTES", "keys stay as they are; a start ends", "a file of API keys"),
     Row(
         "keys.STALE_SECONDS",
         "keys are stale",
@@ -289,7 +287,7 @@ ROWS = (
     ),
     Row("launch.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
     Row("launch.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
-    Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
+    Row("cluster.drain.LAST_SECONDS", "HAProxy stops", "for the connections accepted last"),
     Row(
         "cluster.workspace.PATIENCE_SECONDS",
         "they are killed",
@@ -312,9 +310,9 @@ NO_LIMITS = {
     "api.native.heads.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",
-    "engine.tokenizers.SECONDS", "keys.LOOK_SECONDS",
+    "engine.tokenizers.SECONDS", "keys.POLL_SECONDS",
     "keys.SETTLED_SECONDS",
-    "cluster.tls.LOOK_SECONDS",
+    "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.reading.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
@@ -325,9 +323,9 @@ NO_LIMITS = {
     "encode.highlight.DOCUMENT_BYTES", "encode.highlight.UNIT_BYTES",
     "encode.admission.FACT_BYTES", "api.vocabulary.TOKEN_BYTES",
     "api.vocabulary.WRITTEN_BYTES", "api.vocabulary.ID_BYTES",
-    "cluster.relay.LOOK_SECONDS", "cluster.network.FRAME_BYTES",
+    "cluster.relay.POLL_SECONDS", "cluster.network.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
-    "cluster.drain.PAUSE_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
+    "cluster.drain.POLL_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",

@@ -21,7 +21,7 @@ from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Queue
 from service.engine.speed import Speed
-from service.keys import Ring
+from service.keys import KeyRing
 from service.replica import Replica
 
 
@@ -45,11 +45,11 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
         settings=settled,
         reader=reader,
         admission=admission,
-        ring=Ring(settled.api_keys, settled.api_keys_file),
+        ring=KeyRing(settled.api_keys, settled.api_keys_file),
         lessons=Lessons(preamble, reader, admission, most, truncate=settled.truncate or "refuse"),
         vocabulary=Vocabulary(reader, admission, settled),
     )
-    other.gateway = other._gateway()
+    other.gateway = other._make_gateway()
     return other
 
 

@@ -35,7 +35,7 @@ HAPROXY_FILES = {
 
 def ray_env() -> str:
     """The variables of a cluster, for a shell."""
-    variables = ingress.clustered(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
+    variables = ingress.cluster_variables(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     found = f'{ingress.PROGRAM}="$(command -v {ingress.WRAPPER})"'  # Ray asks for the whole path
     folder, *names = HAPROXY_FILES
@@ -45,8 +45,8 @@ def ray_env() -> str:
         f"{line}\n"
         for line in (
             "# Each node's: set -a; . deploy/serve/ray.env; ray start ...",
-            f"# Room for {REPLICAS} replicas; for each more, {ingress.CONNECTIONS} grows by "
-            f"{ingress.ongoing(Settings())}.",
+            f"# Room for {REPLICAS} replicas; for each more, {ingress.HAPROXY_MAXCONN} grows by "
+            f"{ingress.max_ongoing_requests(Settings())}.",
             "# HAProxy's files, in a folder that is this user's alone and has no known name",
             *files,
             *(found if line.startswith(ingress.PROGRAM) else line for line in lines),
@@ -109,7 +109,7 @@ def unknown(given: Any, known: Any) -> list[str]:
 
 def described(app: ModuleType, settings: Settings) -> Any:
     """Ray's deployment of the application that these settings describe."""
-    return app.describe(settings, tries=1)._bound_deployment
+    return app.make_application(settings, tries=1)._bound_deployment
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -143,7 +143,7 @@ def test_the_cluster_of_ray_env_can_serve_it(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_who_stops_waits_longer_than_whom_it_stops(name: str, app: ModuleType) -> None:
     """A node for its replicas, a replica for its requests."""
-    variables = ingress.clustered(Settings())
+    variables = ingress.cluster_variables(Settings())
 
     for application in applications(name):
         settings = application["settings"]
@@ -189,7 +189,7 @@ def test_what_a_configuration_cannot_say_is_refused(
     args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, app: ModuleType
 ) -> None:
     """Each by name, before a replica starts."""
-    variables = ingress.clustered(Settings(drain_seconds=DRAIN_SECONDS))
+    variables = ingress.cluster_variables(Settings(drain_seconds=DRAIN_SECONDS))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
@@ -199,9 +199,9 @@ def test_what_a_configuration_cannot_say_is_refused(
 
 def test_a_listener_with_tls_is_refused(monkeypatch: pytest.MonkeyPatch, app: ModuleType) -> None:
     """HAProxy would answer in clear text."""
-    for name, value in ingress.clustered(Settings()).items():
+    for name, value in ingress.cluster_variables(Settings()).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(app, "listener", lambda: SimpleNamespace(ssl_keyfile="/key"))
+    monkeypatch.setattr(app, "http_options", lambda: SimpleNamespace(ssl_keyfile="/key"))
 
     with pytest.raises(StartFailed, match="ssl_"):
         app.build({})

@@ -30,7 +30,7 @@ def limits() -> dict[str, float | str]:
     """The value of every number that may be a limit, by its name."""
     fields = Settings.model_fields
     settings = {name: field.default for name, field in fields.items() if numeric(field.annotation)}
-    told = ingress.promised(Settings())
+    told = ingress.common_variables(Settings())
     variables = {name: float(value) for name, value in told.items() if value.isdecimal()}
     timeouts = TIMEOUT.findall("\n".join(haproxy.DEFAULTS))
     return (

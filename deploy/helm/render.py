@@ -22,8 +22,8 @@ import yaml
 
 from service.api import ROUTES
 from service.cluster import haproxy, ingress
-from service.observe.families import SCRAPE
-from service.settings import BINARY, Settings
+from service.observe.families import METRICS_PATH
+from service.settings import BINARY_FACTOR, Settings
 
 HERE = Path(__file__).parent
 CHART = HERE / "headlight"
@@ -49,9 +49,9 @@ TABLE = "| value | default | |\n|---|---|---|\n"
 def variables() -> str:
     """Return files/ray.yaml: the chart works out again what its values change."""
     settings = Settings(drain_seconds=DRAIN_SECONDS)
-    found = ingress.clustered(settings) | {ingress.PROGRAM: WRAPPER}
+    found = ingress.cluster_variables(settings) | {ingress.PROGRAM: WRAPPER}
     # HAProxy's counts for Prometheus, which alone the network policies let there
-    found |= {haproxy.METRICS_HOST: "0.0.0.0", "RAY_SERVE_HAPROXY_METRICS_PORT": "9101"}
+    found |= {haproxy.METRICS_HOST_VARIABLE: "0.0.0.0", "RAY_SERVE_HAPROXY_METRICS_PORT": "9101"}
     del found["RAY_AUTH_MODE"]  # KubeRay's own, with the token
     told = {
         "version": metadata.version("ray"),
@@ -62,7 +62,7 @@ def variables() -> str:
             "deadline_seconds": settings.deadline_seconds,
             "max_waiting_requests": settings.max_waiting_requests,
             "max_body_bytes": settings.max_body_bytes,
-            "binary": BINARY,
+            "binary": BINARY_FACTOR,
         },
         "paths": paths(),
     }
@@ -72,7 +72,7 @@ def variables() -> str:
 def paths() -> list[str]:
     """Return how each path of the API but its metrics begins: what outside clients may ask."""
     first = {row.path.split("/")[1] for row in ROUTES}
-    return sorted(first - {"", SCRAPE.strip("/")})
+    return sorted(first - {"", METRICS_PATH.strip("/")})
 
 
 def schema() -> str:

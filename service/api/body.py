@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.settings import Settings
-from service.wire import FIELDS
+from service.wire import FIELD_NAMES
 
 MOST_KEYS = 64  # in one object; attention by layer has the most
 MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
@@ -130,7 +130,7 @@ def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str 
 def _name(key: bytes) -> str:
     """Return a key as a refusal may repeat it: one of our fields by name, any other by its size."""
     name = key.decode("utf-8", "replace")
-    return name if name in FIELDS else str(len(name))
+    return name if name in FIELD_NAMES else str(len(name))
 
 
 def _track(brackets: bytes, objects: list[set[bytes]]) -> None:

@@ -24,7 +24,7 @@ from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.request import PARTS, Documents, Layout, Request
 from service.refusals import Refused
-from service.wire import Foreign
+from service.wire import ForeignRequest
 from service.wording.words import Loc
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -41,7 +41,7 @@ NONE_ASKED = "expected one kind or more, received none"
 TWICE = "expected each kind once"
 
 
-class EmbedV2Request(Foreign):
+class EmbedV2Request(ForeignRequest):
     """The body of Cohere's POST /v2/embed."""
 
     model: str | None = None
@@ -102,7 +102,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    asked = EmbedV2Request.read(body, sent.ignored)
+    asked = EmbedV2Request.parse(body, sent.ignored)
     _check(asked)
     check_dense(served.tasks)
     cut = "END" if asked.max_tokens else asked.truncate

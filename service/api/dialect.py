@@ -24,8 +24,8 @@ from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.observe.families import NO_INPUT
 from service.refusals import (
-    BY_BODY,
-    BY_HEADERS,
+    BODY_CODES,
+    HEADER_CODES,
     MEDIA_TYPE,
     REFUSALS,
     Refused,
@@ -34,9 +34,9 @@ from service.refusals import (
 from service.wording.words import Loc, counted, listed, meant, place, quoted, received
 
 # What may be refused by any route, by one that takes a body, by one that encodes
-ALWAYS = (*BY_HEADERS, "method_not_allowed", "unknown_field", "internal")
+ALWAYS = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
 TAKING = (
-    *BY_BODY,
+    *BODY_CODES,
     "invalid_json",
     "invalid_text",
     "too_many_tokens",

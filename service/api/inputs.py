@@ -23,7 +23,7 @@ from service.encode.request import (
 )
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
-from service.wire import Foreign
+from service.wire import ForeignRequest
 from service.wording.words import Loc
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
@@ -100,7 +100,7 @@ def check_dense(tasks: Collection[str]) -> None:
         raise Refused("task_not_found", detail=SPARSE, tasks=list(tasks))
 
 
-class Instructed(Foreign):
+class Instructed(ForeignRequest):
     """What every request to rank says of its query."""
 
     query: str

@@ -30,8 +30,8 @@ from service.api.rerank import Document, Documents
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.names import Names, find
 from service.encode.request import Input, Layout, Pooled, Request
-from service.refusals import OPENAI, Refused
-from service.wire import Foreign
+from service.refusals import OPENAI_STATUSES, Refused
+from service.wire import ForeignRequest
 
 
 def _tag(value: object) -> str:
@@ -59,7 +59,7 @@ Cut = Annotated[
 ]
 
 
-class EmbeddingsRequest(Foreign):
+class EmbeddingsRequest(ForeignRequest):
     """The body of OpenAI's POST /v1/embeddings."""
 
     aliases: ClassVar = {
@@ -149,7 +149,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbeddingsRequest.read(body, sent.ignored)
+    request = EmbeddingsRequest.parse(body, sent.ignored)
     _check(request)
     check_dense(served.tasks)
     cut, precision = request.truncate, request.encoding_format
@@ -226,7 +226,7 @@ def model(names: Names, id: str) -> bytes:
 
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as OpenAI's API words it."""
-    status = OPENAI.get(refused.code, refused.status)
+    status = OPENAI_STATUSES.get(refused.code, refused.status)
     fault = {
         "message": sentence(refused, NAMES),
         "type": _type(refused),

@@ -22,8 +22,8 @@ from service.api.open_inference import call as open_inference
 from service.api.open_inference.tensors import InferRequest
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
-from service.observe.families import INPUTS, OF_ONE_KIND, OF_TEXT, OF_TOKENS, PROBE
-from service.observe.metrics import OPENMETRICS, TEXT
+from service.observe.families import INPUTS, OF_ONE_KIND, OF_TEXT, OF_TOKENS, READY_PATH
+from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.page import site
 from service.refusals import REFUSALS
 
@@ -47,7 +47,7 @@ INFER_STATUSES = {code: open_inference.status(code) for code in REFUSALS}
 OPENAI = Api(
     "OpenAI",
     openai.problem,
-    refusals.OPENAI,
+    refusals.OPENAI_STATUSES,
     ALWAYS,
     EMBEDDING_CODES,
     "https://platform.openai.com/docs/api-reference/embeddings",
@@ -55,7 +55,7 @@ OPENAI = Api(
 TEI = Api(
     "Text Embeddings Inference",
     tei.problem,
-    refusals.TEI,
+    refusals.TEI_STATUSES,
     document="https://huggingface.github.io/text-embeddings-inference/",
 )
 RANKING = (*TASKS, "model_not_found")
@@ -112,7 +112,7 @@ EMBEDDINGS = {
     "inputs": OF_TOKENS,
     "metric": "/v1/embeddings",
 }
-PROMETHEUS = dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS))
+PROMETHEUS = dict.fromkeys(form.partition(";")[0] for form in (TEXT_TYPE, OPENMETRICS_TYPE))
 LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 OF_ALL = {"inputs": INPUTS, "answer_media": {SAFETENSORS: BYTES}}  # answered as a file too
 OPERATIONS = (
@@ -248,7 +248,7 @@ OPERATIONS = (
         inputs=OF_TEXT,
         metric="/v1/embeddings",
     ),
-    _get(TEI, "/health", "", public="always", handler="health", metric=PROBE),
+    _get(TEI, "/health", "", public="always", handler="health", metric=READY_PATH),
     _get(INFER, "/v2", handler="server"),
     _get(
         INFER,
@@ -258,13 +258,13 @@ OPERATIONS = (
         metric="/live",
         trusted=False,
     ),
-    _get(INFER, "/v2/health/ready", public="always", handler="server_ready", metric=PROBE),
+    _get(INFER, "/v2/health/ready", public="always", handler="server_ready", metric=READY_PATH),
     # first, since a model's name may hold slashes
     _get(INFER, INFER_MODEL + VERSION_PART, handler="metadata", metric=INFER_MODEL),
-    _get(INFER, f"{INFER_MODEL}{VERSION_PART}/ready", handler="model_ready", metric=PROBE),
+    _get(INFER, f"{INFER_MODEL}{VERSION_PART}/ready", handler="model_ready", metric=READY_PATH),
     _post(INFER, f"{INFER_MODEL}{VERSION_PART}/infer", **INFER_ROUTE),
     _get(INFER, INFER_MODEL, handler="metadata"),
-    _get(INFER, f"{INFER_MODEL}/ready", handler="model_ready", metric=PROBE),
+    _get(INFER, f"{INFER_MODEL}/ready", handler="model_ready", metric=READY_PATH),
     _post(INFER, f"{INFER_MODEL}/infer", **INFER_ROUTE),
     # the pages on which the document itself is read
     Route(NATIVE, "get", "/docs", public="always", handler="docs"),

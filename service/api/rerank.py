@@ -19,10 +19,10 @@ from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Instructed, MostTokens, Ranking, echoing, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.refusals import Refused
-from service.wire import Foreign
+from service.wire import ForeignRequest
 
 
-class Document(Foreign):
+class Document(ForeignRequest):
     """A document as an object."""
 
     text: str
@@ -129,7 +129,7 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
     Args:
         documents: whether results come with their documents by default.
     """
-    request = RerankRequest.read(body, sent.ignored)
+    request = RerankRequest.parse(body, sent.ignored)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
         documents = request.return_documents

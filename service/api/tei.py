@@ -29,13 +29,13 @@ from service.api.inputs import (
 )
 from service.encode.answer import JSON, Array, Each, Encoded, Item
 from service.encode.request import Layout, Pooled, Request
-from service.refusals import TEI, Refused
-from service.wire import Foreign
+from service.refusals import TEI_STATUSES, Refused
+from service.wire import ForeignRequest
 
 Side = Literal["Right", "right", "Left", "left"]
 
 
-class Cut(Foreign):
+class Cut(ForeignRequest):
     """What TEI's routes know of truncation and prompts."""
 
     truncate: bool | None = None
@@ -66,7 +66,7 @@ class EmbedRequest(EmbedAllRequest):
     out."""
 
 
-class Sentences(Foreign):
+class Sentences(ForeignRequest):
     """What TEI's POST /similarity compares: one sentence with each of others."""
 
     source_sentence: str
@@ -82,7 +82,7 @@ class SimilarityRequest(Cut):
     """The sentences to compare."""
 
 
-class TokenizeRequest(Foreign):
+class TokenizeRequest(ForeignRequest):
     """The body of TEI's POST /tokenize."""
 
     inputs: Annotated[
@@ -97,7 +97,7 @@ class TokenizeRequest(Foreign):
     one."""
 
 
-class DecodeRequest(Foreign):
+class DecodeRequest(ForeignRequest):
     """The body of TEI's POST /decode."""
 
     ids: Annotated[
@@ -147,7 +147,7 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbedRequest.read(body, sent.ignored)
+    request = EmbedRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
     pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
     return Vectors(request=native(request, request.inputs, pooled=pooled))
@@ -155,13 +155,13 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
 
 def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed_all; raises as `embed` does."""
-    request = EmbedAllRequest.read(body, sent.ignored)
+    request = EmbedAllRequest.parse(body, sent.ignored)
     return Vectors(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
 def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
-    comparison = SimilarityRequest.read(body, sent.ignored)
+    comparison = SimilarityRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
     if not comparison.inputs.sentences:
         detail = "expected one sentence or more, received none"
@@ -219,7 +219,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
     body = orjson.dumps({"error": sentence(refused, NAMES), "error_type": kind})
-    return Reply(body, TEI.get(refused.code, refused.status), media_type=JSON)
+    return Reply(body, TEI_STATUSES.get(refused.code, refused.status), media_type=JSON)
 
 
 def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut | None:

@@ -31,7 +31,7 @@ from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.refusals import Refused
-from service.wire import Foreign
+from service.wire import ForeignRequest
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 
@@ -42,7 +42,7 @@ def _tag(value: object) -> str:
     return "<pairs>" if value and isinstance(value[0], list) else "<texts>"
 
 
-class CutPair(Foreign):
+class CutPair(ForeignRequest):
     """How too long a pair is cut."""
 
     truncate: bool | None = None
@@ -142,7 +142,7 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = PredictRequest.read(body, sent.ignored)
+    request = PredictRequest.parse(body, sent.ignored)
     inputs = request.inputs
     single = isinstance(inputs, str) or any(isinstance(entry, str) for entry in inputs)
     entries = [inputs] if single else inputs
@@ -175,7 +175,7 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     """Read a request of POST /rerank; raises as `predict` does."""
-    request = RankRequest.read(body, sent.ignored)
+    request = RankRequest.parse(body, sent.ignored)
     truncate = tei.side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echoing(body, query, texts, request.top_n)
@@ -188,7 +188,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
 
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
-    request = EmbedAllRequest.read(body, sent.ignored)
+    request = EmbedAllRequest.parse(body, sent.ignored)
     native = tei.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
     return SparseVectors(request=native)
 

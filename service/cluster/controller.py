@@ -10,7 +10,7 @@ from ray.serve._private.application_state import ApplicationStateManager
 from service.cluster.ingress import DEPLOYMENT
 
 
-def remember() -> None:
+def remember_ingress() -> None:
     """Make the controller remember which deployment takes an application's requests.
 
     Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that

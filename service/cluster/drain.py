@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cluster.haproxy import FLAG
+from service.cluster.haproxy import STOPPING_FILE
 
-REFUSING = "default_backend"  # which answers 503 by itself
+REFUSING_BACKEND = "default_backend"  # which answers 503 by itself
 # What HAProxy sends of its sockets: their number, and then up to 252 at once with their names
 COUNT_BYTES, NAME_BYTES, MOST_SOCKETS = 4, 65536, 252
-UNACKED = 24  # where struct tcp_info (linux/tcp.h) has, for a socket that listens, its backlog
-SECONDS = 1.0  # for the connections that were accepted last
-PAUSE_SECONDS = 0.02  # between two looks
+TCPI_UNACKED = 24  # where struct tcp_info (linux/tcp.h) has, for a socket that listens, its backlog
+LAST_SECONDS = 1.0  # for the connections that were accepted last
+POLL_SECONDS = 0.02  # between two looks
 
 # A filter of the kernel's (linux/filter.h) for a socket that listens: a SYN is dropped, all else
 # passes. A client that has shaken hands is still accepted; one that has not retries and is refused.
@@ -51,18 +51,18 @@ class Frontend:
     def refuse(self, seconds: float) -> None:
         """Answer new requests with 503, and give those with a replica some seconds to finish."""
         with suppress(OSError):  # no HAProxy: it died, or the start failed before
-            flag = self._node() / FLAG
-            flag.write_text(FLAG)
-            self._tell(f"add acl {flag} {FLAG}")
-            wait(lambda: not self._busy() - {REFUSING}, seconds)
+            flag = self._node_folder() / STOPPING_FILE
+            flag.write_text(STOPPING_FILE)
+            self._send_command(f"add acl {flag} {STOPPING_FILE}")
+            wait_until(lambda: not self._busy() - {REFUSING_BACKEND}, seconds)
 
-    def shut(self) -> None:
+    def close_listener(self) -> None:
         """Accept no more clients, and let those accepted have their answer."""
-        with suppress(OSError), self._listener() as listener:
+        with suppress(OSError), self._listening_socket() as listener:
             drop_syn(listener)
-            wait(lambda: not (backlog(listener) or self._busy()), SECONDS)
+            wait_until(lambda: not (count_backlog(listener) or self._busy()), LAST_SECONDS)
 
-    def renew(self, path: Path, pem: bytes) -> None:
+    def replace_certificate(self, path: Path, pem: bytes) -> None:
         """Let new connections have another certificate.
 
         Args:
@@ -72,24 +72,24 @@ class Frontend:
             OSError: HAProxy is not there, or does not take it.
         """
         for command in (f"set ssl cert {path} <<\n{pem.decode()}", f"commit ssl cert {path}"):
-            answer = self._tell(command)
+            answer = self._send_command(command)
         if "Success" not in answer:
             raise OSError(f"HAProxy did not take the certificate: {' '.join(answer.split())}")
 
     def _busy(self) -> set[str]:
         """Return the backends that hold requests."""
-        rows = (line.split(",") for line in self._tell("show stat").splitlines())
+        rows = (line.split(",") for line in self._send_command("show stat").splitlines())
         return {row[0] for row in rows if row[1:2] == ["BACKEND"] and row[4] != "0"}
 
-    def _tell(self, command: str) -> str:
-        with self._admin() as admin:
+    def _send_command(self, command: str) -> str:
+        with self._connect_admin() as admin:
             admin.sendall(f"{command}\n".encode())
             with admin.makefile("r") as answer:
                 return answer.read()
 
-    def _listener(self) -> socket.socket:
+    def _listening_socket(self) -> socket.socket:
         """Return the socket on which HAProxy accepts connections; its successors inherit it."""
-        with self._admin() as admin:
+        with self._connect_admin() as admin:
             admin.sendall(b"_getsocks\n")
             admin.recv(COUNT_BYTES)
             _, descriptors, _, _ = socket.recv_fds(admin, NAME_BYTES, MOST_SOCKETS)
@@ -103,18 +103,18 @@ class Frontend:
         return ours[0]
 
     @contextmanager
-    def _admin(self) -> Iterator[socket.socket]:
+    def _connect_admin(self) -> Iterator[socket.socket]:
         """Connect to the HAProxy that runs now.
 
         Raises:
             OSError: there is none.
         """
         with socket.socket(socket.AF_UNIX) as admin:
-            admin.settimeout(SECONDS)
-            admin.connect(str(self._node() / "admin"))
+            admin.settimeout(LAST_SECONDS)
+            admin.connect(str(self._node_folder() / "admin"))
             yield admin
 
-    def _node(self) -> Path:
+    def _node_folder(self) -> Path:
         """Return the folder of HAProxy's files, the only one: this Ray has one node.
 
         Raises:
@@ -132,16 +132,16 @@ def drop_syn(listener: socket.socket) -> None:
     listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
-def backlog(listener: socket.socket) -> int:
+def count_backlog(listener: socket.socket) -> int:
     """Count the connections that have shaken hands and are not accepted yet."""
     info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
-    (waiting,) = struct.unpack_from("I", info, UNACKED)
+    (waiting,) = struct.unpack_from("I", info, TCPI_UNACKED)
     return int(waiting)
 
 
-def wait(done: Callable[[], bool], seconds: float) -> None:
+def wait_until(done: Callable[[], bool], seconds: float) -> None:
     """Wait until `done` holds twice in a row, or the time is up."""
     deadline, times = time.monotonic() + seconds, 0
     while times < 2 and time.monotonic() < deadline:
         times = times + 1 if done() else 0
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(POLL_SECONDS)

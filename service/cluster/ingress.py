@@ -32,7 +32,7 @@ RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may 
 # (docs/decisions/0024). Where Ray has none, glibc is set to one heap for all threads that keeps
 # what was freed. A thread's own heap gives it back at once, and faulting in tens of MiB again for
 # every batch that shows attention takes longer than computing it (docs/decisions/0007).
-HEAP = {
+HEAP_ENV = {
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(64 * MIB),
@@ -41,11 +41,11 @@ HEAP = {
 
 # Matrix kernels that are kept, some 0.6 MiB each and four for every number of rows: oneDNN's, and
 # in addition those of each thread, which torch keeps (docs/decisions/0017).
-KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
+KERNEL_CACHE_ENV = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
 
 # How often Ray checks its replicas, counts its requests and measures the machine: otherwise ten
 # times a second or every 5 s, even on an idle laptop. What each is worth: docs/operations.md.
-CALM = {
+INTERVAL_ENV = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
     "REPORTER_UPDATE_INTERVAL_MS": "15000",  # as often as Prometheus asks
@@ -54,25 +54,25 @@ CALM = {
 DEPLOYMENT = "Encoder"  # of each application of ours
 
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
-FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
-CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
+HAPROXY_ENABLED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
+HAPROXY_MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"  # of a replica that answers nothing
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"  # of an HAProxy that another has replaced
 REPLICA_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"  # a replica's time to leave
 NODE_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # a node's, which covers its replicas'
 
 # The label of a node that was started with our variables, which each replica demands
-LABEL = {"headlight": "serves"}
-DEMAND = {"label_selector": LABEL}
-LABELLED = {"RAY_OVERRIDE_LABELS": json.dumps(LABEL)}  # which Ray reads when a node starts
+NODE_LABEL = {"headlight": "serves"}
+LABEL_DEMAND = {"label_selector": NODE_LABEL}
+LABEL_ENV = {"RAY_OVERRIDE_LABELS": json.dumps(NODE_LABEL)}  # which Ray reads when a node starts
 
-AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, anyone who reaches Ray can run code
+TOKEN_AUTH_ENV = {"RAY_AUTH_MODE": "token"}  # without it, anyone who reaches Ray can run code
 
-EVERYWHERE = {
-    **AUTHENTICATED,
-    **LABELLED,
-    **HEAP,
-    **KERNELS,
+NODE_ENV = {
+    **TOKEN_AUTH_ENV,
+    **LABEL_ENV,
+    **HEAP_ENV,
+    **KERNEL_CACHE_ENV,
     "RAY_worker_niceness": "0",  # Ray would run replicas at +15
 }
 
@@ -81,7 +81,7 @@ NODE_DRAIN_SECONDS = 90
 RECONNECT_SECONDS = 600  # nodes serve on without the head node; a reboot exceeds Ray's 60
 
 
-def ongoing(settings: Settings) -> int:
+def max_ongoing_requests(settings: Settings) -> int:
     """Return how many requests Ray may hand to one replica at a time."""
     return settings.max_waiting_requests + SPARE_REQUESTS
 
@@ -96,14 +96,14 @@ def shutdown_seconds(settings: Settings) -> float:
     return settings.drain_seconds + settings.deadline_seconds + 5
 
 
-def promised(settings: Settings) -> dict[str, str]:
+def common_variables(settings: Settings) -> dict[str, str]:
     """Return the variables that hold on any machine the service runs on."""
     deadline = math.ceil(settings.deadline_seconds)
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
-        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:remember",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:remember_ingress",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
-        FRONTED: "1",
+        HAPROXY_ENABLED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
         # A replica that died before its answer's first byte costs its clients nothing, nor does
         # one that is not ready: its 503 says that nothing was answered. Our own 429 and 500 are
@@ -116,7 +116,9 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
-        CONNECTIONS: str(ongoing(settings) * settings.most + SPARE_REQUESTS),
+        HAPROXY_MAXCONN: str(
+            max_ongoing_requests(settings) * settings.most_replicas + SPARE_REQUESTS
+        ),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
         SERVER_TIMEOUT: str(deadline + 5),
         HARD_STOP: str(max(RELOAD_SECONDS, deadline + 10)),
@@ -129,21 +131,21 @@ def promised(settings: Settings) -> dict[str, str]:
     }
 
 
-def clustered(settings: Settings) -> dict[str, str]:
+def cluster_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with which each node of a cluster is started.
 
     Args:
         settings: of all that the cluster will serve: `replicas` counts those of every model, where
             they scale their most.
     """
-    return promised(settings) | {
-        **EVERYWHERE,
+    return common_variables(settings) | {
+        **NODE_ENV,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
         NODE_DRAIN: str(NODE_DRAIN_SECONDS),
     }
 
 
-def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, str]:
+def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> dict[str, str]:
     """Return the variables of a service with a Ray of its own.
 
     Args:
@@ -154,17 +156,17 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     """
     directory = run / "haproxy"
     return {
-        **EVERYWHERE,
+        **NODE_ENV,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        **CALM,
+        **INTERVAL_ENV,
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
         "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
-        PROGRAM: str(wrapper(run)),
-        haproxy.HOST: settings.host,
-        **({haproxy.TLS: str(run / tls.NAME)} if settings.tls_cert else {}),
+        PROGRAM: str(haproxy_wrapper(run)),
+        haproxy.HOST_VARIABLE: settings.host,
+        **({haproxy.TLS_VARIABLE: str(run / tls.PEM_NAME)} if settings.tls_cert else {}),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "admin"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
@@ -178,7 +180,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     }
 
 
-def wrapper(run: Path) -> Path:
+def haproxy_wrapper(run: Path) -> Path:
     """Return the program Ray is to run as haproxy: pip's script, or one written for a checkout."""
     installed = Path(sys.executable).with_name(WRAPPER)
     if os.access(installed, os.X_OK):

@@ -20,15 +20,15 @@ BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
 STATS, METRICS, FALLBACK, REPLICAS = 1, 2, 3, 10
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
-INSIDE = "127.0.0.1"  # where HAProxy finds the replicas of its own machine
+REPLICA_HOST = "127.0.0.1"  # where HAProxy finds the replicas of its own machine
 # First words of a client of HTTP/2, as Ray speaks it, and what a server answers first (RFC 9113)
 FRAME_BYTES, SETTINGS = 9, b"\x04"
-HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0" * 5
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0" * 5
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 
 @contextmanager
-def block(without: int) -> Iterator[int]:
+def reserve_ports(without: int) -> Iterator[int]:
     """Reserve a block of ports that no other service on this machine has.
 
     A shared range would not do: while HAProxy still lists a replica that died, another
@@ -47,7 +47,7 @@ def block(without: int) -> Iterator[int]:
             try:
                 listener.bind(("127.0.0.1", first))
                 for port in range(first + 1, first + REPLICAS):
-                    free("127.0.0.1", port)
+                    check_free("127.0.0.1", port)
             except OSError:
                 continue
             yield first
@@ -55,7 +55,7 @@ def block(without: int) -> Iterator[int]:
     raise OSError(f"no free block of ports in {BLOCKS.start}..{BLOCKS.stop - 1}")
 
 
-def free(host: str, port: int) -> None:
+def check_free(host: str, port: int) -> None:
     """Check that nothing listens on a port, without SO_REUSEPORT, with which Ray would share it.
 
     Raises:
@@ -69,7 +69,7 @@ def free(host: str, port: int) -> None:
 
 
 @contextmanager
-def claimed(host: str, port: int) -> Iterator[None]:
+def claim_port(host: str, port: int) -> Iterator[None]:
     """Keep a port from other services that start now, until HAProxy listens on it and after.
 
     Bound by us it would be closed to HAProxy as well. So a name stands for it that the kernel
@@ -78,13 +78,13 @@ def claimed(host: str, port: int) -> Iterator[None]:
     Raises:
         OSError: something listens there or starts to, or the host is not this machine's.
     """
-    free(host, port)
+    check_free(host, port)
     with socket.socket(socket.AF_UNIX) as claim:
         claim.bind(f"\0headlight-port-{port}")
         yield
 
 
-def raise_limit() -> None:
+def raise_open_files_limit() -> None:
     """Allow as many open files as the system does: a shell's usual 1,024 are too few."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
@@ -103,7 +103,7 @@ def connect(address: str) -> None:
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":
             return
-        connection.sendall(HTTP2)
+        connection.sendall(HTTP2_PREFACE)
         try:
             first = connection.recv(FRAME_BYTES)
         except TimeoutError:
@@ -124,7 +124,7 @@ def wait_until_ready(host: str, port: int, *, tls: bool = False) -> None:
     deadline = time.monotonic() + READY_SECONDS
     reason = "no answer"
     while time.monotonic() < deadline:
-        connection = _connection(reachable(host).strip("[]"), port, tls)
+        connection = _open_connection(client_host(host).strip("[]"), port, tls)
         try:
             connection.request("GET", "/ready")
             answer = connection.getresponse()
@@ -139,7 +139,7 @@ def wait_until_ready(host: str, port: int, *, tls: bool = False) -> None:
     raise TimeoutError(f"the service is not ready after {READY_SECONDS} s: /ready says {reason}")
 
 
-def _connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
+def _open_connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
     if not tls:
         return http.client.HTTPConnection(host, port, timeout=5)
     context = ssl.create_default_context()
@@ -147,13 +147,13 @@ def _connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, port, timeout=5, context=context)
 
 
-def reachable(host: str) -> str:
+def client_host(host: str) -> str:
     """Turn the address we listen on into one a client here can use."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach an address we listen on."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -161,24 +161,24 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def guarded(settings: Settings) -> Settings:
+def restrict_hosts(settings: Settings) -> Settings:
     """Accept only this machine's own names, and those allowed, where only this machine may ask.
 
     A web page can have any other name point here, and read the answers. On a cluster the address
     is that of each node, by whatever name. Wherever names are bound we ask by our own.
     """
-    if not settings.allowed_hosts and (settings.address or not loopback(settings.host)):
+    if not settings.allowed_hosts and (settings.address or not is_loopback(settings.host)):
         return settings
-    hosts = dict.fromkeys((*LOOPBACK, reachable(settings.host), *settings.allowed_hosts))
+    hosts = dict.fromkeys((*LOOPBACK, client_host(settings.host), *settings.allowed_hosts))
     return settings.model_copy(update={"allowed_hosts": tuple(hosts)})
 
 
-def exposed(settings: Settings) -> Iterator[str]:
+def warn_of_exposure(settings: Settings) -> Iterator[str]:
     """Yield what lets others in: no key, keys in clear text, a file of keys that they can read."""
     host = settings.host
-    if not loopback(host) and not settings.keyed:
+    if not is_loopback(host) and not settings.keyed:
         yield f"no API key is set, so anyone who reaches {host} can use the service"
-    elif not loopback(host) and not settings.tls_cert:
+    elif not is_loopback(host) and not settings.tls_cert:
         yield (
             f"API keys come to {host} in clear text, and can be read on the way: set tls_cert and "
             "tls_key, or see docs/tls.md"

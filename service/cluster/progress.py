@@ -14,7 +14,7 @@ class StartFailed(Exception):
 
 
 @contextmanager
-def reported(
+def report_progress(
     say: Callable[[str], None], cause: Callable[[], str], period: float = PERIOD_SECONDS
 ) -> Iterator[None]:
     """Report every `period` seconds what the block waits for, while it runs.
@@ -24,7 +24,7 @@ def reported(
     """
     over, began = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(period):
             try:
                 line = cause()
@@ -35,7 +35,7 @@ def reported(
             if not over.is_set():
                 say(f"waiting for {time.monotonic() - began:.0f} s: {line}")
 
-    threading.Thread(target=tell, name="progress", daemon=True).start()
+    threading.Thread(target=report, name="progress", daemon=True).start()
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 PIPE_BYTES = 1024 * 1024  # the most for an unprivileged process: some 3,000 lines
-LOOK_SECONDS = 0.2  # between two looks at who is still there
+POLL_SECONDS = 0.2  # between two looks at who is still there
 JOIN_SECONDS = 2  # for the last lines
 HELLO = b"\0"  # begins the line in which a replica says who it is
 
@@ -56,7 +56,7 @@ class Relay:
     def _run(self) -> None:
         piece, rest = b"", b""
         while piece or not self._over.is_set():
-            ready, _, _ = select.select([self._pipe], [], [], LOOK_SECONDS)
+            ready, _, _ = select.select([self._pipe], [], [], POLL_SECONDS)
             piece = os.read(self._pipe, PIPE_BYTES) if ready else b""
             *lines, rest = (rest + piece).split(b"\n")
             for hello in (line[1:].decode() for line in lines if line.startswith(HELLO)):
@@ -65,10 +65,10 @@ class Relay:
             if said := b"\n".join(line for line in lines if not line.startswith(HELLO)):
                 with suppress(OSError, ValueError):  # their reader has gone
                     self._say(said.decode(errors="replace"))
-            self._look()
+            self._report_gone()
         os.close(self._pipe)
 
-    def _look(self) -> None:
+    def _report_gone(self) -> None:
         """Tell which replicas have gone."""
         for name, process in list(self._replicas.items()):
             try:
@@ -80,7 +80,7 @@ class Relay:
                         self._ended(name)
 
 
-def pipe(path: Path, name: str) -> int:
+def open_pipe(path: Path, name: str) -> int:
     """Return where a replica writes lines for a relay; it never waits there.
 
     Raises:

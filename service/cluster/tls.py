@@ -15,15 +15,15 @@ from pathlib import Path
 from service.cluster.drain import Frontend
 from service.settings import Settings
 
-LOOK_SECONDS = 5.0
-NAME = "tls.pem"
+POLL_SECONDS = 5.0
+PEM_NAME = "tls.pem"
 
 
-class Wrong(Exception):
+class BadCertificate(Exception):
     """The certificate or its key cannot be used; the message is one line."""
 
 
-def read(settings: Settings) -> bytes:
+def read_certificate(settings: Settings) -> bytes:
     """Read a certificate, with those that lead to its root, and its key as one text; b"" of none.
 
     Raises:
@@ -34,17 +34,17 @@ def read(settings: Settings) -> bytes:
         return b""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key, password=_refuse)
+        context.load_cert_chain(cert, key, password=_refuse_password)
         texts = [path.read_text("ascii").strip() for path in (cert, key)]
     except _Encrypted:
-        raise Wrong(
+        raise BadCertificate(
             f"tls_key {key}: it is encrypted; expected one that needs no password"
         ) from None
     except ssl.SSLError as error:
         why = error.reason.lower().replace("_", " ") if error.reason else "not PEM"
-        raise Wrong(f"tls_cert {cert} and tls_key {key}: {why}") from error
+        raise BadCertificate(f"tls_cert {cert} and tls_key {key}: {why}") from error
     except (OSError, ValueError) as error:
-        raise Wrong(f"tls_cert {cert} and tls_key {key}: {error}") from error
+        raise BadCertificate(f"tls_cert {cert} and tls_key {key}: {error}") from error
     lines = (line for text in texts for line in text.splitlines() if line.strip())
     return ("\n".join(lines) + "\n").encode()
 
@@ -53,13 +53,13 @@ class _Encrypted(Exception):
     """A key needs a password."""
 
 
-def _refuse() -> str:
+def _refuse_password() -> str:
     raise _Encrypted
 
 
-def place(pem: bytes, folder: Path) -> Path:
+def write_certificate(pem: bytes, folder: Path) -> Path:
     """Write certificate and key where HAProxy reads them; whole or not at all, and to us alone."""
-    path, part = folder / NAME, folder / f"{NAME}.part"
+    path, part = folder / PEM_NAME, folder / f"{PEM_NAME}.part"
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
@@ -68,7 +68,7 @@ def place(pem: bytes, folder: Path) -> Path:
 
 
 @contextmanager
-def followed(
+def follow_certificate(
     settings: Settings, folder: Path, frontend: Frontend, say: Callable[[str], None]
 ) -> Iterator[None]:
     """Hand each renewed certificate to HAProxy while the block runs.
@@ -78,14 +78,14 @@ def followed(
     ended = threading.Event()
 
     def follow() -> None:
-        held, wrong = (folder / NAME).read_bytes(), ""
-        while not ended.wait(LOOK_SECONDS):
+        held, wrong = (folder / PEM_NAME).read_bytes(), ""
+        while not ended.wait(POLL_SECONDS):
             try:
-                pem = read(settings)
+                pem = read_certificate(settings)
                 if pem == held:
                     continue
-                frontend.renew(place(pem, folder), pem)
-            except (Wrong, OSError) as error:
+                frontend.replace_certificate(write_certificate(pem, folder), pem)
+            except (BadCertificate, OSError) as error:
                 if str(error) != wrong:
                     wrong = str(error)
                     say(f"warning: the last good certificate stays: {wrong}")

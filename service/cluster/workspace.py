@@ -27,12 +27,12 @@ from pathlib import Path
 
 LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # below the directory
 PATIENCE_SECONDS = 1.0  # for what ends by itself, before it is killed
-RUNS = 5  # of a service, whose logs are kept
-ROUNDS = 50  # of 50 ms; processes that start processes need more than one
+KEPT_RUNS = 5  # of a service, whose logs are kept
+SWEEP_ROUNDS = 50  # of 50 ms; processes that start processes need more than one
 STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 
-def kept(port: int) -> Path | None:
+def logs_folder(port: int) -> Path | None:
     """Return the folder of a service's last logs, by the XDG Base Directory Specification.
 
     None where it cannot be made, as on a read-only disk.
@@ -48,7 +48,7 @@ def kept(port: int) -> Path | None:
 
 
 @contextmanager
-def directory(logs: Path | None) -> Iterator[Path]:
+def make_directory(logs: Path | None) -> Iterator[Path]:
     """Make a private directory, swept with all processes of the service however we end.
 
     Args:
@@ -72,7 +72,7 @@ def directory(logs: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def quiet(log: Path) -> Iterator[None]:
+def redirect_output(log: Path) -> Iterator[None]:
     """Send what Ray's libraries print to a file; what speaks to the user has kept a copy."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -91,7 +91,7 @@ def quiet(log: Path) -> Iterator[None]:
             os.close(copy)
 
 
-def belongs(process: Path, directory: str) -> bool:
+def belongs_to_service(process: Path, directory: str) -> bool:
     """Tell whether a process, given by its folder in /proc, is the service's."""
     try:
         if directory.encode() in (process / "environ").read_bytes():
@@ -105,17 +105,17 @@ def belongs(process: Path, directory: str) -> bool:
         return False  # gone meanwhile, or another user's
 
 
-def processes(directory: str) -> list[int]:
+def list_processes(directory: str) -> list[int]:
     """List the service's processes except the one that started this; none without /proc."""
     ours = {str(os.getpid()), str(os.getppid())}
     return [
         int(process.name)
         for process in Path("/proc").glob("[0-9]*")
-        if process.name not in ours and belongs(process, directory)
+        if process.name not in ours and belongs_to_service(process, directory)
     ]
 
 
-def keep(directory: Path, kept: Path) -> None:
+def keep_logs(directory: Path, kept: Path) -> None:
     """Keep the logs of this run and of the last before it; where that fails, theirs alone."""
     if not (directory / DRIVER).is_file():
         return  # Ray was never started
@@ -130,14 +130,14 @@ def keep(directory: Path, kept: Path) -> None:
         shutil.rmtree(ours, ignore_errors=True)
         return
     others = [other for other in kept.iterdir() if other != ours]
-    for old in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - RUNS]:
+    for old in sorted(others, key=lambda path: path.stat().st_mtime_ns)[: 1 - KEPT_RUNS]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def sweep(directory: str, kept: str | None = None) -> None:
     """End every process of the service, then remove its directory."""
-    deadline, rounds = time.monotonic() + PATIENCE_SECONDS, ROUNDS
-    while (left := processes(directory)) and rounds:
+    deadline, rounds = time.monotonic() + PATIENCE_SECONDS, SWEEP_ROUNDS
+    while (left := list_processes(directory)) and rounds:
         if time.monotonic() >= deadline:
             rounds -= 1
             for pid in left:
@@ -145,7 +145,7 @@ def sweep(directory: str, kept: str | None = None) -> None:
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     if kept:
-        keep(Path(directory), Path(kept))
+        keep_logs(Path(directory), Path(kept))
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -166,7 +166,7 @@ SWITCHES = {
 
 
 def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make the option of one setting; settings.load checks, for all sources alike."""
+    """Make the option of one setting; settings.load_settings checks, for all sources alike."""
     kind, flag = _kind(field), "--" + name.replace("_", "-")
     if kind is bool:
         both = f"{flag}/--no-{flag.removeprefix('--')}"
@@ -205,7 +205,7 @@ def read_key(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return keys.first(file.read_text("utf-8"))
+        return keys.first_key(file.read_text("utf-8"))
     except UnicodeDecodeError as error:
         line = f"{file} is not UTF-8 text: a key file holds `key` or `name:key`"
         raise Unusable(line) from error

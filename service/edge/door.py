@@ -40,9 +40,9 @@ from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
 from service.encode.space import HEADER as SPACE
 from service.engine.fair.rotation import OWNER
-from service.keys import tenants
+from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
-from service.observe.families import OVERLOADED, SHARE
+from service.observe.families import KEY_SHARE, OVERLOADED
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal
 from service.replica import Replica
@@ -83,12 +83,12 @@ class Door:
         self._routes = Routes(
             lambda routes: encoding.handler(routes) if routes[0].parse else own.handler(routes[0])
         )
-        replica.metrics.expect(expected())
+        replica.metrics.publish_routes(expected())
         self._ring = replica.ring
         self._shared = self._ring.keys  # the keys that share
         self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
-        most = ingress.ongoing(settings)
-        self.gate = Gate(tenants(self._shared), most)
+        most = ingress.max_ongoing_requests(settings)
+        self.gate = Gate(limits_by_name(self._shared), most)
         self._bodies, self._cors = Bodies(settings, worker), _cors(settings.cors_origins)
         self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
         self._longest = ingress.request_seconds(settings)
@@ -194,8 +194,8 @@ class Door:
         """Share the replica among the keys that are valid now."""
         self._shared = self._ring.keys
         self._keys.set_keys(self._shared)
-        self.gate.set_keys(tenants(self._shared))
-        self._replica.share()
+        self.gate.set_keys(limits_by_name(self._shared))
+        self._replica.apply_key_limits()
 
     async def _take_place(self, asked: Asked) -> None:
         """Take a request's room; refuse a key with too much under way, though not at once."""
@@ -206,7 +206,7 @@ class Door:
         except Full:
             self._under_way.discard(asked)  # waiting for its refusal is no work
             await asyncio.sleep(PAUSE_SECONDS)
-            asked.shed = SHARE
+            asked.shed = KEY_SHARE
             raise Refused(OVERLOADED, retry_after=1) from None
 
     async def _pass_gate(self, asked: Asked, place: Place, client: Client) -> None:
@@ -217,7 +217,7 @@ class Door:
         try:
             asked.waited = await self.gate.enter(place, most)
         except TimeoutError:
-            asked.waited, asked.shed = most, SHARE
+            asked.waited, asked.shed = most, KEY_SHARE
             raise Refused("deadline_exceeded") from None
         except asyncio.CancelledError:
             if not client.left:
@@ -240,7 +240,7 @@ class Door:
             hold=asked.hold,
         )
         if asked.waited:
-            record.wait(asked.waited)
+            record.add_wait(asked.waited)
         self._observer.begin(record, raw)
         return record
 
@@ -284,7 +284,7 @@ class Door:
             record.route, say, _ = self._routes.refuse(asked.path)
         record.refused = refused.code
         if refused.code == "internal":
-            logger.error("request failed", exc_info=error, extra=record.names())
+            logger.error("request failed", exc_info=error, extra=record.log_ids())
         reply = say(refused, asked.request_id)
         if refused.retry_after is not None:
             reply.add("retry-after", str(refused.retry_after))
@@ -306,7 +306,7 @@ class Door:
         if record.trace:
             headers.append((PARENT, record.trace.traceparent.encode()))
         if asked.ignored:
-            headers.append((wire.IGNORED.encode(), wire.told(asked.ignored).encode()))
+            headers.append((wire.IGNORED.encode(), wire.ignored_header(asked.ignored).encode()))
         if asked.closing:  # what was left unread must not pass for the next request
             headers.append(CLOSE)
         start = {"type": "http.response.start", "status": reply.status, "headers": headers}

@@ -66,7 +66,7 @@ class Encoding:
                     del work
                 del body
             finally:
-                record.took("parse", start)
+                record.end_stage("parse", start)
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             if EXPECT in asked.headers:
@@ -82,7 +82,7 @@ class Encoding:
                 if reply is None:
                     reply = await in_time(call.write(encoded, replica.writing), deadline)
             finally:
-                record.took("serialize", start)
+                record.end_stage("serialize", start)
             if "space" in encoded.preamble:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
@@ -91,7 +91,7 @@ class Encoding:
                 reply.add(WARNING, BARE)
                 if not self._warned:
                     self._warned = True
-                    logger.warning(BARE, extra=record.names())
+                    logger.warning(BARE, extra=record.log_ids())
             return reply
 
         return encode

@@ -21,9 +21,9 @@ from service.edge.asked import Asked, in_time, seconds
 from service.edge.encoding import Handler
 from service.edge.reading import BodyWorker
 from service.encode.answer import JSON, collect
-from service.observe.metrics import OPENMETRICS, TEXT
+from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.record import Record
-from service.observe.scrape import join
+from service.observe.scrape import join_pages
 from service.page import site
 from service.refusals import Refused
 from service.replica import Replica
@@ -91,9 +91,9 @@ class Handlers:
     async def metrics(self, asked: Asked) -> Reply:
         """Answer GET /metrics: every replica's metrics, or this one's."""
         openmetrics = _prefers_openmetrics(asked.headers.get("accept", ""))
-        media_type = OPENMETRICS if openmetrics else TEXT
+        media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
         if dialect.choice(asked.query, "scope", SCOPES) == "replica":
-            page = join([self._replica.page(openmetrics)], False, openmetrics)
+            page = join_pages([self._replica.render_metrics(openmetrics)], False, openmetrics)
         else:
             page = await self._scrape(openmetrics)
         return Reply(page, 200, {"vary": "accept"}, media_type)
@@ -137,7 +137,7 @@ class Handlers:
     async def tokenize(self, asked: Asked) -> Reply:
         """Answer POST /tokenize: texts as tokens."""
         deadline, record = self._deadline(asked), asked.record
-        body = await self._parse(asked, partial(TokenizeRequest.read, ignored=asked.ignored))
+        body = await self._parse(asked, partial(TokenizeRequest.parse, ignored=asked.ignored))
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, record, special=body.add_special_tokens
@@ -147,7 +147,7 @@ class Handlers:
     async def decode(self, asked: Asked) -> Reply:
         """Answer POST /decode: token ids as text."""
         deadline, record = self._deadline(asked), asked.record
-        body = await self._parse(asked, partial(DecodeRequest.read, ignored=asked.ignored))
+        body = await self._parse(asked, partial(DecodeRequest.parse, ignored=asked.ignored))
         pieces = await self._replica.vocabulary.decode(
             body.sequences(), deadline, record, special=not body.skip_special_tokens
         )
@@ -194,7 +194,7 @@ class Handlers:
         try:
             wanted = await self._parse(asked, parse)
         finally:
-            record.took("parse", start)
+            record.end_stage("parse", start)
         return await self._written(await lesson(wanted, deadline, record), deadline, record)
 
     async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Reply:
@@ -203,7 +203,7 @@ class Handlers:
         try:
             body = await in_time(collect(pieces, self._replica.writing), deadline)
         finally:
-            record.took("serialize", start)
+            record.end_stage("serialize", start)
         return Reply(body, media_type=JSON)
 
     async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
@@ -224,4 +224,4 @@ def _json(body: Any) -> Reply:
 def _prefers_openmetrics(accept: str) -> bool:
     """Tell whether a scraper reads OpenMetrics at all; those that do read all of it."""
     names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
-    return OPENMETRICS.partition(";")[0] in names
+    return OPENMETRICS_TYPE.partition(";")[0] in names

@@ -20,7 +20,7 @@ from service.engine.fair.rotation import Thread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
 from service.refusals import Refused, refusal
-from service.settings import HELD_OF_BODY, KIB, Settings
+from service.settings import BODY_FACTOR, KIB, Settings
 
 Result = TypeVar("Result")
 
@@ -96,7 +96,7 @@ class Bodies:
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             piece: bytes = message.get("body", b"")
-            hold.take(bodies=HELD_OF_BODY * len(piece))
+            hold.take(bodies=BODY_FACTOR * len(piece))
             if len(content) + len(piece) > limit:
                 raise self._refused("body_too_large")
             more = message.get("more_body", False)

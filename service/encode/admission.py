@@ -261,7 +261,7 @@ class Admission:
         if price is not None:
             self.hold(price, record, asked)
         every, key = works if course is None else course.every, record.key
-        record.began, start = 0.0, time.monotonic()
+        record.batch_start, start = 0.0, time.monotonic()
         tokens, costs = sum(map(len, every)), self._batcher.costs(every)
         try:
             self._batcher.check(*self._with_following(tokens, sum(costs), key), deadline, key)
@@ -273,15 +273,15 @@ class Admission:
         except LATE as error:
             raise self._late(error, every, deadline, record) from None
         except asyncio.CancelledError:
-            self._metrics.cancelled("forward" if record.began else "queue")
+            self._metrics.count_cancelled("forward" if record.batch_start else "queue")
             raise
         except Broken:
             raise Refused("not_ready", retry_after=1) from None
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         finally:
-            record.waited(start)
-        self._metrics.encoded(tokens, key)
+            record.end_batch_stages(start)
+        self._metrics.count_tokens(tokens, key)
         return outcome, timing
 
     async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:

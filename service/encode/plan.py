@@ -164,7 +164,7 @@ class Planner:
         try:
             works = await self._read(request, outputs, deadline, record)
         finally:
-            record.took("tokenize", start)
+            record.end_stage("tokenize", start)
         if adapter:
             record.weights = self._model.adapters[adapter].digest
         for task in wanted:

@@ -53,10 +53,10 @@ class Worker:
         if threading.get_ident() == self._within:
             return await _Turns(steps)
         owner = OWNER.get()
-        if not (record and record.let_in) and not self._has_room(owner, size):
+        if not (record and record.admitted) and not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
         if record:
-            record.let_in = True
+            record.admitted = True
         self._count(owner, size)
         over = asyncio.Event()
         task = asyncio.create_task(self._take(steps, over))

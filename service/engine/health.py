@@ -42,7 +42,7 @@ class Health:
         self.batches, self._metrics = batches, metrics
         self._alive = time.monotonic()  # when the forward path last proved itself
         self._watching = asyncio.create_task(self._watch())
-        metrics.watch("ready", "Whether the replica may serve.", lambda: float(self._fine()))
+        metrics.add_gauge("ready", "Whether the replica may serve.", lambda: float(self._fine()))
 
     def close(self) -> None:
         """Stop watching."""
@@ -83,7 +83,7 @@ class Health:
         except Exception:
             logger.exception("canary failed")
             right = False
-        self._metrics.canary(right)
+        self._metrics.count_canary(right)
         if not right:
             self.batches.distrust("the canary's answer changed")
 

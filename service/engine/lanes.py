@@ -380,7 +380,7 @@ class Batches:
             tokens += len(work)
             if (record := work.record) is not None:
                 records[record] = None
-                record.began = record.began or start
+                record.batch_start = record.batch_start or start
         try:
             results = await self._launch(lane, works, threads)
             if self._broken:
@@ -391,9 +391,9 @@ class Batches:
         finally:
             seconds = (time.monotonic() - start) * threads
             self.lane_seconds += seconds
-            self._metrics.batch(tokens, seconds)
+            self._metrics.count_batch(tokens, seconds)
             if self._tracing:
-                self._tracing.batch(list(records), len(works), tokens, start)
+                self._tracing.export_batch(list(records), len(works), tokens, start)
 
     def distrust(self, reason: str) -> None:
         """Return nothing any more: whatever runs or waits ends as Broken."""
@@ -407,6 +407,6 @@ class Batches:
         if breaks(error):
             self._broken = True
         if isinstance(error, torch.OutOfMemoryError):
-            self._metrics.accelerator_error("oom")
+            self._metrics.count_accelerator_error("oom")
         elif isinstance(error, torch.AcceleratorError):
-            self._metrics.accelerator_error("other")
+            self._metrics.count_accelerator_error("other")

@@ -112,7 +112,9 @@ def lanes(settings: Settings, device: torch.device) -> int:
         Unservable: more threads than a GPU has lanes.
     """
     if device.type == "cpu":
-        return settings.threads or max(1, count_cores() // settings.most)  # replicas share evenly
+        return settings.threads or max(
+            1, count_cores() // settings.most_replicas
+        )  # replicas share evenly
     if settings.threads not in (None, 1):
         raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1

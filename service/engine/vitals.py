@@ -31,10 +31,10 @@ def publish(
     Args:
         head: what every answer says of the model.
     """
-    metrics.describe(
+    metrics.publish_info(
         "model_info", "Always 1; the labels name the model that is served.", **head, device=device
     )
-    watch = metrics.watch
+    watch = metrics.add_gauge
     text = "Requests waiting in the replica's queue."
     watch("waiting_requests", text, lambda: batcher.waiting_requests)
     text = "Tokens waiting in the replica's queue."

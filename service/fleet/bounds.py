@@ -17,24 +17,24 @@ from service.settings import Settings
 REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
 UPSCALE_DELAY_SECONDS = 4.0  # for two reports to agree
 # An option that a Serve configuration may not set: Ray would use it without our policy
-OWN = "autoscaling_config"
+AUTOSCALING_OPTION = "autoscaling_config"
 
 
-def replicas(settings: Settings) -> dict[str, Any]:
+def replica_options(settings: Settings) -> dict[str, Any]:
     """Return the deployment's options that say how many replicas there are."""
     if settings.max_replicas is None:
         return {"num_replicas": settings.replicas}
-    return {OWN: automatic(settings)}
+    return {AUTOSCALING_OPTION: autoscaling_config(settings)}
 
 
-def automatic(settings: Settings) -> AutoscalingConfig:
+def autoscaling_config(settings: Settings) -> AutoscalingConfig:
     """Return the bounds and delays that Ray keeps around our policy."""
     with warnings.catch_warnings():
         # this interval's successors are variables, which Ray 2.60 does not read
         warnings.simplefilter("ignore", DeprecationWarning)
         return AutoscalingConfig(
-            min_replicas=settings.fewest,
-            max_replicas=settings.most,
+            min_replicas=settings.fewest_replicas,
+            max_replicas=settings.most_replicas,
             metrics_interval_s=REPORT_SECONDS,
             look_back_period_s=policy.STALE_SECONDS,
             upscale_delay_s=UPSCALE_DELAY_SECONDS,
@@ -45,7 +45,7 @@ def automatic(settings: Settings) -> AutoscalingConfig:
         )
 
 
-def counted(settings: Settings, replicas: int | None) -> Settings:
+def with_replicas(settings: Settings, replicas: int | None) -> Settings:
     """Return the settings with the number of replicas from a Serve configuration.
 
     Args:
@@ -56,7 +56,7 @@ def counted(settings: Settings, replicas: int | None) -> Settings:
     return settings.model_copy(update={"replicas": replicas})
 
 
-def check(settings: Settings, config: Any) -> None:
+def check_config(settings: Settings, config: Any) -> None:
     """Check that a Serve configuration leaves to us what `args` decide.
 
     Args:
@@ -66,7 +66,7 @@ def check(settings: Settings, config: Any) -> None:
         StartFailed: it says something that would override `args`, or be ignored.
     """
     for name in ("max_ongoing_requests", "max_queued_requests"):
-        if getattr(config, name) != ingress.ongoing(settings):
+        if getattr(config, name) != ingress.max_ongoing_requests(settings):
             raise StartFailed(f"{name}: leave it out; max_waiting_requests in args decides it")
     least = ingress.shutdown_seconds(settings)
     if config.graceful_shutdown_timeout_s < least:
@@ -74,14 +74,14 @@ def check(settings: Settings, config: Any) -> None:
     scales, said = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
         if scales is not None:
-            raise StartFailed(f"not {OWN} but min_replicas and max_replicas in args")
-    elif scales is None or scales.policy != automatic(settings).policy:
-        raise StartFailed(f"max_replicas: leave {OWN} out of the deployment")
+            raise StartFailed(f"not {AUTOSCALING_OPTION} but min_replicas and max_replicas in args")
+    elif scales is None or scales.policy != autoscaling_config(settings).policy:
+        raise StartFailed(f"max_replicas: leave {AUTOSCALING_OPTION} out of the deployment")
     elif "num_replicas" in said:
         raise StartFailed("max_replicas: leave num_replicas out of the deployment")
 
 
-class Load:
+class ReplicaLoad:
     """The work of one replica since its last report."""
 
     def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,10 +20,10 @@ from service.refusals import Refused
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 
 # What Ray's controller raises when it does not answer; KeyError: the application is being deleted
-SILENT = RayError, RayServeException, TimeoutError, KeyError
+RAY_ERRORS = RayError, RayServeException, TimeoutError, KeyError
 T = TypeVar("T")
 
-Own = Callable[[bool], Awaitable[tuple[str, bytes]]]
+RenderOwn = Callable[[bool], Awaitable[tuple[str, bytes]]]
 
 
 class Pages:
@@ -34,7 +34,7 @@ class Pages:
         own: this replica's name and metrics, as Prometheus text or OpenMetrics.
     """
 
-    def __init__(self, deployment: str, application: str, own: Own) -> None:
+    def __init__(self, deployment: str, application: str, own: RenderOwn) -> None:
         self._deployment, self._application, self._own = deployment, application, own
         self._handle = serve.get_deployment_handle(deployment, application)
         self._controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
@@ -43,7 +43,7 @@ class Pages:
 
     def warm(self) -> None:
         """Make the handle's router now, which at its first use takes a tenth of a second."""
-        self._router = asyncio.create_task(self._others(openmetrics=False))
+        self._router = asyncio.create_task(self._ask_others(openmetrics=False))
 
     def close(self) -> None:
         """Stop waiting."""
@@ -71,7 +71,7 @@ class Pages:
         """
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
-                return await self._ask(self._addresses)
+                return await self._ask_ray(self._addresses)
         except (RayError, RayServeException, TimeoutError):
             raise Refused("not_ready", retry_after=1) from None
 
@@ -89,42 +89,42 @@ class Pages:
 
     async def _gather(self, openmetrics: bool) -> bytes:
         """Broadcast once and join what came in time, this replica's metrics in any case."""
-        others, count = await asyncio.gather(self._others(openmetrics), self._count())
+        others, count = await asyncio.gather(self._ask_others(openmetrics), self._count_replicas())
         texts = dict([*others, await self._own(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
         incomplete = count is None or len(texts) < count
-        return scrape.join(joined, incomplete, openmetrics, expected=count)
+        return scrape.join_pages(joined, incomplete, openmetrics, expected=count)
 
     async def replaces_failed(self) -> bool:
         """Tell whether this replica starts in place of one that died or failed its check.
 
         Ray calls a deployment unhealthy from then on until it has all its replicas again.
         """
-        with suppress(*SILENT):
+        with suppress(*RAY_ERRORS):
             async with asyncio.timeout(SCRAPE_SECONDS):
                 return (await self._deployments())[self._deployment].status == "UNHEALTHY"
         return False
 
-    async def _count(self) -> int | None:
+    async def _count_replicas(self) -> int | None:
         """Ask how many replicas run or start, which scaling changes; None if Ray is silent."""
-        with suppress(*SILENT):
+        with suppress(*RAY_ERRORS):
             async with asyncio.timeout(SCRAPE_SECONDS):
                 deployments = await self._deployments()
                 if self._deployment in deployments:
                     states = deployments[self._deployment].replica_states
                     return sum(count for state, count in states.items() if state != "STOPPING")
                 # of an application whose update failed Ray lists none, though the old ones serve
-                return len(await self._ask(self._addresses))
+                return len(await self._ask_ray(self._addresses))
         return None
 
     async def _deployments(self) -> dict[str, DeploymentStatusOverview]:
-        status = await self._ask(serve.status)
+        status = await self._ask_ray(serve.status)
         return status.applications[self._application].deployments
 
-    async def _ask(self, what: Callable[[], T]) -> T:
+    async def _ask_ray(self, what: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._controller, what)
 
-    async def _others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
+    async def _ask_others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
         """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):

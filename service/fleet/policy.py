@@ -43,23 +43,26 @@ def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
     least = context.capacity_adjusted_min_replicas
     most = context.capacity_adjusted_max_replicas
     now = context.current_time or time.time()
-    loads = reported(context.raw_metrics or {}, context.running_replicas, now)
+    loads = replica_loads(context.raw_metrics or {}, context.running_replicas, now)
     target = context.target_num_replicas
-    number = desired(target, loads, least, most)
-    return highest(number, target, context.policy_state)
+    number = desired_replicas(target, loads, least, most)
+    return highest_desired(number, target, context.policy_state)
 
 
-def reported(
+def replica_loads(
     metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
 ) -> list[float | None]:
     """Return the load of each replica; None where nothing is known of it, or nothing lately."""
     busy, loop, waiting = (metrics.get(name, {}) for name in (BUSY, LOOP, WAITING))
     return [
-        load((busy.get(one, ()), loop.get(one, ())), waiting.get(one, ()), now) for one in replicas
+        replica_load((busy.get(one, ()), loop.get(one, ())), waiting.get(one, ()), now)
+        for one in replicas
     ]
 
 
-def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: float) -> float | None:
+def replica_load(
+    shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: float
+) -> float | None:
     """Return how many replicas a replica's work would keep busy, from 0 up; None if unknown.
 
     Above 1, more arrives than it can do: the excess waits, so what waits counts as well.
@@ -67,15 +70,15 @@ def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: flo
     Args:
         shares: of the time of its lanes, and of its event loop: the one that is full first counts.
     """
-    known = [lately(share, now) for share in shares]
-    seconds = lately(waiting, now)
+    known = [recent_values(share, now) for share in shares]
+    seconds = recent_values(waiting, now)
     if not all(known) or not seconds:
         return None
     share = min(max(sum(each) / len(each) for each in known), 1.0)
     return share + min(seconds[-1], LONGEST_WAIT_SECONDS) / DRAIN_SECONDS
 
 
-def lately(reports: Sequence[Report], now: float) -> list[float]:
+def recent_values(reports: Sequence[Report], now: float) -> list[float]:
     """Return the values, from 0 up, of the last WINDOW_SECONDS of a replica's reports.
 
     Empty if the last is STALE_SECONDS old. The window ends with the last, whose clock may differ.
@@ -89,7 +92,7 @@ def lately(reports: Sequence[Report], now: float) -> list[float]:
     return [value for value in values if math.isfinite(value) and value >= 0]
 
 
-def desired(target: int, loads: Sequence[float | None], least: int, most: int) -> int:
+def desired_replicas(target: int, loads: Sequence[float | None], least: int, most: int) -> int:
     """Return how many replicas there should be.
 
     Args:
@@ -107,7 +110,9 @@ def desired(target: int, loads: Sequence[float | None], least: int, most: int) -
     return max(min(number, most), least, 1)
 
 
-def highest(number: int, target: int, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+def highest_desired(
+    number: int, target: int, state: Mapping[str, Any]
+) -> tuple[int, dict[str, Any]]:
     """Return the most that was desired since fewer than `target` are, as Ray's delay for that runs.
 
     At the delay's end Ray would take the last moment's number, which may be an idle one.

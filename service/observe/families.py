@@ -9,10 +9,10 @@ from service.refusals import REFUSALS
 # twice off; 0.25 is the objective, 30 the deadline. A stage's are the same, plus finer ones.
 BUCKETS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 30)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, 0.001, *BUCKETS)
-TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+TOKEN_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
-# What each family counts, and in what unit; those of `watch` and `describe` bring their own
-SENTENCES = {
+# What each family counts, and in what unit; those of `publish_info` bring their own
+HELP_TEXTS = {
     "requests": "Requests answered; code 499: the client disconnected first.",
     "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
     "interactive_duration_seconds": (
@@ -44,18 +44,23 @@ NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
-WAITED, ERRORS = ("queue", "forward"), ("oom", "other")
-SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
-SHARE = "share"
-SHED_BY_KEY = ("key_requests", "key_tokens", SHARE)  # where keys are set
-LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # codes that name their shed
+CANCELLED_STAGES, ACCELERATOR_ERRORS = ("queue", "forward"), ("oom", "other")
+SHED_REASONS = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
+KEY_SHARE = "share"
+KEY_SHED_REASONS = ("key_requests", "key_tokens", KEY_SHARE)  # where keys are set
+SHED_BY_CODE = {
+    "deadline_exceeded": "deadline",
+    "not_ready": "not_ready",
+}  # codes that name their shed
 CLIENT_DEADLINE = "client_deadline"  # late by a deadline shorter than the objective
 OVERLOADED = "overloaded"
 # What an alert may take the rate of before it first happens: a 200, and these
-AWAITED = (
+ALERT_STATUSES = (
     200,
     *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
 )
-SCRAPE = "/metrics"  # reading the page is not traffic
-PROBE = "/ready"  # its 503 turns no work away
-PAGES = frozenset(("/live", PROBE, "/info", SCRAPE, "/docs", "/openapi.json"))  # of no alert
+METRICS_PATH = "/metrics"  # reading the page is not traffic
+READY_PATH = "/ready"  # its 503 turns no work away
+PAGE_PATHS = frozenset(
+    ("/live", READY_PATH, "/info", METRICS_PATH, "/docs", "/openapi.json")
+)  # of no alert

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
-FACTS = (
+RECORD_FIELDS = (
     "request_id",
     "trace_id",
     "route",
@@ -37,7 +37,7 @@ Format = Literal["json", "text"]
 FILE_BYTES = 64 * 1024 * 1024  # of a replica's log; with the one before, twice as many
 
 
-class Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Writes records as JSON.
 
     Args:
@@ -61,14 +61,14 @@ class Lines(logging.Formatter):
             "event": record.getMessage(),
             "replica": self._replica,
         }
-        facts = ((name, getattr(record, name, None)) for name in FACTS)
+        facts = ((name, getattr(record, name, None)) for name in RECORD_FIELDS)
         line |= {name: fact for name, fact in facts if fact is not None}
         if record.exc_info and record.exc_info[1]:
-            line |= _failure(record.exc_info[1])
+            line |= _describe_exception(record.exc_info[1])
         return line
 
 
-class Words(Lines):
+class TextFormatter(JsonFormatter):
     """Writes records for people."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -80,10 +80,10 @@ class Words(Lines):
         return " ".join([time, f"{level:7}", event, *facts])
 
 
-FORMATS: dict[Format, type[Lines]] = {"json": Lines, "text": Words}
+FORMATS: dict[Format, type[JsonFormatter]] = {"json": JsonFormatter, "text": TextFormatter}
 
 
-class Writer(logging.Handler):
+class DescriptorHandler(logging.Handler):
     """Writes lines to a descriptor, each at once.
 
     Nothing is kept for later: what a full disk did not take would appear in the middle of another
@@ -134,7 +134,9 @@ class Writer(logging.Handler):
             os.close(new)
 
 
-def start(form: Format, replica: str, also: int | None = None, whole: bool = False) -> None:
+def start_logging(
+    format: Format, replica: str, also: int | None = None, whole: bool = False
+) -> None:
     """Send what this service logs from now on to the process's own stdout.
 
     Args:
@@ -144,9 +146,9 @@ def start(form: Format, replica: str, also: int | None = None, whole: bool = Fal
     Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
     place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
     """
-    handlers = [Writer(each) for each in (unhurried(1), also) if each is not None]
+    handlers = [DescriptorHandler(each) for each in (nonblocking(1), also) if each is not None]
     for handler in handlers:
-        handler.setFormatter(FORMATS[form](replica))
+        handler.setFormatter(FORMATS[format](replica))
     for handler in handlers[1:]:
         handler.setLevel(logging.INFO if whole else logging.WARNING)
     ours = logging.getLogger("service")
@@ -154,7 +156,7 @@ def start(form: Format, replica: str, also: int | None = None, whole: bool = Fal
     ours.setLevel(logging.INFO)
 
 
-def unhurried(descriptor: int) -> int:
+def nonblocking(descriptor: int) -> int:
     """Return a descriptor that loses a line rather than wait, if this one is a pipe's.
 
     In a container where Ray was started with --no-redirect-output, all processes write to one pipe,
@@ -169,24 +171,24 @@ def unhurried(descriptor: int) -> int:
         return descriptor
 
 
-def line(form: Format, replica: str, event: str) -> bytes:
+def warning_line(form: Format, replica: str, event: str) -> bytes:
     """Return a warning about a replica, as that replica would have written it."""
     record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
     return f"{FORMATS[form](replica).format(record)}\n".encode()
 
 
-def on_loss(count: Callable[[], None]) -> None:
+def count_losses(count: Callable[[], None]) -> None:
     """Count each line that is lost from now on."""
     for handler in logging.getLogger("service").handlers:
-        if isinstance(handler, Writer):
+        if isinstance(handler, DescriptorHandler):
             handler.on_loss = count
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    return {"error": type(error).__name__, "where": _places(error.__traceback__)}
+def _describe_exception(error: BaseException) -> dict[str, Any]:
+    return {"error": type(error).__name__, "where": _frames(error.__traceback__)}
 
 
-def _places(trace: TracebackType | None) -> list[str]:
+def _frames(trace: TracebackType | None) -> list[str]:
     """Return the places an exception went through, as module.function:line, outermost first."""
     return [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"

@@ -26,15 +26,15 @@ from prometheus_client.registry import Collector
 
 from service.observe import families
 from service.observe.record import STAGES, Record
-from service.refusals import CALLERS
+from service.refusals import CALLER_CODES
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
 
 Labels = tuple[str, ...]  # the values of a series' labels
 
 
-class Counts(dict[Labels, float]):
+class CounterFamily(dict[Labels, float]):
     """A family of counters, by their labels; the event loop adds directly what it alone counts.
 
     Args:
@@ -52,14 +52,14 @@ class Counts(dict[Labels, float]):
 
     def family(self, replica: str) -> Metric:
         """Return what a scrape is told."""
-        sentence, names = families.SENTENCES[self._name], (*self._labels, "replica")
+        sentence, names = families.HELP_TEXTS[self._name], (*self._labels, "replica")
         family = CounterMetricFamily(f"headlight_{self._name}", sentence, labels=names)
         for labels, value in self.items():
             family.add_metric((*labels, replica), value)
         return family
 
 
-class Spread:
+class Histogram:
     """One series of a histogram: how many values fell between its bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "exemplars", "sum")
@@ -80,7 +80,7 @@ class Spread:
         return [(*each, self.exemplars.get(place)) for place, each in below]
 
 
-class Spreads(dict[Labels, Spread]):
+class HistogramFamily(dict[Labels, Histogram]):
     """A family of histograms, by their labels.
 
     Args:
@@ -88,16 +88,16 @@ class Spreads(dict[Labels, Spread]):
     """
 
     def __init__(self, name: str, labels: Labels, bounds: Sequence[float]) -> None:
-        super().__init__({} if labels else {(): Spread(bounds)})
+        super().__init__({} if labels else {(): Histogram(bounds)})
         self._name, self._labels, self._bounds = name, labels, bounds
 
-    def __missing__(self, labels: Labels) -> Spread:
-        made = self[labels] = Spread(self._bounds)
+    def __missing__(self, labels: Labels) -> Histogram:
+        made = self[labels] = Histogram(self._bounds)
         return made
 
     def family(self, replica: str) -> Metric:
         """Return what a scrape is told."""
-        sentence, names = families.SENTENCES[self._name], (*self._labels, "replica")
+        sentence, names = families.HELP_TEXTS[self._name], (*self._labels, "replica")
         family = HistogramMetricFamily(f"headlight_{self._name}", sentence, labels=names)
         for labels, spread in self.items():
             family.add_metric((*labels, replica), spread.buckets(), spread.sum)
@@ -108,20 +108,20 @@ class Families(Collector):
     """The families of one registry, in the order of a page."""
 
     def __init__(self, replica: str) -> None:
-        self._replica, self._made = replica, list[Counts | Spreads]()
+        self._replica, self._made = replica, list[CounterFamily | HistogramFamily]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def counts(self, name: str, *labels: str, values: Iterable[str] = ()) -> Counts:
+    def add_counter(self, name: str, *labels: str, values: Iterable[str] = ()) -> CounterFamily:
         """Return a new family of counters, at 0 for each of these values of its label."""
-        made = Counts(name, labels)
+        made = CounterFamily(name, labels)
         made.update(((value,), 0.0) for value in values)
         self._made.append(made)
         return made
 
-    def spreads(self, name: str, bounds: Sequence[float], *labels: str) -> Spreads:
+    def add_histogram(self, name: str, bounds: Sequence[float], *labels: str) -> HistogramFamily:
         """Return a new family of histograms."""
-        made = Spreads(name, labels, bounds)
+        made = HistogramFamily(name, labels, bounds)
         self._made.append(made)
         return made
 
@@ -140,7 +140,7 @@ class Metrics:
 
     def __init__(self, replica: str, keys: Collection[str] = ()) -> None:
         self._replica, self._gauges = replica, dict[str, Gauge]()
-        self._of_requests = of = Families(replica)  # fed by `request` alone
+        self._of_requests = of = Families(replica)  # fed by `count_request` alone
         self._of_replica = own = Families(replica)  # fed by the rest
         self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
         # by key, and of what needs none; or not by key at all
@@ -150,31 +150,33 @@ class Metrics:
         by_key = ("key",) if keys else ()
         self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
 
-        self._requests = of.counts("requests", "route", "input", "code", *by_key)
-        self._seconds = of.spreads("request_duration_seconds", families.BUCKETS, "route")
-        interactive = of.spreads("interactive_duration_seconds", families.BUCKETS)
+        self._requests = of.add_counter("requests", "route", "input", "code", *by_key)
+        self._seconds = of.add_histogram("request_duration_seconds", families.BUCKETS, "route")
+        interactive = of.add_histogram("interactive_duration_seconds", families.BUCKETS)
         self._interactive = interactive[()]
-        self._shed = of.counts("shed", "reason", *by_key)
-        self._reasons = (*families.SHED, *(families.SHED_BY_KEY if keys else ()))
-        self._invalid = of.counts("invalid_inputs", "code")
-        self._nonfinite = of.counts("nonfinite_outputs")
-        stages = of.spreads("stage_duration_seconds", families.STAGE_BUCKETS, "stage")
+        self._shed = of.add_counter("shed", "reason", *by_key)
+        self._reasons = (*families.SHED_REASONS, *(families.KEY_SHED_REASONS if keys else ()))
+        self._invalid = of.add_counter("invalid_inputs", "code")
+        self._nonfinite = of.add_counter("nonfinite_outputs")
+        stages = of.add_histogram("stage_duration_seconds", families.STAGE_BUCKETS, "stage")
         self._stages = {stage: stages[stage,] for stage in STAGES}
 
-        self._loop = own.counts("event_loop_seconds")
-        self._tokens = own.counts("tokens", *by_key)
+        self._loop = own.add_counter("event_loop_seconds")
+        self._tokens = own.add_counter("tokens", *by_key)
         for key in self._keys:
-            self._publish(key)
-        self._batch_tokens = own.spreads("batch_tokens", families.TOKENS)[()]
-        self._lane_seconds = own.counts("lane_seconds")
-        self._cancelled = own.counts("cancelled", "stage", values=families.WAITED)
-        self._canaries = own.counts("canary_runs")
-        self._canary_failures = own.counts("canary_failures")
-        self._cut_off = own.counts("readers_cut_off")
-        self._errors = own.counts("accelerator_errors", "kind", values=families.ERRORS)
-        self.line_lost = own.counts("log_lines_lost").add
+            self._publish_key(key)
+        self._batch_tokens = own.add_histogram("batch_tokens", families.TOKEN_BUCKETS)[()]
+        self._lane_seconds = own.add_counter("lane_seconds")
+        self._cancelled = own.add_counter("cancelled", "stage", values=families.CANCELLED_STAGES)
+        self._canaries = own.add_counter("canary_runs")
+        self._canary_failures = own.add_counter("canary_failures")
+        self._cut_off = own.add_counter("readers_cut_off")
+        self._errors = own.add_counter(
+            "accelerator_errors", "kind", values=families.ACCELERATOR_ERRORS
+        )
+        self.line_lost = own.add_counter("log_lines_lost").add
         self._gauge("start_time_seconds").set_to_current_time()
-        self.replaces(failed=False)
+        self.set_replaces_failed(failed=False)
 
     def render(self, *, exemplars: bool = False) -> bytes:
         """Return all series as Prometheus text, or as OpenMetrics, which knows exemplars.
@@ -186,15 +188,15 @@ class Metrics:
             self._pages[exemplars] = page(self._of_requests.registry).removesuffix(b"# EOF\n")
         return self._pages[exemplars] + page(self._of_replica.registry)
 
-    def expect(self, routes: Mapping[str, Iterable[str]]) -> None:
+    def publish_routes(self, routes: Mapping[str, Iterable[str]]) -> None:
         """Publish each route by its possible inputs before it is asked, except pages.
 
         Its seconds come with its first request: 18 series a route, of which a p99 misses that one.
         """
         self._pages.clear()
-        for route in routes.keys() - families.PAGES:
+        for route in routes.keys() - families.PAGE_PATHS:
             for kind in routes[route]:
-                self._expect(route, kind, "")
+                self._publish_route(route, kind, "")
 
     def set_keys(self, keys: Collection[str]) -> None:
         """Count by these keys from now on; the series of those that are gone end.
@@ -213,10 +215,10 @@ class Metrics:
         for name in keys:
             if name not in self._keys:
                 self._keys[name] = (name,)
-                self._publish(name)
+                self._publish_key(name)
         self._pages.clear()
 
-    def request(self, record: Record) -> None:
+    def count_request(self, record: Record) -> None:
         """Count one request, however it ended; the only place that does.
 
         Its values are counted as `Spread.observe` does, without a call for each of them.
@@ -224,7 +226,8 @@ class Metrics:
         self._pages.clear()
         key = record.key if record.key in self._keys else ""
         if key and (record.route, record.input, key) not in self._expected:
-            self._expect(record.route, record.input, key)  # all of all keys would be too many
+            # all of all keys would be too many
+            self._publish_route(record.route, record.input, key)
         labels = record.route, record.input, str(record.code), *self._keys[key]
         self._requests[labels] = self._requests.get(labels, 0.0) + 1
         seconds = self._seconds[record.route,]
@@ -243,80 +246,82 @@ class Metrics:
             spread.counts[bisect_left(families.STAGE_BUCKETS, taken)] += 1
             spread.sum += taken
         if record.refused:
-            self._refused(record, key)
+            self._count_refused(record, key)
 
-    def looped(self, seconds: float) -> None:
+    def set_loop_seconds(self, seconds: float) -> None:
         """Set the seconds that the event loop has computed so far."""
         self._loop[()] = seconds
 
-    def encoded(self, tokens: int, key: str = "") -> None:
+    def count_tokens(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
         self._tokens[self._keys.get(key, self._keys[""])] += tokens
 
-    def batch(self, tokens: int, lane_seconds: float) -> None:
+    def count_batch(self, tokens: int, lane_seconds: float) -> None:
         """Count one batch, the service's own among them."""
         self._lane_seconds[()] += lane_seconds
         self._batch_tokens.observe(tokens)
 
-    def cancelled(self, stage: Literal["queue", "forward"]) -> None:
+    def count_cancelled(self, stage: Literal["queue", "forward"]) -> None:
         """Count a client that left, by where its request was."""
         self._cancelled.add(stage)
 
-    def accelerator_error(self, kind: Literal["oom", "other"]) -> None:
+    def count_accelerator_error(self, kind: Literal["oom", "other"]) -> None:
         """Count a batch that failed on the accelerator, out of memory or otherwise."""
         self._errors.add(kind)
 
-    def cut_off(self, readers: int) -> None:
+    def set_cut_off(self, readers: int) -> None:
         """Set the number of readers that were cut off so far."""
         self._cut_off[()] = readers
 
-    def canary(self, right: bool) -> None:
+    def count_canary(self, right: bool) -> None:
         """Count a self-check."""
         self._canaries.add()
         self._canary_failures.add(by=not right)
 
-    def replaces(self, *, failed: bool) -> None:
+    def set_replaces_failed(self, *, failed: bool) -> None:
         """Say whether the replica was started in place of one that died or failed its check."""
         self._gauge("replaces_failed").set(failed)
 
-    def describe(self, name: str, sentence: str, **facts: str) -> None:
+    def publish_info(self, name: str, sentence: str, **facts: str) -> None:
         """Publish constant facts, as the labels of a 1."""
         self._gauge(name, sentence, **facts).set(1)
 
-    def watch(
+    def add_gauge(
         self, name: str, sentence: str | None, read: Callable[[], float], **labels: str
     ) -> None:
         """Publish a gauge that is read at every scrape; its sentence may stand in families.py."""
         self._gauge(name, sentence, **labels).set_function(read)
 
-    def _expect(self, route: str, kind: str, key: str) -> None:
+    def _publish_route(self, route: str, kind: str, key: str) -> None:
         """Publish what an alert may ask about a route, an input and a key before it happens."""
         self._expected.add((route, kind, key))
-        for code in families.AWAITED:
+        for code in families.ALERT_STATUSES:
             self._requests.setdefault((route, kind, str(code), *self._keys[key]), 0.0)
 
-    def _publish(self, key: str) -> None:
+    def _publish_key(self, key: str) -> None:
         """Publish a key's usage, and the reasons it may be refused for, at 0."""
         labels = self._keys[key]
         for reason in self._reasons:
             self._shed.setdefault((reason, *labels), 0.0)
         self._tokens.setdefault(labels, 0.0)
 
-    def _refused(self, record: Record, key: str) -> None:
+    def _count_refused(self, record: Record, key: str) -> None:
         """Count why a request was not answered as asked."""
         code = record.refused
-        if code in CALLERS:
+        if code in CALLER_CODES:
             self._invalid[code,] = self._invalid.get((code,), 0.0) + 1
         elif code == "nonfinite_output":
             self._nonfinite.add()
-        elif code == families.OVERLOADED or code in families.LATE:
-            self._turned_away(record, key)
+        elif code == families.OVERLOADED or code in families.SHED_BY_CODE:
+            self._count_shed(record, key)
 
-    def _turned_away(self, record: Record, key: str) -> None:
+    def _count_shed(self, record: Record, key: str) -> None:
         """Count a request for which there was no room or no time; a page is not work."""
-        if record.route in families.PAGES:
+        if record.route in families.PAGE_PATHS:
             return
-        reason = record.shed or families.LATE.get(record.refused or "", families.SHED[0])
+        reason = record.shed or families.SHED_BY_CODE.get(
+            record.refused or "", families.SHED_REASONS[0]
+        )
         if reason == "deadline" and record.given_seconds < families.OBJECTIVE_SECONDS:
             reason = families.CLIENT_DEADLINE
         labels = (reason, *self._keys[key])
@@ -324,7 +329,7 @@ class Metrics:
 
     def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
         if name not in self._gauges:
-            text, names = sentence or families.SENTENCES[name], (*labels, "replica")
+            text, names = sentence or families.HELP_TEXTS[name], (*labels, "replica")
             self._gauges[name] = Gauge(
                 f"headlight_{name}", text, names, registry=self._of_replica.registry
             )

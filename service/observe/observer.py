@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from service.observe.families import PROBE, SCRAPE
+from service.observe.families import METRICS_PATH, READY_PATH
 from service.observe.metrics import Metrics
 from service.observe.record import TRACEPARENT, Record
 from service.refusals import UNAUTHORIZED
@@ -25,11 +25,11 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
-PARENT = TRACEPARENT.encode()
-TELL_SECONDS = 0.1  # most between a request's end and its line
+TRACEPARENT_HEADER = TRACEPARENT.encode()
+REPORT_SECONDS = 0.1  # most between a request's end and its line
 
 # Probes never stop asking for these; they and the 401s of clients that guess keys share a line
-PROBES = frozenset(("/live", PROBE))
+PROBE_PATHS = frozenset(("/live", READY_PATH))
 SUMMARY_SECONDS = 60.0
 
 
@@ -52,11 +52,11 @@ class Observer:
     ) -> None:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
-        self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
+        self._listeners = [metrics.count_request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = set[Record](), list[Record]()
         self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
         sentence = "Requests not yet answered, scrapes aside."
-        metrics.watch("requests_in_flight", sentence, self._under_way)
+        metrics.add_gauge("requests_in_flight", sentence, self._count_in_flight)
 
     def begin(self, record: Record, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Watch a request until `end` is called for it.
@@ -65,7 +65,9 @@ class Observer:
             headers: as received.
         """
         if self._tracing:
-            parents = [value.decode("latin-1") for name, value in headers if name == PARENT]
+            parents = [
+                value.decode("latin-1") for name, value in headers if name == TRACEPARENT_HEADER
+            ]
             record.trace = self._tracing.begin(record, parents)
         self._in_flight.add(record)
 
@@ -76,14 +78,14 @@ class Observer:
         self._in_flight.discard(record)
         record.end()
         if not self._ended:
-            asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+            asyncio.get_running_loop().call_later(REPORT_SECONDS, self.report)
         self._ended.append(record)
 
-    def _under_way(self) -> int:
+    def _count_in_flight(self) -> int:
         """Return the requests in flight, less the scrape that asks: else no page would say 0."""
-        return sum(record.route != SCRAPE for record in self._in_flight)
+        return sum(record.route != METRICS_PATH for record in self._in_flight)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the requests that have ended since the last call; call it before counting."""
         ended, self._ended = self._ended, []
         for listener in self._listeners:
@@ -91,11 +93,11 @@ class Observer:
                 try:
                     listener(record)
                 except Exception:  # a bug, which must not silence the others
-                    logger.exception("request not recorded", extra=record.names())
+                    logger.exception("request not recorded", extra=record.log_ids())
         if time.monotonic() - self._summed > SUMMARY_SECONDS:
-            self.sum_up()
+            self.log_summaries()
 
-    def sum_up(self) -> None:
+    def log_summaries(self) -> None:
         """Write a line for each kind of request that gets none of its own."""
         alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
         for (route, code), count in sorted(alike.items()):
@@ -103,13 +105,13 @@ class Observer:
 
     def _log(self, record: Record) -> None:
         """Write a request's line, at the time of its end, or count it for one with others."""
-        if record.route in PROBES or record.code == UNAUTHORIZED:
+        if record.route in PROBE_PATHS or record.code == UNAUTHORIZED:
             self._alike[(record.route, record.code)] += 1
             return
         if not logger.isEnabledFor(logging.INFO):
             return
         facts = {
-            **record.names(),
+            **record.log_ids(),
             "key": record.key or None,
             "code": record.code,
             "duration_ms": round(record.seconds * 1000, 3),

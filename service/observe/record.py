@@ -9,18 +9,18 @@ from service.memory import UNBOUNDED, Hold, Memory
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
-Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
-STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
+StageName = Literal["parse", "tokenize", "queue", "forward", "serialize"]
+STAGES: tuple[StageName, ...] = get_args(StageName)  # in a request's order
 CLIENT_CLOSED = 499  # the client went away before its answer
 
 
 # One stage of a request, with its start and end on time.monotonic's clock; plain, since a request
 # has five
-Stage = tuple[Name, float, float]
+Stage = tuple[StageName, float, float]
 
 
 @dataclass(slots=True)
-class Trace:
+class TraceContext:
     """The trace that a request belongs to; made by service/observe/tracing.py.
 
     Args:
@@ -76,41 +76,41 @@ class Record:
     start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     ended: float = 0.0
-    let_in: bool = False
-    began: float = 0.0
+    admitted: bool = False
+    batch_start: float = 0.0
     stages: list[Stage] = field(default_factory=list)
-    trace: Trace | None = None
+    trace: TraceContext | None = None
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
     weights: str = ""
 
-    def wait(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Add the time it waited before anything was known of it."""
         self.stages.append(("queue", self.start - seconds, self.start))
         self.start -= seconds
         self.turn_seconds += seconds
 
-    def took(self, name: Name, start: float) -> None:
+    def end_stage(self, name: StageName, start: float) -> None:
         """Take the time of a stage that ends now; called however it ends."""
         self.stages.append((name, start, time.monotonic()))
 
-    def waited(self, start: float) -> None:
+    def end_batch_stages(self, start: float) -> None:
         """Time the stages that the batcher decides on: queue until the first batch, then forward.
 
         A request that never runs has only waited.
 
         Args:
-            start: when it was given to the batcher; `began` was 0 then.
+            start: when it was given to the batcher; `batch_start` was 0 then.
         """
         end = time.monotonic()
-        self.stages.append(("queue", start, self.began or end))
-        if self.began:
-            self.stages.append(("forward", self.began, end))
+        self.stages.append(("queue", start, self.batch_start or end))
+        if self.batch_start:
+            self.stages.append(("forward", self.batch_start, end))
 
     def end(self) -> None:
         """Take the end time."""
         self.seconds, self.ended = time.monotonic() - self.start, time.time()
 
-    def names(self) -> dict[str, Any]:
+    def log_ids(self) -> dict[str, Any]:
         """Return the names by which a log line is found."""
         trace_id = self.trace.trace_id if self.trace else None
         return {"request_id": self.request_id, "trace_id": trace_id, "route": self.route}

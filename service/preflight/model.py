@@ -11,7 +11,7 @@ from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, Source
-from service.keys import Unusable
+from service.keys import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
@@ -23,7 +23,7 @@ SINGLE, HALF = 4, 2  # bytes of a number
 # Weights that are read whole, in seconds; of larger ones only the headers, and a replica's start
 # reads all
 PROBED_BYTES = 1024 * MIB
-REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unservable, Unusable, OSError)
+REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unservable, UnusableKeys, OSError)
 ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
 
 
@@ -69,10 +69,10 @@ def rehearsed(settings: Settings, source: Source) -> Model | None:
 def memory(settings: Settings, source: Source) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
     own = 0 if source.preset else _size(source) + _made(settings, source)
-    needed = settings.most * (REPLICA_BYTES + own)
+    needed = settings.most_replicas * (REPLICA_BYTES + own)
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
-        yield Finding(f"{most(settings)} {settings.most}", text)
+        yield Finding(f"{most(settings)} {settings.most_replicas}", text)
 
 
 CHECKS: Checks = {
@@ -99,7 +99,7 @@ def examine(settings: Settings) -> Node:
     """
     try:
         variables.hold(settings, os.environ)
-        keys.check(settings.api_keys, settings.api_keys_file)
+        keys.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):
             return Node()

@@ -26,7 +26,7 @@ def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluste
 
 def promised(settings: Settings) -> dict[str, str]:
     """Return what a cluster's variables must be for some settings."""
-    return ingress.promised(settings) | ingress.AUTHENTICATED
+    return ingress.common_variables(settings) | ingress.TOKEN_AUTH_ENV
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
@@ -34,8 +34,8 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Itera
     for name, must in promised.items():
         if not _keeps(name, must, actual.get(name, "")):
             what = f"is {actual[name]!r}" if name in actual else "is not set"
-            mend = f"must be {'at least ' * (name == ingress.CONNECTIONS)}{must}"
-            if name in ingress.AUTHENTICATED:
+            mend = f"must be {'at least ' * (name == ingress.HAPROXY_MAXCONN)}{must}"
+            if name in ingress.TOKEN_AUTH_ENV:
                 mend = f"anyone who reaches Ray could run code: {mend}"
             yield Finding(name, what, mend)
 
@@ -44,6 +44,6 @@ def _keeps(name: str, must: str, actual: str) -> bool:
     """Tell whether a variable, empty where it is not set, keeps the promise."""
     if name == ingress.PROGRAM:
         return Path(actual).name == must  # where it lies is the image's business
-    if name == ingress.CONNECTIONS:
+    if name == ingress.HAPROXY_MAXCONN:
         return actual.isdecimal() and int(actual) >= int(must)  # other models have their share
     return actual == must

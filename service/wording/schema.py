@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypeAliasType
 
-from service.wire import BODIES, FIELDS, Wire
+from service.wire import FIELD_NAMES, REQUEST_TYPES, Wire
 from service.wording.words import Fault, Loc, counted, listed, meant, quoted, received
 
 # Our codes by error type: of the errors that our models raise in our own words, and of
@@ -81,12 +81,12 @@ def fault(error: ErrorDetails, body: str) -> Fault:
         return unreadable(said, _ours(_broken(error["input"], said)) if HALF_PAIR in said else ())
     loc = _ours(error["loc"])
     code = CODES.get(error["type"], "invalid_type")
-    return Fault(loc, code, _detail(error, BODIES.get(body)))
+    return Fault(loc, code, _detail(error, REQUEST_TYPES.get(body)))
 
 
 def _ours(loc: Iterable[str | int]) -> Loc:
     """Return a place without names that are not ours."""
-    return tuple(part for part in loc if isinstance(part, int) or part in FIELDS)
+    return tuple(part for part in loc if isinstance(part, int) or part in FIELD_NAMES)
 
 
 def _broken(body: str | bytes, said: str) -> Loc:

@@ -35,7 +35,7 @@ def read(pod: dict[str, Any]) -> Settings:
     """The settings as `headlight serve` reads them in the pod, its keys aside."""
     variables = environment(pod)
     variables.pop("HEADLIGHT_API_KEYS_FILE", None)
-    return settings.load({}, environ=variables)
+    return settings.load_settings({}, environ=variables)
 
 
 @every_deployment

@@ -56,10 +56,12 @@ def test_every_pod_starts_with_the_variables_of_its_settings(
     case: str, service: dict[str, Any]
 ) -> None:
     """Head and workers alike, as deploy/serve/ray.env; the token's are KubeRay's."""
-    expected = ingress.clustered(settings(service))
+    expected = ingress.cluster_variables(settings(service))
     del expected["RAY_AUTH_MODE"]
-    connections = (ingress.ongoing(settings(service, i)) * n for i, n in enumerate(most(case)))
-    expected[ingress.CONNECTIONS] = str(sum(connections) + ingress.SPARE_REQUESTS)
+    connections = (
+        ingress.max_ongoing_requests(settings(service, i)) * n for i, n in enumerate(most(case))
+    )
+    expected[ingress.HAPROXY_MAXCONN] = str(sum(connections) + ingress.SPARE_REQUESTS)
     expected[ingress.PROGRAM] = f"/opt/headlight/bin/{ingress.WRAPPER}"
     expected["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(
         int(-(-ingress.shutdown_seconds(settings(service)) // 1)) + 30

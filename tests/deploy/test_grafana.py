@@ -246,7 +246,7 @@ async def test_every_metric_that_is_published_is_asked_for_and_the_other_way_rou
     files = [*(PROMETHEUS / "rules").glob("*.yml"), *(ROOT / "docs" / "runbooks").glob("*.md")]
     texts = [path.read_text() for path in files] + [target["expr"] for target in TARGETS]
     replica = await client.get("/metrics")
-    whole = scrape.join([replica.content], incomplete=False).decode()
+    whole = scrape.join_pages([replica.content], incomplete=False).decode()
     published = set(re.findall(r"^# TYPE (\w+) ", whole, re.MULTILINE))
 
     used = set().union(*map(named, texts))

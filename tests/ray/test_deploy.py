@@ -116,7 +116,7 @@ class Cluster:
     def plain(self) -> dict[str, str]:
         """The environment of a shell that has the cluster's token in its home, and no more."""
         shell = {name: self.environment[name] for name in ("HOME", "PATH", "PYTHONPATH")}
-        return shell | ingress.AUTHENTICATED
+        return shell | ingress.TOKEN_AUTH_ENV
 
     @contextmanager
     def joined(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -206,10 +206,10 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
     Args:
         flags: further ones of `ray start`; what it writes itself is in ray.log.
     """
-    with workspace.directory(None) as directory, network.block(without=8000) as block:
+    with workspace.make_directory(None) as directory, network.reserve_ports(without=8000) as block:
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
-        placed = ingress.placed(Settings(), block, directory, cores=2)
+        placed = ingress.own_ray_variables(Settings(), block, directory, cores=2)
         environment = {
             **users_own(),
             **placed,
@@ -599,7 +599,7 @@ def test_a_cluster_without_ray_env_refuses_and_names_the_variables() -> None:
         here.deploy(DEPLOY)
         status, said = here.status()["headlight"]
 
-        missing = ingress.promised(Settings()).keys() - here.environment.keys()
+        missing = ingress.common_variables(Settings()).keys() - here.environment.keys()
         assert status == "DEPLOY_FAILED"
         assert said.startswith(f"{BUILD}127.0.0.1 cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK")
         assert missing and all(

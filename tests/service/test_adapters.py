@@ -26,7 +26,7 @@ from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import find
 from service.replica import Replica
-from service.settings import Settings, load
+from service.settings import Settings, load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs
 from tests.model.loading.test_tasks import (
@@ -321,7 +321,7 @@ async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
 async def test_settings_that_cannot_hold_are_refused(choices: dict[str, Any], said: str) -> None:
     """Before anything is read."""
     with pytest.raises(ValueError, match=said):
-        load(choices, {})
+        load_settings(choices, {})
 
 
 async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_states_of_replicas_are_named_however_ray_gives_them(
     status = SimpleNamespace(applications={app.APPLICATION: application})
     monkeypatch.setattr(app.serve, "status", lambda: status)
 
-    states, message = app.status()
+    states, message = app.deployment_status()
 
     assert (dict(states), message) == ({"STARTING": 2}, "not yet")
     assert type(next(iter(states))) is str

@@ -43,7 +43,7 @@ def test_a_ray_that_fails_ends_in_one_line(
 
     with (
         pytest.raises(StartFailed, match="^Ray failed: .*; is the machine busy") as told,
-        launch.own_ray(Settings(port=8123), lambda _: None, b""),
+        launch.start_own_ray(Settings(port=8123), lambda _: None, b""),
     ):
         raise error
 

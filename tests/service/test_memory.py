@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster.ingress import HEAP, KERNELS
+from service.cluster.ingress import HEAP_ENV, KERNEL_CACHE_ENV
 from service.memory import SMALL_BYTES, Hold, Memory, NoRoom
 
 LIMIT = 7 * SMALL_BYTES
@@ -87,7 +87,7 @@ def test_a_full_budget_lets_small_requests_in() -> None:
 def test_numbers_of_rows_that_never_repeat_take_bounded_memory(rows: str, most: int) -> None:
     """Packed they are few; and of any others the kernels are kept up to a number."""
     command = [sys.executable, "-c", GROWTH, rows]
-    environment = os.environ | HEAP | KERNELS
+    environment = os.environ | HEAP_ENV | KERNEL_CACHE_ENV
 
     said = subprocess.run(
         command, env=environment, cwd=Path.cwd(), capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from service import settings
-from service.settings import Settings, load
+from service.settings import Settings, load_settings
 
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
     file = tmp_path / "headlight.yaml"
     file.write_text("port: 1\nreplicas: 2\nhost: file\n")
 
-    settled = load(
+    settled = load_settings(
         {"port": "3", "host": None}, {"HEADLIGHT_PORT": "2", "HEADLIGHT_REPLICAS": "4"}, file
     )
 
@@ -24,13 +24,17 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
 
 def test_an_empty_variable_is_none_but_for_what_guards_the_service() -> None:
     """Compose writes `${X:-}` for a variable that is not set."""
-    assert load({}, {"HEADLIGHT_MAX_TOKENS": "", "HEADLIGHT_DTYPE": ""}) == load({}, {})
-    assert load({}, {"HEADLIGHT_API_KEYS_FILE": ""}).keyed  # by a file that no start can read
+    assert load_settings({}, {"HEADLIGHT_MAX_TOKENS": "", "HEADLIGHT_DTYPE": ""}) == load_settings(
+        {}, {}
+    )
+    assert load_settings(
+        {}, {"HEADLIGHT_API_KEYS_FILE": ""}
+    ).keyed  # by a file that no start can read
     for name in ("API_KEYS", "TLS_CERT", "TLS_KEY"):
         with pytest.raises(ValueError):
-            load({}, {f"HEADLIGHT_{name}": ""})
+            load_settings({}, {f"HEADLIGHT_{name}": ""})
     with pytest.raises(ValueError, match="HEADLIGHT_MAX_TOKEN: no such setting"):
-        load({}, {"HEADLIGHT_MAX_TOKEN": ""})
+        load_settings({}, {"HEADLIGHT_MAX_TOKEN": ""})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_an_empty_variable_is_none_but_for_what_guards_the_service() -> None:
 def test_a_setting_that_cannot_be_honoured_is_refused(flags: dict[str, str]) -> None:
     """Out of bounds or of the wrong type; tests/service/test_cli.py has the unknown."""
     with pytest.raises(ValueError):
-        load(flags, {})
+        load_settings(flags, {})
 
 
 @pytest.mark.parametrize(
@@ -65,19 +69,23 @@ def test_numbers_of_replicas_that_exclude_each_other_are_refused(
 ) -> None:
     """Nothing that is said is ignored."""
     with pytest.raises(ValueError, match=line):
-        load(flags, {})
+        load_settings(flags, {})
 
 
 def test_replicas_are_fixed_or_between_bounds() -> None:
     """One by default, and never none."""
     fixed, free, bounded = (
-        load(flags, {})
+        load_settings(flags, {})
         for flags in ({"replicas": 3}, {"max_replicas": 5}, {"min_replicas": 2, "max_replicas": 5})
     )
 
-    assert [(each.fewest, each.most) for each in (fixed, free, bounded)] == [(3, 3), (1, 5), (2, 5)]
+    assert [(each.fewest_replicas, each.most_replicas) for each in (fixed, free, bounded)] == [
+        (3, 3),
+        (1, 5),
+        (2, 5),
+    ]
     with pytest.raises(ValidationError):
-        load({"min_replicas": "0", "max_replicas": "2"}, {})
+        load_settings({"min_replicas": "0", "max_replicas": "2"}, {})
 
 
 def test_a_file_must_hold_settings(tmp_path: Path) -> None:
@@ -86,7 +94,7 @@ def test_a_file_must_hold_settings(tmp_path: Path) -> None:
     file.write_text("- port\n")
 
     with pytest.raises(ValueError, match="name: value"):
-        load({}, {}, file)
+        load_settings({}, {}, file)
 
 
 def test_what_kubernetes_says_of_its_services_is_no_setting(
@@ -108,10 +116,10 @@ def test_what_kubernetes_says_of_its_services_is_no_setting(
         "HEADLIGHT_SERVE_SVC_SERVICE_HOST": "10.96.0.7",
     }
 
-    assert load({}, theirs) == Settings()
+    assert load_settings({}, theirs) == Settings()
     assert [record.getMessage() for record in caplog.records] == ["Kubernetes variables ignored"]
     assert caplog.records[0].reason == ", ".join(sorted(theirs))
-    assert load({}, {"HEADLIGHT_PORT": "8001"}).port == 8001
+    assert load_settings({}, {"HEADLIGHT_PORT": "8001"}).port == 8001
     assert len(caplog.records) == 1
 
 
@@ -119,4 +127,4 @@ def test_no_setting_has_a_name_that_kubernetes_uses() -> None:
     """It could not be set by its variable."""
     names = [f"HEADLIGHT_{name.upper()}" for name in Settings.model_fields]
 
-    assert not [name for name in names if settings._of_kubernetes(name, "1")]
+    assert not [name for name in names if settings._set_by_kubernetes(name, "1")]

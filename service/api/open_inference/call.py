@@ -80,7 +80,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=BEYOND)
     if len(text) > served.most_json:
         raise Refused("body_too_large")
-    request = InferRequest.read(text, sent.ignored)
+    request = InferRequest.parse(text, sent.ignored)
     outputs, parameters = _outputs(request), request.parameters
     native = Request(
         model=sent.path_params["model"],

@@ -19,7 +19,7 @@ from pydantic.types import FailFast
 from service.api.native.heads import Integers
 from service.encode.answer import Array, raw
 from service.refusals import Refused
-from service.wire import Foreign
+from service.wire import ForeignRequest
 from service.wording.words import counted, received
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
@@ -34,7 +34,7 @@ Indices = Annotated[
 ]
 
 
-class InputParameters(Foreign):
+class InputParameters(ForeignRequest):
     """How an input's data comes."""
 
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
@@ -43,7 +43,7 @@ class InputParameters(Foreign):
     """No memory is shared with clients."""
 
 
-class InferInput(Foreign):
+class InferInput(ForeignRequest):
     """A tensor of the request."""
 
     name: str
@@ -58,7 +58,7 @@ class InferInput(Foreign):
     """The elements in row-major order, nested by `shape` or flat."""
 
 
-class OutputParameters(Foreign):
+class OutputParameters(ForeignRequest):
     """How an output's data is to come: as bytes after the JSON, or as numbers in it."""
 
     binary_data: bool | None = None
@@ -69,7 +69,7 @@ class OutputParameters(Foreign):
     """No memory is shared with clients."""
 
 
-class InferOutput(Foreign):
+class InferOutput(ForeignRequest):
     """A tensor asked for."""
 
     name: str
@@ -78,7 +78,7 @@ class InferOutput(Foreign):
     """How the data is to come."""
 
 
-class InferParameters(Foreign):
+class InferParameters(ForeignRequest):
     """What the request chooses beyond its tensors."""
 
     binary_data_output: bool = False
@@ -102,7 +102,7 @@ class InferParameters(Foreign):
     """No state is kept between requests, so that only the default is taken."""
 
 
-class InferRequest(Foreign):
+class InferRequest(ForeignRequest):
     """The JSON of POST /v2/models/{model}/infer."""
 
     id: str | None = None

@@ -95,7 +95,7 @@ class Lessons:
         try:
             text = await self._read(request, adapter, deadline, record)
         finally:
-            record.took("tokenize", start)
+            record.end_stage("tokenize", start)
         record.sequences, record.tokens = 1, len(text)
         config = self._reader.config
         price = _price(config, len(text), weights=request.weights)

@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
 from service.encode.request import Input
-from service.wire import Wire, body
+from service.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])
@@ -108,4 +108,4 @@ AttendBody = Annotated[
     Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
     Discriminator(_form),
 ]
-ATTEND: TypeAdapter[Attend] = body(AttendBody)
+ATTEND: TypeAdapter[Attend] = request_adapter(AttendBody)

@@ -92,7 +92,10 @@ class Queue(Generic[Work, Result]):
         Raises:
             Overloaded: why not.
         """
-        line, limits = self._lines.get(key) or Line[Work, Result](), self._limits.get(key, Limits())
+        line, limits = (
+            self._lines.get(key) or Line[Work, Result](),
+            self._limits.get(key, Limits()),
+        )
         if limits.requests is not None and len(line.jobs) >= limits.requests:
             bound = "key_requests"
         elif limits.tokens is not None and line.jobs and line.tokens + tokens > limits.tokens:

@@ -26,7 +26,7 @@ def manager(states: States, monkeypatch: pytest.MonkeyPatch) -> ApplicationState
     """A controller's manager of these."""
     asked = ApplicationStateManager.get_ingress_deployment_name
     monkeypatch.setattr(ApplicationStateManager, "get_ingress_deployment_name", asked)
-    controller.remember()
+    controller.remember_ingress()
     manager = ApplicationStateManager.__new__(ApplicationStateManager)
     manager._application_states = states  # type: ignore[assignment]
     return manager

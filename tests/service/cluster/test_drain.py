@@ -122,7 +122,7 @@ def test_a_door_that_is_shut_lets_nobody_in_and_nobody_down(
     with closing(HTTPConnection("127.0.0.1", running.port, timeout=9)) as early:
         early.connect()
 
-        frontend.shut()
+        frontend.close_listener()
 
         with socket.socket() as late, pytest.raises(TimeoutError):
             late.settimeout(0.2)
@@ -147,7 +147,7 @@ def test_a_node_that_drains_sends_its_clients_elsewhere_and_then_lets_nobody_in(
     tmp_path: Path, replica: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray ends HAProxy once nothing is on its way there, which with kept connections is a guess."""
-    monkeypatch.setenv(haproxy.DRAIN, str(haproxy.SHUT_SECONDS + 0.3))
+    monkeypatch.setenv(haproxy.DRAIN_VARIABLE, str(haproxy.SHUT_SECONDS + 0.3))
     probe = f'status 503 content-type text/plain string "{haproxy.DRAINING}"'
     rule = f"    http-request return {probe} if {{ path /-/healthz }}\n"
     with (
@@ -173,18 +173,18 @@ def refused(port: int) -> bool:
 
 def test_a_drain_is_as_old_as_its_first_configuration(tmp_path: Path) -> None:
     """A replica that goes meanwhile reloads HAProxy; a node that stays after all begins anew."""
-    since, draining = tmp_path / haproxy.SINCE, f'string "{haproxy.DRAINING}"'
+    since, draining = tmp_path / haproxy.DRAINING_FILE, f'string "{haproxy.DRAINING}"'
     whole = haproxy.DRAIN_SECONDS - haproxy.SHUT_SECONDS
 
-    first = haproxy.pause(draining, since)
+    first = haproxy.seconds_until_closed(draining, since)
     os.utime(since, (time.time() - 20, time.time() - 20))
-    second = haproxy.pause(draining, since)
+    second = haproxy.seconds_until_closed(draining, since)
 
     assert first == pytest.approx(whole, abs=2) and second == pytest.approx(whole - 20, abs=2)
     os.utime(since, (0, 0))
-    assert haproxy.pause(draining, since) == 0
-    assert haproxy.pause("", since) is None
-    assert haproxy.pause(draining, since) == pytest.approx(whole, abs=2)
+    assert haproxy.seconds_until_closed(draining, since) == 0
+    assert haproxy.seconds_until_closed("", since) is None
+    assert haproxy.seconds_until_closed(draining, since) == pytest.approx(whole, abs=2)
 
 
 def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:
     frontend = drain.Frontend(tmp_path, 1)
 
     frontend.refuse(9)
-    frontend.shut()
+    frontend.close_listener()

@@ -86,21 +86,24 @@ def test_no_request_asks_a_replica_for_another_protocol() -> None:
     lines = rewrite(rewrite(CONFIG)).splitlines()
 
     assert lines.count("    http-request del-header upgrade") == 1
-    start, choice = lines.index("frontend http_frontend"), lines.index(haproxy.CHOICE + STOPPING)
+    start, choice = (
+        lines.index("frontend http_frontend"),
+        lines.index(haproxy.DEFAULT_BACKEND_RULE + STOPPING),
+    )
     assert start < lines.index("    http-request del-header upgrade") < choice
 
 
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        (haproxy.UNREADY, "not_ready"),
-        (haproxy.NOWHERE, "not_found"),
-        (haproxy.LATE, "deadline_exceeded"),
-        (haproxy.SLOW, "request_timeout"),
-        (haproxy.BUSY, "overloaded"),
-        (haproxy.UNREAD, "bad_request"),
+        (haproxy.NOT_READY, "not_ready"),
+        (haproxy.NOT_FOUND, "not_found"),
+        (haproxy.TIMED_OUT, "deadline_exceeded"),
+        (haproxy.SLOW_BODY, "request_timeout"),
+        (haproxy.OVERLOADED, "overloaded"),
+        (haproxy.BAD_REQUEST, "bad_request"),
         (haproxy.FAILED, "internal"),
-        (haproxy.LOST, "replica_lost"),
+        (haproxy.REPLICA_LOST, "replica_lost"),
     ],
 )
 def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: str) -> None:
@@ -126,7 +129,10 @@ def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
     ]
     assert rules[3].endswith(" if { fe_conn gt 1088 } { sc_conn_cur(0) gt 8 }")
     assert rules[4].endswith(" if { sc_conn_cur(0) gt 768 } || { fe_conn gt 1024 }")
-    assert f"return {haproxy.BUSY} if {{ var(sess.late) -m found }} !{{ path_end /live " in rules[5]
+    assert (
+        f"return {haproxy.OVERLOADED} if {{ var(sess.late) -m found }} !{{ path_end /live "
+        in rules[5]
+    )
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(1024, 256), (2560, 1024), (10**9, 1024)])
@@ -136,7 +142,7 @@ def test_connections_never_need_more_descriptors_than_there_are(
     """Two for each: who finds no room is told so, and a replica can always be asked."""
     (written, bound) = re.findall(r"maxconn (\d+) # (\d+)", rewrite(CONFIG, descriptors))[0]
 
-    assert int(bound) == most and int(written) == most + haproxy.RESERVE
+    assert int(bound) == most and int(written) == most + haproxy.PROBE_RESERVE
     assert rewrite(rewrite(CONFIG, descriptors), descriptors) == rewrite(CONFIG, descriptors)
 
 
@@ -144,7 +150,7 @@ def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
     """Who waits for one that hangs goes elsewhere; one that says it is leaving may finish."""
     config = rewrite(CONFIG)
 
-    assert haproxy.LEAVE in config.splitlines()
+    assert haproxy.LEAVE_RULE in config.splitlines()
     assert "http-check expect status 200 error-status L7OKC\n" in config
     assert "observe layer4 error-limit 1 on-error sudden-death\n" in config
 
@@ -153,19 +159,22 @@ def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
     """With another application it is our 404; without any, it may be there in a moment."""
     alone = "\n".join(line for line in CONFIG.splitlines() if "http-minilm" not in line)
 
-    assert haproxy.REFUSAL + STOPPING in rewrite(CONFIG).splitlines()
-    assert haproxy.REFUSAL not in rewrite(CONFIG).splitlines()
-    assert haproxy.ASTRAY in rewrite(CONFIG).splitlines()
-    assert haproxy.REFUSAL in rewrite(alone).splitlines()
-    assert haproxy.ASTRAY not in rewrite(alone).splitlines()
+    assert haproxy.REFUSE_RULE + STOPPING in rewrite(CONFIG).splitlines()
+    assert haproxy.REFUSE_RULE not in rewrite(CONFIG).splitlines()
+    assert haproxy.NOT_FOUND_RULE in rewrite(CONFIG).splitlines()
+    assert haproxy.REFUSE_RULE in rewrite(alone).splitlines()
+    assert haproxy.NOT_FOUND_RULE not in rewrite(alone).splitlines()
 
 
 def test_only_a_node_that_drains_closes_its_connections() -> None:
     """And refuses all clients after a time; undone, it leaves no trace."""
     drains = haproxy.rewrite(CONFIG, FLAG, 20_000, pause=4.25)
 
-    assert haproxy.CLOSE in drains.splitlines() and f"{haproxy.PAUSE} 4.2" in drains.splitlines()
-    assert haproxy.CLOSE not in rewrite(CONFIG) and haproxy.PAUSE not in rewrite(CONFIG)
+    assert (
+        haproxy.CLOSE_RULE in drains.splitlines()
+        and f"{haproxy.PAUSE_RULE} 4.2" in drains.splitlines()
+    )
+    assert haproxy.CLOSE_RULE not in rewrite(CONFIG) and haproxy.PAUSE_RULE not in rewrite(CONFIG)
     assert rewrite(drains) == rewrite(CONFIG)
 
 
@@ -174,14 +183,17 @@ def test_a_service_that_stops_chooses_no_replica() -> None:
     lines = rewrite(CONFIG).splitlines()
 
     choices = [line for line in lines if line.strip().startswith("use_backend")]
-    assert choices == [haproxy.CHOICE + STOPPING, "    use_backend http-minilm if is_minilm"]
+    assert choices == [
+        haproxy.DEFAULT_BACKEND_RULE + STOPPING,
+        "    use_backend http-minilm if is_minilm",
+    ]
 
 
 def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The page of its state stays where it is; written again, the file is the same."""
-    monkeypatch.setenv(haproxy.METRICS_HOST, "0.0.0.0")
+    monkeypatch.setenv(haproxy.METRICS_HOST_VARIABLE, "0.0.0.0")
     config = rewrite(CONFIG)
 
     assert "bind 0.0.0.0:9101\n" in config

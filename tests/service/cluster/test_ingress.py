@@ -15,7 +15,7 @@ CORES = 4
 
 def test_a_server_is_given_longer_than_the_deadline() -> None:
     """Our own 504 comes before HAProxy's."""
-    promised = ingress.promised(Settings(deadline_seconds=12.5))
+    promised = ingress.common_variables(Settings(deadline_seconds=12.5))
 
     assert promised["RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"] == "18"
     assert int(promised["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > 18
@@ -25,16 +25,16 @@ def test_haproxy_holds_more_connections_than_all_queues() -> None:
     """Full, it accepts nothing: our queues must be full before it is."""
     settings = Settings(replicas=3, max_waiting_requests=100)
 
-    promised = ingress.promised(settings)
+    promised = ingress.common_variables(settings)
 
-    assert int(promised["RAY_SERVE_HAPROXY_MAXCONN"]) > 3 * ingress.ongoing(settings)
-    assert ingress.ongoing(settings) > settings.max_waiting_requests
+    assert int(promised["RAY_SERVE_HAPROXY_MAXCONN"]) > 3 * ingress.max_ongoing_requests(settings)
+    assert ingress.max_ongoing_requests(settings) > settings.max_waiting_requests
 
 
 def test_haproxy_has_room_for_the_most_replicas_from_the_start() -> None:
     """Its bound stays as it was started; a replica more would find it too low."""
     few, most, fixed = (
-        ingress.promised(Settings(**numbers))["RAY_SERVE_HAPROXY_MAXCONN"]
+        ingress.common_variables(Settings(**numbers))["RAY_SERVE_HAPROXY_MAXCONN"]
         for numbers in ({}, {"max_replicas": 5}, {"replicas": 5})
     )
 
@@ -43,14 +43,14 @@ def test_haproxy_has_room_for_the_most_replicas_from_the_start() -> None:
 
 def test_only_what_was_not_answered_is_retried() -> None:
     """A connection that failed or gave nothing, and 503; a 429 sent again would be two requests."""
-    retried = ingress.promised(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()
+    retried = ingress.common_variables(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()
 
     assert set(retried) == {"conn-failure", "empty-response", "503"}
 
 
 def test_a_service_of_its_own_shares_no_port_or_path(tmp_path: Path) -> None:
     """Everything placed lies in the block or below the private directory."""
-    placed = ingress.placed(Settings(), 24_000, tmp_path, CORES)
+    placed = ingress.own_ray_variables(Settings(), 24_000, tmp_path, CORES)
 
     ports = [int(value) for name, value in placed.items() if name.endswith("_PORT")]
     assert all(24_000 <= port <= 25_000 for port in ports)
@@ -64,19 +64,23 @@ def test_no_setting_of_a_node_reaches_its_haproxy() -> None:
 
     Nor the other way: `serve deploy` refuses a variable that begins like a setting and is none.
     """
-    assert not haproxy.HOST.startswith(PREFIX) and not haproxy.TLS.startswith(PREFIX)
+    assert not haproxy.HOST_VARIABLE.startswith(PREFIX) and not haproxy.TLS_VARIABLE.startswith(
+        PREFIX
+    )
 
 
 def test_two_services_have_two_tokens(tmp_path: Path) -> None:
     """One service's token opens nothing of another's."""
-    first, second = (ingress.placed(Settings(), 24_000, tmp_path, CORES) for _ in range(2))
+    first, second = (
+        ingress.own_ray_variables(Settings(), 24_000, tmp_path, CORES) for _ in range(2)
+    )
 
     assert first["RAY_AUTH_TOKEN"] != second["RAY_AUTH_TOKEN"]
 
 
 def test_the_wrapper_can_be_run(tmp_path: Path) -> None:
     """Ray asks for an executable file; what it is given passes its arguments on to haproxy."""
-    script = ingress.wrapper(tmp_path)
+    script = ingress.haproxy_wrapper(tmp_path)
 
     said = subprocess.run([script, "-v"], capture_output=True, text=True, check=True)
 
@@ -86,7 +90,10 @@ def test_the_wrapper_can_be_run(tmp_path: Path) -> None:
 
 def test_a_block_is_held_by_one_service() -> None:
     """A second one takes another, while the first is held."""
-    with network.block(without=8000) as first, network.block(without=8000) as second:
+    with (
+        network.reserve_ports(without=8000) as first,
+        network.reserve_ports(without=8000) as second,
+    ):
         assert first != second
         assert {first, second} <= set(network.BLOCKS)
 
@@ -94,7 +101,7 @@ def test_a_block_is_held_by_one_service() -> None:
 def test_a_block_never_holds_the_services_own_port() -> None:
     """Whichever it is."""
     for block in network.BLOCKS:
-        with network.block(without=block + 7) as first:
+        with network.reserve_ports(without=block + 7) as first:
             assert first != block
 
 
@@ -105,4 +112,4 @@ def test_a_port_someone_listens_on_is_not_free() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(OSError, match="in use"):
-            network.free("127.0.0.1", other.getsockname()[1])
+            network.check_free("127.0.0.1", other.getsockname()[1])

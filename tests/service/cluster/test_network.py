@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from service.cluster.network import claimed, connect, exposed, guarded
+from service.cluster.network import claim_port, connect, restrict_hosts, warn_of_exposure
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -33,7 +33,7 @@ def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
     settings: Settings, hosts: tuple[str, ...]
 ) -> None:
     """And by those that are named: the start itself asks by its own. A cluster's go by any."""
-    assert guarded(settings).allowed_hosts == hosts
+    assert restrict_hosts(settings).allowed_hosts == hosts
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_of_services_that_start_at_once_one_has_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
 
-    with claimed("127.0.0.1", port):
-        with pytest.raises(OSError, match="in use"), claimed("127.0.0.1", port):
+    with claim_port("127.0.0.1", port):
+        with pytest.raises(OSError, match="in use"), claim_port("127.0.0.1", port):
             pass
         with socket.create_server(("127.0.0.1", port)):  # HAProxy's
             pass
-    with claimed("127.0.0.1", port):
+    with claim_port("127.0.0.1", port):
         pass
 
 
@@ -82,11 +82,11 @@ def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:
     """In one line; not with a key, and not where the network cannot ask."""
     open_to_all = Settings(host="0.0.0.0")
 
-    (warning,) = exposed(open_to_all)
+    (warning,) = warn_of_exposure(open_to_all)
     assert warning == "no API key is set, so anyone who reaches 0.0.0.0 can use the service"
     keyed = open_to_all.model_copy(update={"api_keys": ("0" * 64,)})
-    assert "no API key" not in "".join(exposed(keyed))
-    assert not [*exposed(Settings())]
+    assert "no API key" not in "".join(warn_of_exposure(keyed))
+    assert not [*warn_of_exposure(Settings())]
 
 
 SCRIPT = """

@@ -23,7 +23,7 @@ def test_what_is_waited_for_is_said_again_and_again_and_no_more_after_it_came() 
         never.wait()
         return "too late"
 
-    with progress.reported(said.put, cause, period=0.01):
+    with progress.report_progress(said.put, cause, period=0.01):
         lines = [said.get(timeout=5), said.get(timeout=5)]
         assert asked.wait(5)
     never.set()
@@ -41,7 +41,7 @@ def test_a_cause_that_fails_when_the_wait_is_over_says_nothing() -> None:
         assert over.wait(5)
         raise RuntimeError("Ray has been shut down")
 
-    with progress.reported(lambda line: None, cause, period=0.01):
+    with progress.report_progress(lambda line: None, cause, period=0.01):
         assert asked.wait(5)
     over.set()
 

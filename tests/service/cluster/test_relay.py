@@ -43,7 +43,7 @@ def replica(path: Path, name: str) -> None:
 
 def test_lines_of_several_replicas_come_whole(running: Relay, said: Said) -> None:
     """However a terminal reads them; who writes is not told."""
-    first, second = relay.pipe(running.path, "a"), relay.pipe(running.path, "b")
+    first, second = relay.open_pipe(running.path, "a"), relay.open_pipe(running.path, "b")
     long = "x" * 4095
 
     for _ in range(50):
@@ -59,7 +59,7 @@ def test_lines_of_several_replicas_come_whole(running: Relay, said: Said) -> Non
 def test_an_end_is_told_after_the_last_line(running: Relay, said: Said) -> None:
     """While the service runs; one that still runs has not ended."""
     running.watches = True
-    relay.pipe(running.path, "this process")
+    relay.open_pipe(running.path, "this process")
 
     replica(running.path, "a")
 
@@ -78,10 +78,10 @@ def test_an_end_that_is_expected_is_not_told(tmp_path: Path, said: Said) -> None
 def test_a_terminal_that_stands_still_holds_no_replica_up(tmp_path: Path) -> None:
     """What it does not take is lost, once a MiB waits; without a relay, a replica is told so."""
     with pytest.raises(FileNotFoundError):
-        relay.pipe(tmp_path / "lines", "a")
+        relay.open_pipe(tmp_path / "lines", "a")
     moving = threading.Event()
     with Relay(tmp_path / "lines", lambda lines: moving.wait() and None, str) as standing:
-        writer = relay.pipe(standing.path, "a")
+        writer = relay.open_pipe(standing.path, "a")
 
         with pytest.raises(BlockingIOError):
             for _ in range(relay.PIPE_BYTES):
@@ -100,6 +100,6 @@ def test_a_terminal_that_is_gone_does_not_end_the_relay(tmp_path: Path, said: Sa
         running.watches = True
         replica(running.path, "a")
         assert [said.get(timeout=5), said.get(timeout=5)] == ["here", "gone: a"]
-        os.write(relay.pipe(running.path, "b"), b"again\n")
+        os.write(relay.open_pipe(running.path, "b"), b"again\n")
         assert said.get(timeout=5) == "again"
         running.watches = False

@@ -82,7 +82,7 @@ def running(folder: Path, pem: bytes) -> Iterator[int]:
         port = int(probe.getsockname()[1])
     config = node / "haproxy.cfg"
     config.write_text(CONFIG.format(admin=node / "admin", port=port))
-    environment = {**os.environ, haproxy.TLS: str(tls.place(pem, folder))}
+    environment = {**os.environ, haproxy.TLS_VARIABLE: str(tls.write_certificate(pem, folder))}
     command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
         try:
@@ -115,7 +115,7 @@ def serial(port: int, authority: Path) -> int:
 def test_a_client_of_the_authority_is_answered_over_tls_and_http_1(tmp_path: Path) -> None:
     """Though it would speak HTTP/2; in clear text nothing is answered."""
     cert, key = write(tmp_path, 1)
-    pem = tls.read(Settings(tls_cert=cert, tls_key=key))
+    pem = tls.read_certificate(Settings(tls_cert=cert, tls_key=key))
     context = trusting(tmp_path / "ca.crt")
     context.set_alpn_protocols(["h2", "http/1.1"])
 
@@ -134,7 +134,7 @@ def test_a_renewed_certificate_is_taken_up_while_a_wrong_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a restart; a key without its certificate is said, and the last good pair stays."""
-    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(tls, "POLL_SECONDS", 0.02)
     cert, key = write(tmp_path, 1)
     settings = Settings(tls_cert=cert, tls_key=key)
     said: list[str] = []
@@ -144,9 +144,9 @@ def test_a_renewed_certificate_is_taken_up_while_a_wrong_one_is_not(
         said.append(line)
         told.release()
 
-    with running(tmp_path, tls.read(settings)) as port:
+    with running(tmp_path, tls.read_certificate(settings)) as port:
         frontend = Frontend(tmp_path / "haproxy", port)
-        with tls.followed(settings, tmp_path, frontend, say):
+        with tls.follow_certificate(settings, tmp_path, frontend, say):
             first = serial(port, tmp_path / "ca.crt")
             good = cert.read_bytes()
             cert.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
@@ -165,10 +165,10 @@ def test_a_renewed_certificate_is_taken_up_while_a_wrong_one_is_not(
 def test_certificate_and_key_lie_where_only_we_read_them(tmp_path: Path) -> None:
     """Also when they replace others."""
     cert, key = write(tmp_path, 1)
-    pem = tls.read(Settings(tls_cert=cert, tls_key=key))
+    pem = tls.read_certificate(Settings(tls_cert=cert, tls_key=key))
 
     for _ in range(2):
-        placed = tls.place(pem, tmp_path)
+        placed = tls.write_certificate(pem, tmp_path)
 
     assert stat.S_IMODE(placed.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.glob("tls.pem*")] == ["tls.pem"]
@@ -200,8 +200,8 @@ def test_a_certificate_that_cannot_be_used_ends_the_start_with_a_line(
     doctor = CliRunner().invoke(main, ["doctor", *asked])
     assert told.exit_code == doctor.exit_code == 2 and len(told.output.splitlines()) == 1
     assert told.output.removeprefix("headlight: ").strip() in doctor.output
-    with pytest.raises(tls.Wrong, match=why):
-        tls.read(Settings(tls_cert=cert, tls_key=key))
+    with pytest.raises(tls.BadCertificate, match=why):
+        tls.read_certificate(Settings(tls_cert=cert, tls_key=key))
 
 
 def other() -> bytes:
@@ -227,10 +227,10 @@ def test_keys_in_clear_text_are_warned_about(tmp_path: Path) -> None:
 
     here = keyed.model_copy(update={"host": "127.0.0.1"})
 
-    assert "in clear text" in "".join(network.exposed(keyed))
-    assert not [*network.exposed(safe)] and not [*network.exposed(here)]
+    assert "in clear text" in "".join(network.warn_of_exposure(keyed))
+    assert not [*network.warn_of_exposure(safe)] and not [*network.warn_of_exposure(here)]
     file.chmod(0o640)
-    assert [*network.exposed(here)] == [
+    assert [*network.warn_of_exposure(here)] == [
         f"other users of this machine can read {file}: chmod 600 {file}"
     ]
 
@@ -241,15 +241,15 @@ def test_what_haproxys_wrapper_reads_is_there_when_ray_starts(
     """The variables of our own settings are gone by then, these two are not."""
     seen: dict[str, str] = {}
     monkeypatch.setenv("HEADLIGHT_MODEL", "another")
-    monkeypatch.setattr(launch, "start_ray", lambda *_: seen.update(os.environ))
+    monkeypatch.setattr(launch, "start_ray_processes", lambda *_: seen.update(os.environ))
     cert, key = write(tmp_path, 1)
     settings = Settings(tls_cert=cert, tls_key=key)
     before = dict(os.environ)
     try:
-        with launch.own_ray(settings, lambda _: None, tls.read(settings)) as run:
-            assert seen[haproxy.TLS] == str(run / "tls.pem") and (run / "tls.pem").exists()
+        with launch.start_own_ray(settings, lambda _: None, tls.read_certificate(settings)) as run:
+            assert seen[haproxy.TLS_VARIABLE] == str(run / "tls.pem") and (run / "tls.pem").exists()
     finally:
         os.environ.clear()
         os.environ.update(before)
 
-    assert seen[haproxy.HOST] == "127.0.0.1" and "HEADLIGHT_MODEL" not in seen
+    assert seen[haproxy.HOST_VARIABLE] == "127.0.0.1" and "HEADLIGHT_MODEL" not in seen

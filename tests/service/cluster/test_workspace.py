@@ -100,7 +100,7 @@ def test_the_logs_stay_where_xdg_says(tmp_path: Path, monkeypatch: pytest.Monkey
     for named, below in ((tmp_path / "state", "state"), (Path("here"), ".local/state")):
         monkeypatch.setenv("XDG_STATE_HOME", str(named))
 
-        assert workspace.kept(8000) == tmp_path / below / "headlight" / "logs" / "8000"
+        assert workspace.logs_folder(8000) == tmp_path / below / "headlight" / "logs" / "8000"
         assert (tmp_path / below / "headlight" / "logs" / "8000").stat().st_mode & 0o077 == 0
 
 
@@ -111,4 +111,4 @@ def test_where_nothing_can_be_written_nothing_is_kept(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
-    assert workspace.kept(8000) is None
+    assert workspace.logs_folder(8000) is None

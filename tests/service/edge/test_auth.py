@@ -23,7 +23,7 @@ from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
-from service.settings import load
+from service.settings import load_settings
 from tests.conftest import application, connected
 from tests.seams import altered, stalled, under
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
-HELD = keys.read(f"{KEY}\nteam-b:{OTHER}\n")
+HELD = keys.parse_keys(f"{KEY}\nteam-b:{OTHER}\n")
 BEARER = {"authorization": f"Bearer {KEY}"}
 # by the contract; the page's own files are open, its calls are not
 PUBLIC = {"/", "/docs", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
@@ -105,7 +105,7 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
-    monkeypatch.setattr(keys, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
     monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
@@ -114,7 +114,7 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
 
         async def codes(text: str) -> list[int]:
             file.write_text(text)
-            other.ring.look()
+            other.ring.reload()
             bearers = ({"authorization": f"Bearer {key}"} for key in (KEY, OTHER))
             return [
                 (await client.post("/v1/encode", json=asked, headers=bearer)).status_code
@@ -149,11 +149,11 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the door, in the queue and in the metrics, from the next request on."""
-    monkeypatch.setattr(keys, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
     monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held = keys.Ring((), file)
+    held = keys.KeyRing((), file)
     settings = replica.settings.model_copy(update={"api_keys_file": file})
     queue = Batcher[Work, Result](
         replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
@@ -161,7 +161,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     metrics, own = Metrics("r", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
     door = application(altered(replica, settings=settings, metrics=metrics, **own))
     file.write_text(f"me:{KEY}\nteam-b:{OTHER} requests=3\n")
-    held.look()
+    held.reload()
     async with connected(door) as client:
         await client.get("/live")
 
@@ -181,7 +181,7 @@ async def test_a_setting_opens_the_metrics_alone(served: Served) -> None:
 
 async def test_a_marked_key_alone_reads_the_metrics_of_all(served: Served) -> None:
     """Any other is told what it lacks, and asks for all else as before."""
-    held = keys.read(f"a:{KEY}\nprometheus:{OTHER} metrics\n")
+    held = keys.parse_keys(f"a:{KEY}\nprometheus:{OTHER} metrics\n")
     async with served(api_keys=held) as client:
         plain, marked = [
             [
@@ -201,7 +201,7 @@ async def test_a_key_is_seen_nowhere(
 ) -> None:
     """Not in logs, metrics, errors, /info, settings, or what Ray's processes are told."""
     caplog.set_level(logging.DEBUG)
-    settled = load({}, {"HEADLIGHT_API_KEYS": KEY})
+    settled = load_settings({}, {"HEADLIGHT_API_KEYS": KEY})
     async with served(api_keys=HELD, public_metrics=True) as client:
         pages = [
             (await client.request(method, path, headers=headers)).text

@@ -22,7 +22,7 @@ from tests.seams import occupied
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
-HELD = keys.read(f"a:{A}\nb:{B} metrics")
+HELD = keys.parse_keys(f"a:{A}\nb:{B} metrics")
 LONG = 1000.0
 ASKED = {"inputs": ["a"]}
 

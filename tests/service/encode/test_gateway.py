@@ -171,7 +171,7 @@ def tokenized(replica: Replica) -> int:
 
 def stages(replica: Replica, name: str) -> int:
     """How many stages of a name were recorded."""
-    page = replica.page(openmetrics=False).decode()
+    page = replica.render_metrics(openmetrics=False).decode()
     found = re.search(rf'stage_duration_seconds_count\{{[^}}]*"{name}".* (\d+)', page)
     return int(found[1]) if found else 0
 

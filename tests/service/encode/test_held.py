@@ -147,7 +147,7 @@ async def test_a_request_that_waits_keeps_what_is_counted_of_it(
     """No body, no list of numbers, no second copy; within a fifth, and not counted much higher."""
     codes: list[int] = []
     await ask(app, native(["All is well"]), codes)  # what is kept for good is made
-    replica.observer.tell()  # else told meanwhile, on a busy machine
+    replica.observer.report()  # else told meanwhile, on a busy machine
     sent = KINDS[kind]()
     sends = SENDS if len(sent[1]) < FEW_BYTES else 1
     stall = ExitStack()

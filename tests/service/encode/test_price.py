@@ -28,7 +28,7 @@ from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops
 from service.encode.request import Request
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
-from service.settings import NUMBERS
+from service.settings import JSON_FACTOR
 from tests.seams import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -190,7 +190,7 @@ async def test_a_refusal_says_the_bytes_that_a_dry_run_says(
 WELL = ["All is well", "Yes"]  # 5 and 3 tokens
 MODEL = "/v2/models/all-MiniLM-L6-v2/infer"
 VECTOR = 384 * 4  # bytes
-IN_NUMBERS, IN_BYTES = NUMBERS, 1  # times the limit of such an answer
+IN_NUMBERS, IN_BYTES = JSON_FACTOR, 1  # times the limit of such an answer
 
 
 def infer(**outputs: bool) -> dict[str, Any]:

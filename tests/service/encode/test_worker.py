@@ -193,7 +193,7 @@ async def test_a_request_is_let_into_the_tokenizer_once(
             asking = asyncio.create_task(client.post("/v1/highlight", json=body))
             while not worker.waiting:
                 await asyncio.sleep(0)
-            admitted = Record("other", let_in=True)
+            admitted = Record("other", admitted=True)
             filled = asyncio.create_task(worker.run(waiting(), far, 10_000, admitted))
             await asyncio.sleep(0)
         answer = await asking

@@ -22,7 +22,7 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
     """A request's first batch is its beginning; later ones are not."""
     metrics = Metrics("r")
     batches = Batches(nothing, metrics, None)
-    one, other = Record("/v1/encode"), Record("/v1/encode", began=7.0)
+    one, other = Record("/v1/encode"), Record("/v1/encode", batch_start=7.0)
     works = [
         Work(packing.Sequence([1] * length), Outputs(), record)
         for length, record in ((2, one), (3, one), (5, other))
@@ -32,7 +32,7 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
 
     text = metrics.render().decode()
     assert 'headlight_batch_tokens_sum{replica="r"} 10.0\n' in text
-    assert one.began > 0 and other.began == 7.0
+    assert one.batch_start > 0 and other.batch_start == 7.0
 
 
 @pytest.mark.parametrize(

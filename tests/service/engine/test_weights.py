@@ -298,8 +298,8 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     there = f"snapshots/{NEW}"
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *asked, **how: there)
 
-    assert launch.pinned(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
-    assert launch.pinned(Settings()) == Settings()
+    assert launch.pin_model(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
+    assert launch.pin_model(Settings()) == Settings()
 
 
 async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from ray.serve.config import AutoscalingConfig
 
     from service.fleet import bounds, policy
-    from service.fleet.bounds import Load
+    from service.fleet.bounds import ReplicaLoad
 from service.cluster.progress import StartFailed
 from service.fleet.policy import BUSY, LOOP, WAITING
 from service.replica import Replica
@@ -26,12 +26,12 @@ SCALED = Settings(min_replicas=2, max_replicas=7, downscale_delay_seconds=41)
 
 def test_a_number_that_is_fixed_is_told_as_one() -> None:
     """Ray's own policy is nowhere."""
-    assert bounds.replicas(Settings(replicas=3)) == {"num_replicas": 3}
+    assert bounds.replica_options(Settings(replicas=3)) == {"num_replicas": 3}
 
 
 def test_bounds_delays_and_our_policy_are_what_ray_gets() -> None:
     """As it reads them in its controller, where the policy comes out of the pickle."""
-    (config,) = bounds.replicas(SCALED).values()
+    (config,) = bounds.replica_options(SCALED).values()
 
     assert (config.min_replicas, config.max_replicas, config.initial_replicas) == (2, 7, None)
     assert config.downscale_delay_s == 41 and config.upscale_delay_s < 10
@@ -68,7 +68,7 @@ def said(scales: Any, *options: str, **others: float) -> Any:
         (SCALED, said(None), "max_replicas: leave autoscaling_config out of the deployment"),
         (
             SCALED,
-            said(bounds.automatic(SCALED), "num_replicas"),
+            said(bounds.autoscaling_config(SCALED), "num_replicas"),
             "max_replicas: leave num_replicas out of the deployment",
         ),
     ],
@@ -77,7 +77,7 @@ def said(scales: Any, *options: str, **others: float) -> Any:
 def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
     """Ray would let the deployment's own go first, or ignore it, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
-        bounds.check(settings, config)
+        bounds.check_config(settings, config)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, l
 def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: str) -> None:
     """Ray would refuse them in its own words, or end their replica first."""
     with pytest.raises(StartFailed, match=f"^{name}: {line}$"):
-        bounds.check(Settings(), said(None, **{name: value}))
+        bounds.check_config(Settings(), said(None, **{name: value}))
 
 
 def test_what_is_said_once_is_taken() -> None:
     """In args alone, or as the deployment's number."""
-    bounds.check(SCALED, said(bounds.automatic(SCALED), "autoscaling_config"))
-    bounds.check(Settings(), said(None, "num_replicas"))
+    bounds.check_config(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
+    bounds.check_config(Settings(), said(None, "num_replicas"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_room_is_held_for_the_most_there_may_be(
     settings: Settings, world: int | None, counted: int
 ) -> None:
     """What Ray says of the number where it is fixed; the bound where it scales."""
-    assert bounds.counted(settings, world).most == counted
+    assert bounds.with_replicas(settings, world).most_replicas == counted
 
 
 LONG = {"inputs": [{"token_ids": [2035] * 251}] * 7}
@@ -120,7 +120,7 @@ async def test_a_report_is_the_share_of_time_since_the_last_and_the_work_that_is
 ) -> None:
     """Of both lanes, by a clock that the test moves; afterwards there is none of either."""
     now = 0.0
-    load, before = Load(replica, lambda: now), replica.health.batches.lane_seconds
+    load, before = ReplicaLoad(replica, lambda: now), replica.health.batches.lane_seconds
 
     asked = asyncio.create_task(client.post("/v1/encode", json=LONG))
     while not replica.batcher.busy:
@@ -141,7 +141,7 @@ async def test_a_report_is_the_share_of_time_since_the_last_and_the_work_that_is
 async def test_what_the_event_loop_computes_is_a_share_of_its_own(replica: Replica) -> None:
     """Its thread's seconds, from whichever thread is asked, and none of another thread's."""
     now = 0.0
-    load, clock = Load(replica, lambda: now), replica.loop_seconds
+    load, clock = ReplicaLoad(replica, lambda: now), replica.loop_seconds
 
     before = clock()
     while clock() - before < 0.05:

@@ -160,8 +160,8 @@ def test_the_number_lies_within_the_bounds(
     known: list[float | None], target: int, least: int
 ) -> None:
     """Whatever is reported; and there is always one."""
-    assert least <= policy.desired(target, known, least, MOST) <= MOST
-    assert policy.desired(target, known, 0, MOST) >= 1
+    assert least <= policy.desired_replicas(target, known, least, MOST) <= MOST
+    assert policy.desired_replicas(target, known, 0, MOST) >= 1
 
 
 @given(st.lists(loads, min_size=1, max_size=9), st.integers(1, 9), st.data())
@@ -172,7 +172,7 @@ def test_more_work_never_asks_for_fewer(
     more = list(known)
     more[data.draw(st.integers(0, len(known) - 1))] += data.draw(loads)
 
-    before, after = (policy.desired(target, each, 1, MOST) for each in (known, more))
+    before, after = (policy.desired_replicas(target, each, 1, MOST) for each in (known, more))
 
     assert after >= before
 
@@ -189,7 +189,7 @@ def test_a_load_that_wavers_by_half_does_not_flap(
     numbers = [target]
     for factor in factors:
         number = numbers[-1]
-        numbers.append(policy.desired(number, [least * factor / number] * number, 1, 999))
+        numbers.append(policy.desired_replicas(number, [least * factor / number] * number, 1, 999))
     later = numbers[1:]
 
     assert later in (sorted(later), sorted(later, reverse=True))
@@ -202,10 +202,10 @@ def test_what_a_replica_leaves_behind_does_not_call_it_back(total: float) -> Non
 
     A total on a boundary may round to either side of it each time that it is shared out anew.
     """
-    left = policy.desired(99, [total / 99] * 99, 1, 99)
+    left = policy.desired_replicas(99, [total / 99] * 99, 1, 99)
 
     assert total / left <= LOW * (1 + 1e-9) or left == 99
-    assert policy.desired(left, [total / left] * left, 1, 99) in (left, left - 1)
+    assert policy.desired_replicas(left, [total / left] * left, 1, 99) in (left, left - 1)
     assert LOW < HIGH < 1
 
 
@@ -214,7 +214,7 @@ def test_no_report_makes_anything_but_a_load(values: list[float]) -> None:
     """From 0 up and finite, or unknown."""
     said = context([values], [values[-1]], target=1)
 
-    (load,) = policy.reported(said.raw_metrics, said.running_replicas, NOW)
+    (load,) = policy.replica_loads(said.raw_metrics, said.running_replicas, NOW)
 
     assert load is None or 0 <= load <= 1 + policy.LONGEST_WAIT_SECONDS / DRAIN_SECONDS
 

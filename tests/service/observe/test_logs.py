@@ -47,7 +47,7 @@ def test_the_schema_names_what_is_written_and_nothing_else() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
     own = {"ts", "level", "event", "replica", "error", "where"}
-    assert set(SCHEMA["properties"]) == {*logs.FACTS, *own}
+    assert set(SCHEMA["properties"]) == {*logs.RECORD_FIELDS, *own}
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -104,8 +104,8 @@ def test_a_replica_writes_to_its_own_stdout_alone(
     """Not through sys.stdout, where Ray may have put its own logger, nor through the root's."""
     rays = io.StringIO()
     monkeypatch.setattr(sys, "stdout", rays)
-    logs.start("json", "r")
-    logs.start("json", "r")
+    logs.start_logging("json", "r")
+    logs.start_logging("json", "r")
     logging.getLogger("service.encode.gateway").info("started")
 
     (line,) = capfd.readouterr().out.splitlines()
@@ -121,7 +121,7 @@ def test_warnings_go_to_the_terminal_too_and_all_lines_where_it_is_said(
     """Each as the log has it."""
     file = tmp_path / "terminal"
     terminal = os.open(file, os.O_WRONLY | os.O_CREAT)
-    logs.start("json", "r", terminal, whole)
+    logs.start_logging("json", "r", terminal, whole)
     logging.getLogger("service.app").info("started")
     logging.getLogger("service.app").warning("slow")
     os.close(terminal)
@@ -132,7 +132,7 @@ def test_warnings_go_to_the_terminal_too_and_all_lines_where_it_is_said(
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_line_about_a_replica_is_as_its_own(form: logs.Format) -> None:
     """By the same schema."""
-    text = logs.line(form, "r", "replica ended").decode()
+    text = logs.warning_line(form, "r", "replica ended").decode()
 
     assert text.endswith("\n") and "replica ended" in text and "warning" in text
     if form == "json":
@@ -141,26 +141,26 @@ def test_a_line_about_a_replica_is_as_its_own(form: logs.Format) -> None:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Callable[..., logs.Writer]]:
+def write(tmp_path: Path) -> Iterator[Callable[..., logs.DescriptorHandler]]:
     """Make a writer of plain messages into a file called log."""
     descriptors = []
 
-    def make(most: int = logs.FILE_BYTES, file: str = "log") -> logs.Writer:
+    def make(most: int = logs.FILE_BYTES, file: str = "log") -> logs.DescriptorHandler:
         descriptors.append(os.open(tmp_path / file, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
-        return logs.Writer(descriptors[-1], most)
+        return logs.DescriptorHandler(descriptors[-1], most)
 
     yield make
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def tell(writer: logs.Writer, message: str) -> None:
+def tell(writer: logs.DescriptorHandler, message: str) -> None:
     """Log one message with it."""
     writer.handle(logging.makeLogRecord({"msg": message}))
 
 
 def test_a_full_file_gives_way_to_an_empty_one(
-    tmp_path: Path, write: Callable[..., logs.Writer]
+    tmp_path: Path, write: Callable[..., logs.DescriptorHandler]
 ) -> None:
     """The last two files are kept, every line whole, even if others hold the descriptor."""
     writer = write(most=30)
@@ -173,7 +173,7 @@ def test_a_full_file_gives_way_to_an_empty_one(
 
 
 def test_a_file_that_cannot_be_put_aside_begins_anew(
-    tmp_path: Path, write: Callable[..., logs.Writer]
+    tmp_path: Path, write: Callable[..., logs.DescriptorHandler]
 ) -> None:
     """Somebody removed it; its bytes are on the disk while it is open."""
     writer = write(most=30)
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_put_aside_begins_anew(
 
 
 def test_a_full_disk_loses_lines_and_nothing_else(
-    tmp_path: Path, write: Callable[..., logs.Writer]
+    tmp_path: Path, write: Callable[..., logs.DescriptorHandler]
 ) -> None:
     """Each is counted; what comes after begins a line of its own."""
     writer, lost = write(), []
@@ -218,8 +218,8 @@ def test_a_pipe_that_is_not_read_costs_lines_and_no_time(
 
     os.dup2(writing, 1)
     try:
-        logs.start("json", "r")
-        logs.on_loss(lost.set)
+        logs.start_logging("json", "r")
+        logs.count_losses(lost.set)
         threading.Thread(target=fill, daemon=True).start()
         in_time, waits = lost.wait(10), os.get_blocking(writing)
     finally:
@@ -236,7 +236,7 @@ def test_a_pipe_that_is_not_read_costs_lines_and_no_time(
 def test_a_pipe_is_written_to_as_it_is() -> None:
     """It has no size, and nothing could take its place."""
     reading, writing = os.pipe()
-    writer = logs.Writer(writing, most=5)
+    writer = logs.DescriptorHandler(writing, most=5)
     tell(writer, "line one")
     tell(writer, "line two")
 

@@ -143,8 +143,8 @@ async def page(client: httpx.AsyncClient) -> Samples:
 def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
     """With its code when it was answered, as 499 when it was not."""
     metrics = Metrics("r")
-    metrics.request(Record("/v1/encode", input="text", code=200))
-    metrics.request(Record("/v1/encode"))
+    metrics.count_request(Record("/v1/encode", input="text", code=200))
+    metrics.count_request(Record("/v1/encode"))
 
     found = {k: value for k, value in samples(metrics).items() if "requests_total" in k[0]}
 
@@ -159,14 +159,14 @@ def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
 def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> None:
     """Requests, and what has nothing to do with any."""
     metrics = Metrics("r")
-    metrics.expect({"/v1/heads": families.NO_INPUT})
+    metrics.publish_routes({"/v1/heads": families.NO_INPUT})
     before = metrics.render(exemplars=exemplars)
     count = b'headlight_requests_total{code="200",input="none",replica="r",route="/v1/heads"} '
     assert count + b"0.0" in before
-    metrics.request(Record("/v1/heads", code=200))
-    metrics.encoded(5)
+    metrics.count_request(Record("/v1/heads", code=200))
+    metrics.count_tokens(5)
     after = metrics.render(exemplars=exemplars)
-    metrics.expect({"/decode": families.NO_INPUT})
+    metrics.publish_routes({"/decode": families.NO_INPUT})
 
     assert b'tokens_total{replica="r"} 5.0' in after
     assert b'route="/decode"' in metrics.render(exemplars=exemplars)
@@ -177,9 +177,9 @@ def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> N
 def test_every_series_carries_the_replica() -> None:
     """So that a page joined from several replicas never holds a series twice."""
     metrics = Metrics("r")
-    metrics.encoded(5)
-    metrics.watch("ready", "x", lambda: 1)
-    metrics.describe("model_info", "x", model="m")
+    metrics.count_tokens(5)
+    metrics.add_gauge("ready", "x", lambda: 1)
+    metrics.publish_info("model_info", "x", model="m")
 
     assert all(dict(labels)["replica"] == "r" for _, labels in samples(metrics))
 
@@ -187,13 +187,13 @@ def test_every_series_carries_the_replica() -> None:
 def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() -> None:
     """A rate needs the zero before the one: an alert must not miss the first fault."""
     metrics = Metrics("r")
-    metrics.expect({"/v1/encode": families.INPUTS, "/v1/heads": families.NO_INPUT})
+    metrics.publish_routes({"/v1/encode": families.INPUTS, "/v1/heads": families.NO_INPUT})
 
     found = samples(metrics)
 
     closed = {
         ("stage_duration_seconds_count", "stage"): set(STAGES),
-        ("shed_total", "reason"): set(families.SHED),
+        ("shed_total", "reason"): set(families.SHED_REASONS),
         ("cancelled_total", "stage"): {"queue", "forward"},
         ("accelerator_errors_total", "kind"): {"oom", "other"},
         ("requests_total", "route"): {"/v1/encode", "/v1/heads"},
@@ -250,7 +250,7 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
 ) -> None:
     """In one family at most; a probe or a page that says no has turned no work away."""
     metrics = Metrics("r")
-    metrics.request(seen)
+    metrics.count_request(seen)
 
     told = ("shed_", "invalid_", "nonfinite_")
     found = [
@@ -266,12 +266,12 @@ def test_the_objective_is_of_short_requests_that_were_answered() -> None:
     """Neither bulk, nor refusals, nor pages; a key's wait behind its own others is its own."""
     metrics = Metrics("r")
     short = Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS)
-    short.wait(9.0)
+    short.add_wait(9.0)
     short.seconds = 9.2
-    metrics.request(short)
-    metrics.request(Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS + 1))
-    metrics.request(Record("/v1/encode", code=504, tokens=5, refused="deadline_exceeded"))
-    metrics.request(Record("/v1/models", code=200))
+    metrics.count_request(short)
+    metrics.count_request(Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS + 1))
+    metrics.count_request(Record("/v1/encode", code=504, tokens=5, refused="deadline_exceeded"))
+    metrics.count_request(Record("/v1/models", code=200))
 
     found = samples(metrics)
 
@@ -322,7 +322,7 @@ async def test_every_help_text_stands_alone(client: httpx.AsyncClient) -> None:
 def test_a_label_outside_its_closed_set_is_a_bug_and_no_new_series() -> None:
     """Nothing a client sends can be one."""
     with pytest.raises(KeyError):
-        Metrics("r").cancelled("elsewhere")  # type: ignore[arg-type]
+        Metrics("r").count_cancelled("elsewhere")  # type: ignore[arg-type]
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -533,7 +533,7 @@ async def test_a_replica_that_was_asked_everything_has_few_series(
     await replica.close()
 
     assert EVERYTHING.keys() == {row.path for row in rows if row.method == "post"}
-    pages = {(name, "none") for name in families.PAGES}
+    pages = {(name, "none") for name in families.PAGE_PATHS}
     first = asked(after) - asked(before)
     assert pages - {("/metrics", "none")} <= first  # which the first page was asked of
     assert {path for path, _ in first}.isdisjoint(EVERYTHING) and {k for _, k in first} == {"none"}
@@ -554,7 +554,7 @@ def test_no_alert_asks_for_a_page() -> None:
     routed = re.findall(r'route!~"([^"]+)"', text)
 
     assert routed and text.count("route=") == 0
-    assert all(re.fullmatch(left_out, name) for left_out in routed for name in families.PAGES)
+    assert all(re.fullmatch(left_out, name) for left_out in routed for name in families.PAGE_PATHS)
     of_routes = re.findall(r"headlight_request(?:s_total|_duration\w+)\{?", text)
     assert len(of_routes) == len(routed)
 
@@ -577,12 +577,14 @@ async def test_promtool_finds_nothing_to_better(client: httpx.AsyncClient) -> No
 def test_what_a_key_uses_is_counted_by_its_name() -> None:
     """Requests, tokens, sheds; without keys no series has such a label."""
     metrics = Metrics("r", ["a", "b"])
-    metrics.expect({"/v1/encode": families.INPUTS})
-    metrics.request(Record("/v1/encode", key="a", input="text", code=200))
-    metrics.request(Record("/v1/encode", key="b", code=429, refused="overloaded", shed="share"))
-    metrics.request(Record("/v1/encode", code=401, refused="unauthorized"))
-    metrics.encoded(5, "a")
-    metrics.encoded(7)
+    metrics.publish_routes({"/v1/encode": families.INPUTS})
+    metrics.count_request(Record("/v1/encode", key="a", input="text", code=200))
+    metrics.count_request(
+        Record("/v1/encode", key="b", code=429, refused="overloaded", shed="share")
+    )
+    metrics.count_request(Record("/v1/encode", code=401, refused="unauthorized"))
+    metrics.count_tokens(5, "a")
+    metrics.count_tokens(7)
 
     found, without = samples(metrics), samples(Metrics("r"))
 
@@ -599,13 +601,13 @@ def test_keys_that_come_are_counted_and_the_series_of_those_that_go_end() -> Non
     """A request of a key that has gone meanwhile counts as one of none."""
     metrics = Metrics("r", ["a", "b"])
     for key in ("a", "b"):
-        metrics.request(Record("/v1/encode", key=key, input="text", code=200))
-        metrics.encoded(5, key)
+        metrics.count_request(Record("/v1/encode", key=key, input="text", code=200))
+        metrics.count_tokens(5, key)
     samples(metrics)
     metrics.set_keys(["b", "c"])
-    metrics.encoded(7, "c")
-    metrics.encoded(1, "a")
-    metrics.request(Record("/v1/encode", key="a", input="text", code=200))
+    metrics.count_tokens(7, "c")
+    metrics.count_tokens(1, "a")
+    metrics.count_request(Record("/v1/encode", key="a", input="text", code=200))
     found = samples(metrics)
 
     assert counted(found, "tokens_total", "key") == {"": 1, "b": 5, "c": 7}
@@ -620,7 +622,7 @@ async def test_a_key_is_named_in_what_is_told(
     """Of every request that came with it, whatever came of it."""
     key = "the-key-of-a-12345678"
     bearer = {"authorization": f"Bearer {key}"}
-    async with served(api_keys=keys.read(f"team-a:{key}")) as client:
+    async with served(api_keys=keys.parse_keys(f"team-a:{key}")) as client:
         await client.post("/v1/encode", json={"inputs": ["a"]}, headers=bearer)
         await client.post("/v1/encode", content=b"{", headers=bearer)
         await client.post("/v1/encode", content=b"\xff", headers=bearer)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from service.encode.plan import Planner
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import TELL_SECONDS, Observer
+from service.observe.observer import REPORT_SECONDS, Observer
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
@@ -71,7 +71,7 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
 ) -> None:
     """Not only when the next one ends."""
     told, metrics = asyncio.Queue[Record](), Metrics("r")
-    monkeypatch.setattr(metrics, "request", told.put_nowait)
+    monkeypatch.setattr(metrics, "count_request", told.put_nowait)
     observer = Observer(metrics, "sha256:0", None, lines=False)
     async with connected(application(altered(replica, observer=observer))) as client:
         await client.get("/live")
@@ -92,7 +92,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
             raise KeyError("a bug")
 
     metrics = Metrics("r")
-    monkeypatch.setattr(metrics, "request", once)
+    monkeypatch.setattr(metrics, "count_request", once)
     observer = Observer(metrics, "sha256:0", None, lines=False)
     async with connected(application(altered(replica, observer=observer))) as client:
         await client.get("/live")
@@ -136,10 +136,10 @@ async def test_probes_and_unknown_keys_share_a_line(
         observer.begin(record, [])
         observer.end(record)
         observer.end(record)  # which is told once
-    observer.tell()
+    observer.report()
     assert [line["route"] for line in requests(log)] == ["/info"]
 
-    observer.sum_up()
+    observer.log_summaries()
 
     lines = [json.loads(line) for line in log().splitlines()]
     shared = {line["route"]: (line["code"], line["count"]) for line in lines if "count" in line}
@@ -148,7 +148,7 @@ async def test_probes_and_unknown_keys_share_a_line(
         "/ready": (200, 3),
         "/v1/encode": (401, 3),
     }
-    observer.sum_up()
+    observer.log_summaries()
     assert len(log().splitlines()) == len(lines)
 
 
@@ -156,7 +156,7 @@ async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log
     """Not when it was written."""
     await client.get("/info")
     ended = time.time()
-    await asyncio.sleep(2 * TELL_SECONDS)
+    await asyncio.sleep(2 * REPORT_SECONDS)
 
     (line,) = requests(log)
     assert datetime.fromisoformat(line["ts"]).timestamp() <= ended
@@ -168,7 +168,7 @@ async def test_requests_under_way_are_counted_until_they_end(
     """Also where one ends without an answer."""
 
     def under_way() -> bytes:
-        page = replica.page(False)
+        page = replica.render_metrics(False)
         return page.partition(b"requests_in_flight{")[2].partition(b"} ")[2].split()[0]
 
     first = asyncio.create_task(client.post("/v1/encode", json=WELL))

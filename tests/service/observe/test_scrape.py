@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.observe import scrape
 from service.observe.metrics import Metrics
-from service.observe.record import Record, Trace
+from service.observe.record import Record, TraceContext
 
 Parse = Callable[[str], Any]
 
@@ -30,7 +30,7 @@ def replica(name: str, requests: int, form: bool = False) -> bytes:
     """The metrics of a replica that answered some requests."""
     metrics = Metrics(name)
     for _ in range(requests):
-        metrics.request(Record("/live", trace=Trace(TRACE, True, "", None)))
+        metrics.count_request(Record("/live", trace=TraceContext(TRACE, True, "", None)))
     return metrics.render(exemplars=form)
 
 
@@ -39,7 +39,7 @@ def test_samples_of_a_family_stand_together_under_one_header(form: bool, parse: 
     """The formats allow a family once; a scraper may refuse the page otherwise."""
     texts = [replica("a", 2, form), replica("b", 3, form)]
 
-    page = scrape.join(texts, False, form).decode()
+    page = scrape.join_pages(texts, False, form).decode()
 
     headers = [line for line in page.splitlines() if line.startswith("# TYPE ")]
     assert len(headers) == len(set(headers))
@@ -53,7 +53,7 @@ def test_no_replicas_sample_is_lost_or_changed(form: bool, parse: Parse) -> None
     """Every line of each replica is on the page, as it was, and none is there twice."""
     texts = [replica("a", 2, form), replica("b", 3, form)]
 
-    page = scrape.join(texts, False, form).splitlines()
+    page = scrape.join_pages(texts, False, form).splitlines()
 
     assert {line for text in texts for line in text.splitlines()} <= set(page)
     assert len(page) == len(set(page))
@@ -61,7 +61,7 @@ def test_no_replicas_sample_is_lost_or_changed(form: bool, parse: Parse) -> None
 
 def test_exemplars_reach_the_page_of_openmetrics() -> None:
     """They lead from a slow bucket to a trace of a request in it."""
-    page = scrape.join([replica("a", 1, True), replica("b", 1, True)], False, True).decode()
+    page = scrape.join_pages([replica("a", 1, True), replica("b", 1, True)], False, True).decode()
 
     found = [
         (sample.labels["replica"], sample.exemplar.labels)
@@ -75,9 +75,9 @@ def test_exemplars_reach_the_page_of_openmetrics() -> None:
 def test_a_label_with_a_line_break_stays_one_sample() -> None:
     """A carriage return ends no line of these formats."""
     metrics = Metrics("r")
-    metrics.describe("model_info", "x", model='a\rb\nc"d')
+    metrics.publish_info("model_info", "x", model='a\rb\nc"d')
 
-    page = scrape.join([metrics.render()], False).decode()
+    page = scrape.join_pages([metrics.render()], False).decode()
 
     assert [
         sample.labels["model"]
@@ -89,7 +89,7 @@ def test_a_label_with_a_line_break_stays_one_sample() -> None:
 
 def test_a_page_says_how_many_replicas_there_should_be_where_that_is_known() -> None:
     """A number that is made up would be an alert."""
-    known, unknown = scrape.join([], False, expected=3), scrape.join([], False)
+    known, unknown = scrape.join_pages([], False, expected=3), scrape.join_pages([], False)
 
     assert b"\nheadlight_replicas_expected 3\n" in known
     assert b"headlight_replicas_expected" not in unknown
@@ -97,8 +97,8 @@ def test_a_page_says_how_many_replicas_there_should_be_where_that_is_known() -> 
 
 def test_a_page_says_whether_it_is_whole() -> None:
     """A replica that did not answer shows as a number, not as a failed scrape."""
-    assert scrape.join([], incomplete=False).endswith(b"headlight_scrape_incomplete 0\n")
-    assert scrape.join([], incomplete=True).endswith(b"headlight_scrape_incomplete 1\n")
+    assert scrape.join_pages([], incomplete=False).endswith(b"headlight_scrape_incomplete 0\n")
+    assert scrape.join_pages([], incomplete=True).endswith(b"headlight_scrape_incomplete 1\n")
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -637,7 +637,7 @@ async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
 
 async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica) -> None:
     """The page is public, its calls are not; the key stays in memory."""
-    keyed = under(replica, api_keys=keys.read("a-key-of-a-reader"))
+    keyed = under(replica, api_keys=keys.parse_keys("a-key-of-a-reader"))
     async with listening(application(keyed)) as url:
         await browser.open(f"{url}/")
         await browser.wait("return !document.getElementById('keys').hidden")

@@ -162,7 +162,7 @@ async def test_a_search_leaves_the_sections_that_have_its_words(page: Page) -> N
 
 async def test_the_page_is_read_where_keys_are_set(browser: Page, replica: Replica) -> None:
     """With a key that is given on the page."""
-    keyed = under(replica, api_keys=keys.read("a-key-of-a-reader"))
+    keyed = under(replica, api_keys=keys.parse_keys("a-key-of-a-reader"))
     async with listening(application(keyed)) as url:
         await browser.open(f"{url}/docs")
         await browser.wait("return document.getElementById('state').textContent.includes('key')")

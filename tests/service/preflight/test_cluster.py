@@ -36,7 +36,7 @@ TENSOR = "encoder.layer.3.output.dense.weight"
 @pytest.fixture(autouse=True)
 def suited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that was started with deploy/serve/ray.env."""
-    for name, value in ingress.clustered(Settings(device="cpu")).items():
+    for name, value in ingress.cluster_variables(Settings(device="cpu")).items():
         monkeypatch.setenv(name, value)
 
 
@@ -226,7 +226,7 @@ def node(address: str, *, label: bool = True, alive: bool = True) -> dict[str, A
     return {
         "NodeManagerAddress": address,
         "Alive": alive,
-        "Labels": {"ray.io/node-id": address} | (ingress.LABEL if label else {}),
+        "Labels": {"ray.io/node-id": address} | (ingress.NODE_LABEL if label else {}),
         "Resources": {"CPU": 7.0} | head,
     }
 

