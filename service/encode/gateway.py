@@ -22,7 +22,7 @@ those before it:
     gateway
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,18 +35,12 @@ from service.encode.interventions import Outcome
 from service.encode.names import Names
 from service.encode.plan import Plan, Planner
 from service.encode.price import Price, adapter_flops, copy_flops, flops, head_flops
-from service.encode.request import Input, Request, ZeroShot
+from service.encode.request import Request, ZeroShot
 from service.encode.space import Spaces
-from service.encode.worker import turns
 from service.engine.fair.line import Timing
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
-
-# Inputs with what they say besides, and tokens, that are planned on the spot, in 4 ms at most
-FEW, FEW_TOKENS = 256, 1024
-
-Prepared = tuple[Plan, Price, int]
 
 
 class Ending(Protocol):
@@ -108,14 +102,18 @@ class Gateway:
         ending.check(request)
         inputs = request.inputs
         tokens, characters = self._estimate.tokens(inputs)
-        size = _queued(inputs, tokens, characters)
-        self._admission.foresee(tokens, deadline, record, queued=size > 0)
-        prepare = partial(self._prepare, request, deadline, record, size)
-        if size:
-            prepared = await self._admission.read_in_worker(prepare, tokens, held(inputs), record)
+        queued = characters >= THREAD_CHARACTERS
+        self._admission.foresee(tokens, deadline, record, queued=queued)
+        if queued:
+            read = partial(self._planner.plan, request, deadline, record)
+            plan = await self._admission.read_in_worker(read, tokens, held(inputs), record)
         else:
-            prepared = await prepare()
-        plan, price, asked = prepared
+            plan = await self._planner.plan(request, deadline, record)
+        self._estimate.learn(inputs, plan.works)
+        if request.layout.padded:
+            self._planner.check_tokens(len(plan.works) * max(plan.lengths))
+        price = ending.price(request, plan)
+        asked = held(inputs, plan.works)
         outcome, timing = await self._admission.run(
             plan.works, deadline, record, price, course=plan.course, asked=asked
         )
@@ -129,28 +127,6 @@ class Gateway:
             usage["truncated"] = truncated
         return Encoded(preamble, items, usage, outcome.inputs)
 
-    async def _prepare(
-        self, request: Request, deadline: float, record: Record, size: int
-    ) -> Prepared:
-        """Return the works of a request, what they cost, and the bytes that it holds.
-
-        Args:
-            size: of what is done in the tokenizer's thread; 0: all is done on the spot.
-        """
-        plan = partial(self._plan, request, deadline, record)
-        if size:
-            return await self._planner.worker.run(turns(plan), deadline, size, record)
-        return await plan()
-
-    async def _plan(self, request: Request, deadline: float, record: Record) -> Prepared:
-        """Prepare a request, waiting for nothing but the tokenizer."""
-        plan = await self._planner.plan(request, deadline, record)
-        self._estimate.learn(request.inputs, plan.works)
-        if request.layout.padded:
-            self._planner.check_tokens(len(plan.works) * max(plan.lengths))
-        price = self.endings[type(request.ending)].price(request, plan)
-        return plan, price, held(request.inputs, plan.works)
-
     async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
 
@@ -159,8 +135,8 @@ class Gateway:
         """
         record.input, ending = _kind(request), self.endings[type(request.ending)]
         ending.check(request)
-        size = _queued(request.inputs, *self._estimate.tokens(request.inputs))
-        plan, price, _ = await self._prepare(request, deadline, record, size)
+        plan = await self._planner.plan(request, deadline, record)
+        price = ending.price(request, plan)
         cost = {
             "tokens": plan.tokens,
             "attention_bytes": price.parts.get("attention", 0),
@@ -180,15 +156,6 @@ class Gateway:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
-
-
-def _queued(inputs: Sequence[Input], tokens: int, characters: int) -> int:
-    """Return how much of inputs waits for the tokenizer's thread; 0: they are planned at once."""
-    many = characters >= THREAD_CHARACTERS or tokens > FEW_TOKENS or len(inputs) > FEW
-    if not many:
-        each = (len(one.gates) + len(one.patch) + len(one.spans or ()) for one in inputs)
-        many = len(inputs) + sum(each) > FEW
-    return max(characters, 1) if many else 0
 
 
 def _kind(request: Request) -> str:

@@ -37,7 +37,6 @@ from service.encode.request import (
     Request,
 )
 from service.encode.tasks import Task
-from service.encode.worker import Worker
 from service.engine.work import Outputs, Parts, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -113,11 +112,6 @@ class Planner:
     def longest(self) -> int:
         """Return the tokens of a sequence, at most."""
         return self._reader.max_tokens
-
-    @property
-    def worker(self) -> Worker:
-        """Return where long texts are tokenized, and many inputs planned."""
-        return self._reader.worker
 
     def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; raises as Reader.prompt."""

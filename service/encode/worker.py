@@ -1,10 +1,9 @@
 """Work that no lane does, in a thread of its own: the cores belong to the model."""
 
 import asyncio
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
@@ -32,7 +31,7 @@ class Worker:
     def __init__(self, most: float = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
         self._own = Counter[str]()  # by key
-        self._thread, self._within = Thread("worker"), 0  # the thread's number, once it has one
+        self._thread = Thread("worker")
 
     async def run(
         self, steps: Steps[Result], deadline: float, size: int = 1, record: Record | None = None
@@ -40,7 +39,6 @@ class Worker:
         """Wait for all steps.
 
         Who gives up, or is late, leaves after the step that runs: until then its place is taken.
-        In the thread itself, as part of what runs there (see `turns`), they are steps of that.
 
         Args:
             deadline: when the result must be there, on time.monotonic's clock.
@@ -50,8 +48,6 @@ class Worker:
         Raises:
             Refused: too much waits, or it is not done in time.
         """
-        if threading.get_ident() == self._within:
-            return await _Turns(steps)
         owner = OWNER.get()
         if not (record and record.admitted) and not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
@@ -74,17 +70,8 @@ class Worker:
         """Take one step after the other until it is over; the result, or nothing."""
         done: list[Result] = []
         while not done and not over.is_set():
-            done = await self._thread.run(partial(self._step, steps))
+            done = await self._thread.run(partial(_step, steps))
         return done
-
-    def _step(self, steps: Steps[Result]) -> list[Result]:
-        """Take one step; the result behind the last."""
-        self._within = threading.get_ident()
-        try:
-            next(steps)
-        except StopIteration as end:
-            return [end.value]
-        return []
 
     def _has_room(self, owner: str, size: int) -> bool:
         """Tell whether so much more of a key's may wait; where nothing waits, it always may."""
@@ -103,16 +90,10 @@ def once(work: Callable[[], Result]) -> Steps[Result]:
     yield
 
 
-def turns(work: Callable[[], Awaitable[Result]]) -> Steps[Result]:
-    """Make steps of a coroutine that waits for nothing but its turns."""
-    return (yield from work().__await__())
-
-
-class _Turns(Awaitable[Result]):
-    """Steps, after each of which a coroutine gives up its turn."""
-
-    def __init__(self, steps: Steps[Result]) -> None:
-        self._steps = steps
-
-    def __await__(self) -> Steps[Result]:
-        return self._steps
+def _step(steps: Steps[Result]) -> list[Result]:
+    """Take one step; the result behind the last."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return [end.value]
+    return []

@@ -1,8 +1,6 @@
 """Work in a thread of its own: turns, bounds, and who gives up."""
 
 import asyncio
-import json
-import sys
 import threading
 import time
 from collections.abc import Generator
@@ -20,7 +18,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.seams import believe, occupied, stalled, under
+from tests.seams import occupied, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -214,70 +212,3 @@ async def test_an_answer_says_how_long_a_text_was_that_is_cut(client: httpx.Asyn
         assert (item["length"], len(item["tokens"]), item["truncated"]) == (5002, 256, True)
         assert item["words"][1] == (0 if side == "right" else 5000 - 254)
         assert (refused.status_code, refused.json()["length"]) == (422, 5002)
-
-
-ENCODE, INFER = "/v1/encode", "/v2/models/all-MiniLM-L6-v2/infer"
-MANY, GATE = 2048, {"layer": 0, "head": 1}
-
-
-def ids(**more: Any) -> list[dict[str, Any]]:
-    """As many inputs as may be, of one token each."""
-    return [{"token_ids": [7], **more}] * MANY
-
-
-def infer(*outputs: str) -> dict[str, Any]:
-    """The same in the Open Inference Protocol."""
-    given = {"name": "input_ids", "shape": [MANY, 1], "datatype": "INT64", "data": [7] * MANY}
-    return {"inputs": [given], "outputs": [{"name": name} for name in outputs]}
-
-
-def shown(**how: Any) -> dict[str, Any]:
-    """The attention of one head of each."""
-    return {"inputs": ids(), "pooled": False, "attention": {"heads": {"0": [1]}, **how}}
-
-
-OWN = [{"token_ids": [7], "gates": [{**GATE, "scale": at / MANY}]} for at in range(MANY)]
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "texts": (ENCODE, {"inputs": ["a b"] * MANY}),
-    "pairs": (ENCODE, {"inputs": [{"text": "a", "pair": "b"}] * MANY}),
-    "ids": (ENCODE, {"inputs": ids()}),
-    "own gates": (ENCODE, {"inputs": OWN}),
-    "spans": (ENCODE, {"inputs": [{"text": "a b", "spans": [[0, 1]]}] * MANY}),
-    "stats": (ENCODE, shown(form="stats")),
-    "dry run": (f"{ENCODE}?dry_run=true", {"inputs": OWN}),
-    "infer pooled": (INFER, infer("pooled")),
-    "infer attention": (INFER, infer("attention")),
-}
-MOST_CALLS = 32_000  # of functions, most of them len(), in a turn of the event loop: 5 ms
-
-
-@pytest.mark.parametrize(("path", "body"), FORMS.values(), ids=FORMS)
-async def test_no_body_holds_the_event_loop(
-    client: httpx.AsyncClient,
-    replica: Replica,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    body: dict[str, Any],
-) -> None:
-    """What grows with its inputs is done in a thread, or in turns of few calls each."""
-    run, calls = asyncio.Handle._run, [0]
-
-    def count(_frame: object, event: str, _given: object) -> None:
-        calls[-1] += event in ("call", "c_call")
-
-    def counted(self: asyncio.Handle) -> None:
-        calls.append(0)
-        sys.setprofile(count)
-        try:
-            run(self)
-        finally:
-            sys.setprofile(None)
-
-    believe(monkeypatch, replica.batcher, 1e6)
-    content = json.dumps(body).encode()
-    monkeypatch.setattr(asyncio.Handle, "_run", counted)
-    answer = await client.post(path, content=content, headers={"content-type": "application/json"})
-    monkeypatch.undo()
-
-    assert answer.status_code == 200, answer.text
-    assert max(calls) <= MOST_CALLS
