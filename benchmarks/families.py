@@ -31,9 +31,8 @@ from served.servers import BUILT, PEERS, SERVERS, install
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from model import kernels
+from model import families, kernels
 from model.encoder import Encoder
-from model.families import read_config
 from model.loading.assembly import build, expected
 from model.loading.files import CONFIG, WEIGHTS
 from model.loading.tensors import open_tensors, translate
@@ -61,30 +60,24 @@ DEBERTA = {
     "share_att_key": True,
     "position_biased_input": False,
 }
-# What transformers calls each, and what it needs beyond the sizes
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert": ("Bert", {}),
-    "ernie": ("Ernie", {}),
-    "electra": ("Electra", {"embedding_size": 128}),
-    "albert": ("Albert", {"embedding_size": 128}),
-    "roberta": ("Roberta", {"pad_token_id": 1}),
-    "xlm-roberta": ("XLMRoberta", {"pad_token_id": 1}),
-    "camembert": ("Camembert", {"pad_token_id": 1}),
-    "distilbert": ("DistilBert", {}),  # of other names: DISTILBERT
-    "mpnet": ("MPNet", {"pad_token_id": 1}),
-    "deberta-v2": ("DebertaV2", DEBERTA),
-    "alibi": (jina.JinaBert.__name__, {}),  # which transformers lacks
-    "nomic_bert": ("NomicBert", {}),
-    "gte": ("Gte", {}),
-    "jina_embeddings_v3": ("JinaEmbeddingsV3", {}),
-    "modernbert": ("ModernBert", {"pad_token_id": 0}),
-    "eurobert": ("EuroBert", {"num_key_value_heads": 4, "pad_token_id": 0}),
-    "qwen3": ("Qwen3", {"num_key_value_heads": 4, "head_dim": 64}),
-    "gemma3_text": (
-        "Gemma3Text",
-        {"num_key_value_heads": 4, "head_dim": 64, "use_bidirectional_attention": True},
-    ),
+# What families need beyond the sizes
+MORE: dict[str, dict[str, Any]] = {
+    "electra": {"embedding_size": 128},
+    "albert": {"embedding_size": 128},
+    "deberta-v2": DEBERTA,
+    "modernbert": {"pad_token_id": 0},
+    "eurobert": {"num_key_value_heads": 4, "pad_token_id": 0},
+    "qwen3": {"num_key_value_heads": 4, "head_dim": 64},
+    "gemma3_text": {
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "use_bidirectional_attention": True,
+    },
 }
+ALIBI = "alibi"  # which transformers lacks
+# What transformers calls each
+PREFIXES = {one.name: one.tiny.prefix for one in families.FAMILIES if one.tiny}
+FAMILIES = [*PREFIXES, ALIBI]
 GRAPHS = "starlette_onnx"  # whose environment has ONNX Runtime
 DISTILBERT = {"hidden_size": "dim", "intermediate_size": "hidden_dim"}
 AGREEMENT = 1e-3  # of the largest number, between the engines
@@ -130,7 +123,6 @@ class Graph(nn.Module):
 
 def drawn(family: str, size: str) -> PreTrainedModel:
     """Return transformers' model of random weights."""
-    name, more = FAMILIES[family]
     sizes = SIZES[size]
     own = {
         "vocab_size": VOCABULARY,
@@ -143,7 +135,7 @@ def drawn(family: str, size: str) -> PreTrainedModel:
     if family == "distilbert":
         own = {DISTILBERT.get(key, key): value for key, value in own.items()}
     torch.manual_seed(0)
-    if family == "alibi":
+    if family == ALIBI:
         model: PreTrainedModel = jina.theirs(**own)
         model.set_attn_implementation("sdpa")
         for each in model.parameters():
@@ -151,7 +143,8 @@ def drawn(family: str, size: str) -> PreTrainedModel:
                 nn.init.normal_(each, std=model.config.initializer_range)
         model.embeddings.position_embeddings.weight.zero_()
         return model
-    config = getattr(transformers, f"{name}Config")(**own | more)
+    name = PREFIXES[family]
+    config = getattr(transformers, f"{name}Config")(**own | MORE.get(family, {}))
     model = getattr(transformers, f"{name}Model")(config).eval()
     model.config.use_cache = False
     return model
@@ -163,7 +156,7 @@ def ours(model: PreTrainedModel, folder: Path) -> Encoder:
         jina.written(folder, model)
     else:
         model.save_pretrained(folder)
-    config, family = read_config(json.loads((folder / CONFIG).read_text()))
+    config, family = families.read_config(json.loads((folder / CONFIG).read_text()))
     with open_tensors({WEIGHTS: folder / WEIGHTS}) as tensors:
         weights = translate(tensors, expected(config), family)
         way = kernels.choose(CPU, torch.float32, config.head_dim)
@@ -277,7 +270,7 @@ def compare(engines: dict[str, Engine], batch: Batch, rounds: int) -> dict[str, 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=0.4, help="of each turn")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each engine and shape")

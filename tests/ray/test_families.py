@@ -25,6 +25,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from model import families
+from model.families import bert, jina_v2
+from model.families.family import Tiny
 from service.encode.answer import SAFETENSORS
 from service.replica import Replica
 from service.settings import Settings
@@ -45,6 +48,7 @@ CLOSE = 2e-5  # to transformers, whatever the dialect
 # transformers' own float32 is within 3e-6 of its float64
 SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
+LONGEST = {"max_position_embeddings": 127}
 ADAPTER = "left"
 OUTPUTS = ("attention.output.dense", "out_lin", "attn.o", "o_proj", "attn.Wo")  # W^O, by any name
 # one without types among them, other widths of embeddings, distances, windows, a decoder; of each
@@ -92,7 +96,7 @@ class Family:
     """How transformers makes a small model of a family, and what its tokenizer is like.
 
     Args:
-        sizes: of the model; no two are alike, and none is a power of two.
+        name: how the names of its classes begin.
     """
 
     name: str
@@ -111,201 +115,34 @@ class Family:
         return self.frame.marks.index(self.frame.mark("pad"))
 
 
-def sizes(layers: int, heads: int, head: int, inner: int, most: int, **more: Any) -> dict[str, Any]:
-    """A model's sizes, as most configs name them."""
-    return {
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "hidden_size": heads * head,
-        "intermediate_size": inner,
-        "max_position_embeddings": most,
-        **more,
-    }
-
-
+# pieces and frame, by the class of tokenizers that a family has
+TOKENIZERS = {
+    "AlbertTokenizer": ("pieces of sentences", ALBERT),
+    "BertTokenizer": ("pieces of words", BERT),
+    "CamembertTokenizer": ("pieces of sentences", ROBERTA),
+    "DebertaV2Tokenizer": ("pieces of sentences", BERT),
+    "GemmaTokenizer": ("pieces with bytes", GEMMA),
+    "MPNetTokenizer": ("pieces of words", ROBERTA),
+    "Qwen2Tokenizer": ("bytes", QWEN2),
+    "RobertaTokenizer": ("bytes", ROBERTA_OF_TWO_TYPES),
+    "XLMRobertaTokenizer": ("pieces of sentences", ROBERTA),
+    "TokenizersBackend": ("bytes", BERT),  # has none of its own
+}
+ALIBI = Tiny(jina.JinaBert.__name__, {**bert.SMALL, "feed_forward_type": "reglu"})
 FAMILIES = {
-    "bert": Family(
-        "Bert",
-        "pieces of words",
-        BERT,
-        sizes(3, 5, 7, 53, 61, hidden_act="relu", layer_norm_eps=3e-6, type_vocab_size=6),
-    ),
-    "ernie": Family(
-        "Ernie",
-        "pieces of words",
-        BERT,
-        sizes(
-            *(3, 5, 11, 43, 59),
-            hidden_act="relu",
-            layer_norm_eps=7e-6,
-            type_vocab_size=4,
-            use_task_id=True,
-        ),
-    ),
-    "electra": Family(
-        "Electra",
-        "pieces of words",
-        BERT,
-        sizes(
-            *(3, 5, 9, 59, 67),
-            hidden_act="silu",
-            layer_norm_eps=7e-7,
-            type_vocab_size=7,
-            embedding_size=23,
-        ),
-    ),
-    "albert": Family(
-        "Albert",
-        "pieces of sentences",
-        ALBERT,
-        sizes(
-            *(3, 5, 13, 61, 71),
-            hidden_act="gelu_new",
-            layer_norm_eps=3e-5,
-            type_vocab_size=3,
-            embedding_size=19,
-        ),
-    ),
-    "roberta": Family(
-        "Roberta",
-        "bytes",
-        ROBERTA_OF_TWO_TYPES,
-        sizes(5, 3, 11, 47, 71, hidden_act="gelu_new", layer_norm_eps=3e-5, type_vocab_size=1),
-    ),
-    "xlm-roberta": Family(
-        "XLMRoberta",
-        "pieces of sentences",
-        ROBERTA,
-        sizes(3, 7, 6, 55, 73, hidden_act="gelu", layer_norm_eps=7e-6, type_vocab_size=1),
-    ),
-    "camembert": Family(
-        "Camembert",
-        "pieces of sentences",
-        ROBERTA,
-        sizes(5, 3, 13, 57, 79, hidden_act="swish", layer_norm_eps=3e-7, type_vocab_size=6),
-    ),
-    "distilbert": Family(
-        "DistilBert",
-        "pieces of words",
-        BERT,
-        {
-            "n_layers": 5,
-            "n_heads": 3,
-            "dim": 3 * 17,
-            "hidden_dim": 71,
-            "max_position_embeddings": 83,
-            "activation": "relu",
-        },
-    ),
-    "mpnet": Family(
-        "MPNet",
-        "pieces of words",
-        ROBERTA,
-        sizes(5, 3, 19, 61, 89, hidden_act="gelu_pytorch_tanh", layer_norm_eps=7e-5),
-    ),
-    "deberta-v2": Family(
-        "DebertaV2",
-        "pieces of sentences",
-        BERT,
-        sizes(
-            *(3, 5, 11, 43, 59),
-            hidden_act="gelu",
-            layer_norm_eps=3e-7,
-            type_vocab_size=0,
-            relative_attention=True,
-            position_buckets=10,
-            max_relative_positions=53,
-            pos_att_type=["p2c", "c2p"],
-            norm_rel_ebd="layer_norm",
-            share_att_key=True,
-            position_biased_input=False,
-        ),
-    ),
-    "jina_bert": Family(
-        jina.JinaBert.__name__,
-        "pieces of words",
-        BERT,
-        sizes(3, 5, 8, 41, 69, feed_forward_type="reglu", layer_norm_eps=7e-7, type_vocab_size=5),
-    ),
-    "nomic_bert": Family(
-        "NomicBert",
-        "pieces of words",
-        BERT,
-        sizes(3, 5, 6, 47, 97, hidden_act="relu", layer_norm_eps=3e-6, type_vocab_size=7),
-    ),
-    "gte": Family(
-        "Gte",
-        "pieces of sentences",
-        ROBERTA,
-        sizes(3, 5, 10, 49, 103, hidden_act="gelu", layer_norm_eps=3e-6, type_vocab_size=2),
-    ),
-    "jina_embeddings_v3": Family(
-        "JinaEmbeddingsV3",
-        "pieces of sentences",
-        ROBERTA,
-        sizes(3, 5, 12, 67, 107, hidden_act="gelu", layer_norm_eps=7e-7, type_vocab_size=1),
-    ),
-    "modernbert": Family(
-        "ModernBert",
-        "bytes",
-        BERT,
-        sizes(
-            *(5, 3, 14, 37, 101),
-            hidden_activation="gelu_new",
-            norm_eps=7e-6,
-            local_attention=12,
-            **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
-            **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
-        ),
-    ),
-    "eurobert": Family(
-        "EuroBert",
-        "bytes",
-        BERT,
-        sizes(*(3, 6, 8, 47, 127), hidden_act="silu", rms_norm_eps=3e-6, num_key_value_heads=3),
-    ),
-    "qwen3": Family(
-        "Qwen3",
-        "bytes",
-        QWEN2,
-        sizes(
-            *(3, 6, 9, 41, 109),
-            hidden_act="silu",
-            rms_norm_eps=7e-6,
-            num_key_value_heads=2,
-            head_dim=10,
-        ),
-    ),
-    "gemma3_text": Family(
-        "Gemma3Text",
-        "pieces with bytes",
-        GEMMA,
-        sizes(
-            *(3, 6, 9, 41, 113),
-            hidden_activation="gelu_pytorch_tanh",
-            rms_norm_eps=7e-6,
-            num_key_value_heads=3,
-            head_dim=10,
-            query_pre_attn_scalar=13,
-            sliding_window=14,
-            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-            use_bidirectional_attention=True,
-        ),
-    ),
+    name: Family(tiny.prefix, *TOKENIZERS[one.tokenizer], {**tiny.sizes, **LONGEST})
+    for one in families.FAMILIES
+    for name, tiny in [("jina_bert", ALIBI) if one is jina_v2.FAMILY else (one.name, one.tiny)]
+    if tiny
 }
 
 
 def drawn(family: Family) -> PreTrainedModel:
     """A model of random weights, every bias and norm included."""
+    own = {**family.sizes, "vocab_size": VOCABULARY + SPARE, "pad_token_id": family.pad}
     if family.name == jina.JinaBert.__name__:  # which transformers lacks
-        own = {"vocab_size": VOCABULARY + SPARE, "pad_token_id": family.pad}
-        return jina.theirs(**family.sizes, **own)
-    config = getattr(transformers, f"{family.name}Config")(
-        **family.sizes,
-        vocab_size=VOCABULARY + SPARE,
-        pad_token_id=family.pad,
-        attn_implementation="eager",
-    )
+        return jina.theirs(**own)
+    config = getattr(transformers, f"{family.name}Config")(**own, attn_implementation="eager")
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, f"{family.name}Model")(config).eval()
     with torch.no_grad():
