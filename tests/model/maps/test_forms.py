@@ -24,55 +24,16 @@ from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence
 from tests.model.few import few
+from tests.model.loading.test_families import theirs
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5
-WINDOW = 8  # of ModernBERT's local layers, to either side
 ROLLED = 1e-6
 
 Array = NDArray[np.float64]
 Pair = tuple[PreTrainedModel, Model]
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 80,
-    "max_position_embeddings": 514,
-    "pad_token_id": 1,
-}
-MODERN = {
-    "local_attention": 2 * WINDOW,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-}
-DEBERTA = {
-    "relative_attention": True,
-    "position_buckets": 32,
-    "pos_att_type": "c2p|p2c",
-    "share_att_key": True,
-    "position_biased_input": False,
-}
-QWEN3 = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}
-GEMMA = {
-    **QWEN3,
-    "query_pre_attn_scalar": 7,
-    "sliding_window": 2 * WINDOW,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "use_bidirectional_attention": True,
-}
-RANDOM = {
-    "roberta": ("RobertaConfig", "RobertaModel", {"type_vocab_size": 1}),
-    "mpnet": ("MPNetConfig", "MPNetModel", {}),
-    "deberta-v2": ("DebertaV2Config", "DebertaV2Model", DEBERTA),
-    "gte": ("GteConfig", "GteModel", {}),
-    "modernbert": ("ModernBertConfig", "ModernBertModel", MODERN),
-    "qwen3": ("Qwen3Config", "Qwen3Model", QWEN3),
-    "gemma3_text": ("Gemma3TextConfig", "Gemma3TextModel", GEMMA),
-}
+RANDOM = ("roberta", "mpnet", "deberta-v2", "gte", "modernbert", "qwen3", "gemma3_text")
 MODELS = ["MiniLM", *RANDOM]
 
 
@@ -81,19 +42,6 @@ class Seen(NamedTuple):
 
     heads: dict[int, dict[str, Any]]
     whole: dict[str, Any]
-
-
-def theirs(family: str) -> PreTrainedModel:
-    """transformers' model with random weights."""
-    config_class, model_class, more = RANDOM[family]
-    config = getattr(transformers, config_class)(**SIZES | more, attn_implementation="eager")
-    torch.manual_seed(0)
-    model: PreTrainedModel = getattr(transformers, model_class)(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            norm = parameter.dim() == 1 and name.endswith("weight") and family != "gemma3_text"
-            parameter.copy_(torch.randn_like(parameter) * 0.2 + norm)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +56,7 @@ def pair(
             bert = transformers.BertModel.from_pretrained(folder, attn_implementation="eager")
             cache[name] = bert.eval(), model
         if name not in cache:
-            made, saved = theirs(name), tmp_path_factory.mktemp(name)
+            made, saved = theirs(name, max_position_embeddings=514), tmp_path_factory.mktemp(name)
             made.save_pretrained(saved)
             few(saved)
             chosen = kernels.choose(CPU, torch.float32)
