@@ -50,7 +50,9 @@ SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
 LONGEST = {"max_position_embeddings": 127}
 ADAPTER = "left"
-OUTPUTS = ("attention.output.dense", "out_lin", "attn.o", "o_proj", "attn.Wo")  # W^O, by any name
+OUTPUTS = tuple(  # W^O, as transformers calls it in any family
+    {one.names[-1]["layers.{i}.output"].rpartition("{i}.")[2] for one in families.FAMILIES}
+)
 # one without types among them, other widths of embeddings, distances, windows, a decoder; of each
 # family tests/model/loading/test_families.py has the same states and maps, without HTTP
 QUICK = ("electra", "distilbert", "deberta-v2", "modernbert", "qwen3")
