@@ -14,7 +14,6 @@ from model.loading.files import find_adapters
 from model.loading.linears import unread
 from model.loading.modules import tasked
 from service.api.teaching.lessons import Lessons
-from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.encoding import Encodings
@@ -171,7 +170,6 @@ class Replica:
                 name: one.preamble("float32") for name, one in self.identities.items() if name
             },
         )
-        self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)

@@ -6,12 +6,16 @@ Our own are closed. Those of other APIs are as open as their servers are, and sa
 import re
 from collections.abc import Collection, Mapping
 from itertools import chain, islice
-from typing import Any, ClassVar, LiteralString, Self, get_args
+from typing import Annotated, Any, ClassVar, LiteralString, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
+from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
 
+# A list that fails at its first error: a million errors would cost more than the request
+Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 FIELD_NAMES: set[str] = set()  # every name of every request, as the models are defined
 REQUEST_TYPES: dict[str, Any] = {}  # the types of requests, by what their errors call them
 

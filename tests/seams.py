@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from service.api.teaching.lessons import Lessons
-from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.inputs import Reader
 from service.encode.worker import Worker
@@ -47,7 +46,6 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
         admission=admission,
         ring=KeyRing(settled.api_keys, settled.api_keys_file),
         lessons=Lessons(preamble, reader, admission, most, truncate=settled.truncate or "refuse"),
-        vocabulary=Vocabulary(reader, admission, settled),
     )
     other.gateway = other._make_gateway()
     return other

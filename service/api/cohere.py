@@ -17,12 +17,22 @@ from pydantic import Field
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api import openai
-from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
+from service.api.dialect import (
+    EMBEDDING,
+    Api,
+    Example,
+    JSONCall,
+    Reply,
+    Route,
+    Sent,
+    Served,
+    sentence,
+)
 from service.api.inputs import Dimensions, Strings, check_dense, find_prompt, items
 from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.request import PARTS, Documents, Layout, Request
+from service.encode.request import PARTS, Documents, Layout, Pooled, Request
+from service.observe.families import OF_TEXT
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc
@@ -114,7 +124,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
         counted=False,
         prompt_name=find_prompt(asked.input_type, served),
         documents=Documents(asked.max_tokens) if asked.max_tokens else None,
-        pooled=openai.unit(asked.output_dimension),
+        pooled=Pooled(normalize=True, dimensions=asked.output_dimension),
         layout=_layout(asked.embedding_types, len(body)),
     )
     return Embed(request=native, precisions=asked.embedding_types, texts=asked.texts)
@@ -163,3 +173,42 @@ def _place(loc: Loc) -> Loc:
         case ("pooled", *_):
             return ("output_dimension",)
     return loc
+
+
+API = Api(
+    "Cohere",
+    problem,
+    body_codes=EMBEDDING,
+    document="https://docs.cohere.com/reference/embed",
+)
+ROUTES = (
+    Route(
+        API,
+        "post",
+        "/v2/embed",
+        "Cohere: vectors of texts, in one or more precisions",
+        EmbedV2Request,
+        parse,
+        inputs=OF_TEXT,
+        metric="/v1/embeddings",
+        more="Vectors of length 1. `input_type` chooses the checkpoint's prompt as "
+        "sentence-transformers' encode_query and\nencode_document do: "
+        '"query" for search_query; "document", "passage" or "corpus" for search_document;\n'
+        '"classification" and "clustering" by their names; the default prompt where it has none of '
+        "these.",
+        examples=(
+            Example(
+                "two precisions",
+                "Two kinds of vectors of one pass",
+                {
+                    "model": "all-MiniLM-L6-v2",
+                    "input_type": "search_document",
+                    "texts": ["All is well"],
+                    "embedding_types": ["int8", "ubinary"],
+                    "output_dimension": 16,
+                    "truncate": "END",
+                },
+            ),
+        ),
+    ),
+)

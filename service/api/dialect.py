@@ -11,10 +11,11 @@ What a request says outside its body, media types and the query, is read alike i
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
+import orjson
 from starlette.datastructures import QueryParams
 
 from service import refusals
@@ -23,6 +24,7 @@ from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.observe.families import NO_INPUT
+from service.observe.record import Record
 from service.refusals import (
     BODY_CODES,
     HEADER_CODES,
@@ -32,6 +34,9 @@ from service.refusals import (
     problem_details,
 )
 from service.wording.words import Loc, counted, listed, meant, place, quoted, received
+
+if TYPE_CHECKING:  # it stands above, and hands itself to a route's answer
+    from service.replica import Replica
 
 # What may be refused by any route, by one that takes a body, by one that encodes
 ALWAYS = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
@@ -63,6 +68,7 @@ ENCODING = (
     "space_changed",
     "nonfinite_output",
 )
+EMBEDDING = (*ENCODING, "model_not_found", "task_not_found")
 READING = (*ALWAYS, "not_ready")
 
 
@@ -95,6 +101,11 @@ class Reply:
     def add(self, name: str, value: str) -> None:
         """Add a header."""
         self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
+
+
+def to_json(value: Any) -> Reply:
+    """Return a value as it is sent."""
+    return Reply(orjson.dumps(value), media_type=JSON)
 
 
 class Served(NamedTuple):
@@ -167,6 +178,9 @@ class JSONCall(Call):
         return self.reply(await answer.collect(self.pieces(encoded), turn))
 
 
+Read = TypeVar("Read")
+
+
 class Wording(Protocol):
     """How a dialect words a refusal."""
 
@@ -177,17 +191,52 @@ class Sent(Protocol):
     """What parsers know of a request apart from its body.
 
     Attributes:
+        path: its own, below the prefix under which a cluster mounts us, which is `root_path`.
         media_type: of the body, one that the route takes; None is JSON.
         ignored: the fields that a request of another API has and the route does not know.
+        record: what is known of it, once it has arrived whole.
     """
 
+    path: str
+    root_path: str
+    query: bytes
     headers: Mapping[str, str]
     media_type: str | None
     path_params: Mapping[str, str]
     ignored: dict[str, None]
+    record: Record
+
+    def take_body(self) -> bytes:
+        """Return the body, which from then on belongs to the caller alone."""
+
+
+class Here(Protocol):
+    """What the answer of a route that does not encode may ask of the replica.
+
+    Attributes:
+        scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+        targets: host:port of each replica; None where none has an address of its own.
+    """
+
+    replica: "Replica"
+    scrape: Callable[[bool], Awaitable[bytes]]
+    targets: Callable[[], Awaitable[list[str]]] | None
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+
+    def deadline(self, sent: Sent) -> float:
+        """Return when the answer is due, on time.monotonic's clock."""
+
+    async def read(self, sent: Sent, parse: Callable[[bytes], Read]) -> Read:
+        """Return what a JSON body asks for."""
+
+    async def write(self, sent: Sent, pieces: Iterator[bytes]) -> Reply:
+        """Return an answer in pieces of JSON."""
 
 
 Parse = Callable[[bytes, Sent, Served], Call]
+Answers = Callable[[Sent, Here], Awaitable[Reply]]
 ANY = "any"  # the kind of JSON that another API describes
 
 
@@ -214,6 +263,21 @@ class Api(NamedTuple):
     media_type: str = JSON
 
 
+class Example(NamedTuple):
+    """A request that the document shows.
+
+    Args:
+        summary: what it asks for.
+        value: its JSON.
+        query: the end of its address.
+    """
+
+    name: str
+    summary: str
+    value: Any
+    query: str = ""
+
+
 class Route(NamedTuple):
     """One route, as it is answered and as the document shows it.
 
@@ -223,7 +287,7 @@ class Route(NamedTuple):
         parse: reads the body of a route that encodes.
         when: tells whether a body is one for this route, of several with one path; without it, a
             body is where no other tells so.
-        handler: the method in service/edge/handlers.py that answers any other route.
+        answers: answers any other route.
         answer: the kind of its JSON; empty if it has none.
         inputs: what metrics call the inputs that it may hold.
         metric: its name in metrics, if several paths share one.
@@ -233,7 +297,7 @@ class Route(NamedTuple):
         trusted: whether a replica that knows it computes wrongly refuses it.
         public: when GET and HEAD of its path need no API key: always, or by a setting.
         more: about it, for people.
-        examples: of requests, by name; x-query: the address's end that goes with one.
+        examples: of its requests.
         parameters: of its query and headers, as OpenAPI writes them.
     """
 
@@ -244,7 +308,7 @@ class Route(NamedTuple):
     request: Any = None
     parse: Parse | None = None
     when: Callable[[bytes, Served], bool] | None = None
-    handler: str = ""
+    answers: Answers | None = None
     answer: str = ANY
     inputs: tuple[str, ...] = NO_INPUT
     metric: str = ""
@@ -255,7 +319,7 @@ class Route(NamedTuple):
     trusted: bool = True
     public: Literal["always", "public_metrics"] | None = None
     more: str = ""
-    examples: Mapping[str, Mapping[str, Any]] = {}
+    examples: Sequence[Example] = ()
     parameters: Sequence[Mapping[str, Any]] = ()
 
     @property

@@ -159,10 +159,18 @@ def _operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
     if parameters := [*_in_path(route.path), *route.parameters]:
         tree["parameters"] = parameters
     if route.request is not None:
-        body = {JSON: {"schema": schemas[_request(rows)], "examples": route.examples}}
+        body = {JSON: {"schema": schemas[_request(rows)], "examples": _examples(route)}}
         tree["requestBody"] = {"required": True, "content": body | _content(route.media)}
     tree["responses"] = {"200": _success(route)} | _refusals(rows)
     return tree
+
+
+def _examples(route: Route) -> dict[str, Any]:
+    """Return its examples by name; x-query is the end of the address."""
+    return {
+        name: {"summary": summary, "value": value, **({"x-query": query} if query else {})}
+        for name, summary, value, query in route.examples
+    }
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

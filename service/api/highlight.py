@@ -14,7 +14,7 @@ from service.api.inputs import SPARSE, only_sparse
 from service.api.native.call import Input, Item, as_input
 from service.api.native.heads import Gates
 from service.api.questions import BothOr, SidePrompts
-from service.api.rerank import Document, Documents
+from service.api.ranking import Document, Documents
 from service.encode import request as encode
 from service.encode.answer import Each, Encoded
 from service.refusals import Refused

@@ -1,10 +1,15 @@
 """OpenAI's API: POST /v1/embeddings and GET /v1/models, with and without /v1.
 
-Jina's clients ask the same route, with some fields of their own: jina.py.
-Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
+Jina's clients ask the same route, with kinds of vectors and tasks. Deliberate differences:
+`late_chunking` is refused, since the API does not say how it joins inputs; so are a list of kinds,
+whose answer has no documented shape, and a task that would change nothing.
+Sources of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest; https://api.jina.ai/openapi.json
+of April 2026, EmbeddingsV3Request and EmbeddingsV5Request; the former name of `embedding_type`:
+llama-index-embeddings-jinaai 0.7.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
@@ -12,8 +17,20 @@ from pydantic import Discriminator, Tag
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.api import jina
-from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
+from service.api.dialect import (
+    ALWAYS,
+    EMBEDDING,
+    Api,
+    Example,
+    Here,
+    JSONCall,
+    Reply,
+    Route,
+    Sent,
+    Served,
+    sentence,
+    to_json,
+)
 from service.api.inputs import (
     Batch,
     Dimensions,
@@ -26,12 +43,14 @@ from service.api.inputs import (
     tag,
 )
 from service.api.precisions import Precision, vectors, written
-from service.api.rerank import Document, Documents
+from service.api.ranking import Document, Documents
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.names import Names, find
+from service.encode.names import find
 from service.encode.request import Input, Layout, Pooled, Request
+from service.observe.families import OF_TOKENS
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
+from service.wording.words import quoted
 
 
 def _tag(value: object) -> str:
@@ -124,6 +143,12 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(), Layout(numbers=())
 
+NO_PROMPT = (
+    "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
+)
+ALONE = (
+    "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
+)
 LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
 SWITCHED: dict[bool, Truncate] = {True: "right", False: "refuse"}
 
@@ -153,7 +178,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     _check(request)
     check_dense(served.tasks)
     cut, precision = request.truncate, request.encoding_format
-    task, prompt_name = jina.purpose(request.task, served)
+    task, prompt_name = purpose(request.task, served)
     prompt_name = request.prompt_name or prompt_name
     if request.input_type and not prompt_name:
         prompt_name = find_prompt(request.input_type, served)
@@ -168,17 +193,45 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
         most=request.truncate_prompt_tokens,
         counted=False,
         prompt_name=prompt_name,
-        pooled=unit(request.dimensions, normalize=request.normalized),
-        layout=layout(precision),
+        pooled=Pooled(normalize=request.normalized, dimensions=request.dimensions),
+        layout=NUMBERS if precision == "float" else BYTES,
     )
     return Embeddings(request=native, precision=precision)
 
 
 def _check(request: EmbeddingsRequest) -> None:
     """Refuse what cannot be done, and what does not go together."""
-    jina.check_alone(request.late_chunking)
+    if request.late_chunking:
+        raise Refused.at("out_of_range", "late_chunking", detail=ALONE)
     if not request.normalized and request.encoding_format in ("int8", "uint8"):
         raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)
+
+
+def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
+    """Return the adapter and the name of the prompt that a task chooses.
+
+    An adapter of its whole name brings its own instruction. One of the part before the dot, such as
+    "retrieval", needs a prompt that tells queries from passages.
+
+    Raises:
+        Refused: the checkpoint has neither.
+    """
+    adapters = _adapters(served)
+    if task is None or task in adapters:
+        return task, None
+    if (prompt := find_prompt(task, served)) is None:
+        has = sorted(served.prompts)
+        detail = NO_PROMPT
+        if adapters:
+            detail = f"{NO_PROMPT}; this model has the adapters {quoted(adapters, 'and')}"
+        raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
+    kind = task.partition(".")[0]
+    return kind if kind in adapters else None, prompt
+
+
+def _adapters(served: Served) -> list[str]:
+    model, *adapted = served.names
+    return [name.removeprefix(f"{model}:") for name in adapted]
 
 
 def _items(value: Any) -> list[Input]:
@@ -197,31 +250,16 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
     return counts if truncated is None else counts | {"truncated": truncated}
 
 
-def layout(precision: Precision) -> Layout:
-    """Return how vectors are written."""
-    return NUMBERS if precision == "float" else BYTES
+async def models(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v1/models: the one that is served, and with each of its adapters."""
+    data = [_model(name) for name in here.replica.gateway.names.every]
+    return to_json({"object": "list", "data": data})
 
 
-def unit(dimensions: int | None, *, normalize: bool = True) -> Pooled:
-    """Ask for vectors of length 1, with this many numbers or all."""
-    return Pooled(normalize=normalize, dimensions=dimensions)
-
-
-def models(names: Names) -> bytes:
-    """Return the list of models: the one that is served, and with each of its adapters."""
-    return orjson.dumps({"object": "list", "data": [_model(name) for name in names.every]})
-
-
-def model(names: Names, id: str) -> bytes:
-    """Return the model with the given id.
-
-    Args:
-        names: of the model that is served.
-
-    Raises:
-        Refused: the id is none of them.
-    """
-    return orjson.dumps(_model(find(id, names.every)))
+async def model(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v1/models/{id}; raises Refused where the id is none of them."""
+    name = find(sent.path_params["id"], here.replica.gateway.names.every)
+    return to_json(_model(name))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
@@ -252,3 +290,50 @@ def _param(refused: Refused) -> str | None:
     """Return the field that is wrong."""
     loc = refused.faults[0].loc if refused.faults else ()
     return NAMES.get(str(loc[0]), str(loc[0])) if loc else None
+
+
+API = Api(
+    "OpenAI",
+    problem,
+    OPENAI_STATUSES,
+    ALWAYS,
+    EMBEDDING,
+    "https://platform.openai.com/docs/api-reference/embeddings",
+)
+_embeddings = partial(
+    Route,
+    API,
+    "post",
+    request=EmbeddingsRequest,
+    parse=parse,
+    inputs=OF_TOKENS,
+    metric="/v1/embeddings",
+    examples=(
+        Example(
+            "a text",
+            "One vector for one text",
+            {"model": "all-MiniLM-L6-v2", "input": ["All is well"], "dimensions": 4},
+        ),
+    ),
+)
+ROUTES = (
+    _embeddings("/v1/embeddings", "OpenAI: one vector for each input"),
+    _embeddings("/embeddings", "OpenAI: as POST /v1/embeddings"),
+    Route(API, "get", "/v1/models", "OpenAI: the model that is served", answers=models),
+    Route(
+        API,
+        "get",
+        "/models",
+        "OpenAI: as GET /v1/models",
+        answers=models,
+        metric="/v1/models",
+    ),
+    Route(
+        API,
+        "get",
+        "/v1/models/{id}",
+        "OpenAI: a model by its name",
+        answers=model,
+        codes=(*ALWAYS, "model_not_found"),
+    ),
+)

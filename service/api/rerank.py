@@ -7,41 +7,27 @@ Sources of the request: both APIs' references.
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import Discriminator, Field, Tag
-from pydantic.types import FailFast
-from typing_extensions import TypeAliasType
+from pydantic import Field
 
 from model.text.tokenizer import Cut
-from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import Instructed, MostTokens, Ranking, echoing, ranking_request, relocate
-from service.encode.answer import JSON, Each, Encoded
-from service.refusals import Refused
-from service.wire import ForeignRequest
-
-
-class Document(ForeignRequest):
-    """A document as an object."""
-
-    text: str
-    """Its text."""
-
-
-Documents = TypeAliasType(
-    "Documents",
-    Annotated[
-        list[
-            Annotated[
-                Annotated[str, Tag("<text>")] | Annotated[Document, Tag("<document>")],
-                Discriminator(lambda value: "<text>" if isinstance(value, str) else "<document>"),
-            ]
-        ],
-        FailFast(),
-    ],
+from service.api.dialect import Api, Example, JSONCall, Reply, Route, Sent, Served, sentence
+from service.api.inputs import MostTokens
+from service.api.ranking import (
+    RANKING,
+    Documents,
+    Instructed,
+    Ranking,
+    echoing,
+    ranking_request,
+    relocate,
 )
-
+from service.encode.answer import JSON, Each, Encoded
+from service.observe.families import OF_TEXT
+from service.refusals import Refused
 
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
 CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
@@ -154,3 +140,42 @@ def problem(refused: Refused, request_id: str) -> Reply:
     told = sentence(relocate(refused, "documents"), {})
     body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
     return Reply(body, refused.status, media_type=JSON)
+
+
+API = Api(
+    "Rerank (Jina, Cohere)",
+    problem,
+    body_codes=RANKING,
+    document="https://docs.cohere.com/reference/rerank",
+)
+_route = partial(
+    Route,
+    API,
+    "post",
+    summary="Documents by how well they answer a query",
+    request=RerankRequest,
+    inputs=OF_TEXT,
+    more="The shape that Jina's and Cohere's clients share. Scores are by the checkpoint's own "
+    "activation,\nas sentence-transformers' CrossEncoder gives them: between 0 and 1 where that is "
+    "the sigmoid.",
+    examples=(
+        Example(
+            "no such task",
+            "Best document first; refused here, since this checkpoint has no head for it",
+            {
+                "model": "all-MiniLM-L6-v2",
+                "query": "Is it well?",
+                "documents": ["All is well", {"text": "A dog ate"}],
+                "top_n": 1,
+                "return_documents": True,
+                "max_tokens_per_doc": 4096,
+                "truncate": True,
+            },
+        ),
+    ),
+)
+ROUTES = (
+    _route("/rerank", parse=jina, when=names_documents),
+    _route("/v1/rerank", parse=jina),
+    _route("/v2/rerank", parse=cohere),
+)

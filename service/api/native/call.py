@@ -22,12 +22,12 @@ from model.config import Mode, Side
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Reply, Sent, Served, answer_type
-from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
+from service.api.native.heads import Attention, Gates, Patches, SweepField, swept
 from service.encode import answer
 from service.encode import request as encode
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.request import MOST_SPANS, Floats, Layout, Smaller
-from service.wire import Wire
+from service.wire import Integers, Wire
 
 # Lists that fail at their first error: a million errors would cost more than the request
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])

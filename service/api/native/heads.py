@@ -17,11 +17,9 @@ from typing_extensions import TypeAliasType
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from service.encode import request as encode
 from service.encode.request import Floats
-from service.wire import Wire
+from service.wire import Integers, Wire
 
 MOST_SCALE = 100.0  # of a gate; much more overflows
-# Lists that fail at their first error: a million errors would cost more than the request
-Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 
 All = Annotated[Literal["all"], Tag("<all>")]
 Listed = Annotated[Integers, Tag("<list>")]

@@ -1,17 +1,37 @@
-"""POST /v2/models/{model}/infer: the Open Inference Protocol, with binary tensors."""
+"""The routes of the Open Inference Protocol; most of all POST /v2/models/{model}/infer."""
 
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import orjson
 
-from service.api.dialect import Call, Reply, Sent, Served
-from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES, read_inputs
+from service.api.dialect import (
+    READING,
+    Api,
+    Call,
+    Example,
+    Here,
+    Reply,
+    Route,
+    Sent,
+    Served,
+    to_json,
+)
+from service.api.open_inference.inputs import (
+    EMBEDS,
+    IDS,
+    TEXT,
+    TYPES,
+    describe_model,
+    read_inputs,
+)
 from service.api.open_inference.tensors import (
     ATTENTION,
     LAYERS,
@@ -29,6 +49,7 @@ from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded
 from service.encode.names import find
 from service.encode.request import PARTS, Attention, Layout, Request
 from service.engine.fair.rotation import Lock
+from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.refusals import REFUSALS, Refused, explain
 from service.wording.words import Loc, meant, place, quoted
 
@@ -258,3 +279,134 @@ def _answer_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator
         yield b"," if index else b""
         yield from tensor.json()
     yield b"]}"
+
+
+async def server(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v2: the server and what it can do beyond the protocol."""
+    names = {"name": "headlight", "version": version("headlight")}
+    return to_json({**names, "extensions": ["binary_tensor_data"]})
+
+
+async def live(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v2/health/live: the process answers."""
+    return to_json({"live": True})
+
+
+async def ready(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v2/health/ready: the forward path proved itself lately."""
+    here.replica.check_ready()
+    return to_json({"ready": True})
+
+
+async def metadata(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v2/models/{model}: its inputs and outputs."""
+    replica, name = here.replica, sent.path_params["model"]
+    check_model(sent.path_params, replica.gateway.names.every)
+    config = replica.lanes.model.config
+    return to_json(describe_model(name, config.width, config.embedding_width, replica.pooled_width))
+
+
+async def model_ready(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v2/models/{model}/ready: as ready as the server is."""
+    check_model(sent.path_params, here.replica.gateway.names.every)
+    here.replica.check_ready()
+    return to_json({"name": sent.path_params["model"], "ready": True})
+
+
+# answered to an encoding: only other inputs and forms cause them
+NEVER = {"bad_base64", "not_acceptable"}
+API = Api(
+    "Open Inference Protocol",
+    problem,
+    {code: status(code) for code in REFUSALS},
+    (*READING, "model_not_found"),
+    tuple(code for code in REFUSALS if code not in NEVER),
+    "https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/"
+    "inference_rest.md",
+)
+MODEL = "/v2/models/{model}"
+BYTES = {OCTETS: {"type": "string", "format": "binary"}}
+HEADER = {"schema": {"type": "integer"}, "description": "of octets"}
+_get = partial(Route, API, "get")
+_infer = partial(
+    Route,
+    API,
+    "post",
+    summary="Encode texts, token ids or embeddings: the outputs named, and no others",
+    request=InferRequest,
+    parse=parse,
+    inputs=OF_ONE_KIND,
+    metric=f"{MODEL}/infer",
+    media=BYTES,
+    answer_media=BYTES,
+    headers={INFERENCE_HEADER: HEADER},
+    more="""Inputs are exactly one of `text` (BYTES [B] or [B, 1]), `input_ids` (INT64 [B, T], with
+or without `token_type_ids`) and `inputs_embeds` (FP32 or FP16 [B, T, embedding_width]);
+the last two take an `attention_mask` (INT64, INT32 or BOOL [B, T]) with zeros only at the end.
+Outputs are `pooled` (FP32 [B, width], the one where none is named), `tokens` (FP32 [B, T, width]),
+`layers` (FP32 [B, n, T, width], hidden states in the model's order), `attention` (FP32
+[B, L, H, T, T]) and `lengths` (INT64 [B]), which comes with the three that are padded with zeros to
+the longest sequence. Of Triton's parameters, `timeout` (microseconds) shortens the deadline, any
+`priority` is taken and is one level here, and a `sequence_id` is refused: no state is kept between
+requests. With the header, the JSON's bytes come first, those of tensors follow, little-endian.""",
+    examples=(
+        Example(
+            "texts",
+            "A vector and a map, as JSON",
+            {
+                "id": "7",
+                "inputs": [
+                    {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}
+                ],
+                "outputs": [{"name": "pooled"}, {"name": "attention"}],
+                "parameters": {
+                    "attention_layers": "0",
+                    "attention_heads": "5",
+                    "timeout": 1000000,
+                    "priority": 0,
+                    "binary_data_output": False,
+                },
+            },
+        ),
+    ),
+    parameters=(
+        {
+            "name": INFERENCE_HEADER,
+            "in": "header",
+            "description": "bytes of JSON, where those of tensors follow",
+            "schema": {"type": "integer", "minimum": 0},
+        },
+    ),
+)
+
+
+def _of_model(path: str) -> tuple[Route, ...]:
+    """Return the routes of a model, whose path may name its version."""
+    return (
+        _get(path, "The model's inputs and outputs", answers=metadata, metric=MODEL),
+        _get(f"{path}/ready", "As the server is", answers=model_ready, metric=READY_PATH),
+        _infer(f"{path}/infer"),
+    )
+
+
+ROUTES = (
+    _get("/v2", "The server, and what it can beyond the protocol", answers=server),
+    _get(
+        "/v2/health/live",
+        "The process answers",
+        answers=live,
+        public="always",
+        metric="/live",
+        trusted=False,
+    ),
+    _get(
+        "/v2/health/ready",
+        "The forward path lately proved itself",
+        answers=ready,
+        public="always",
+        metric=READY_PATH,
+    ),
+    # first, since a model's name may hold slashes
+    *_of_model(MODEL + "/versions/{version}"),
+    *_of_model(MODEL),
+)

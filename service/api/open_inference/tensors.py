@@ -16,10 +16,9 @@ import orjson
 from pydantic import Field, StringConstraints
 from pydantic.types import FailFast
 
-from service.api.native.heads import Integers
 from service.encode.answer import Array, raw
 from service.refusals import Refused
-from service.wire import ForeignRequest
+from service.wire import ForeignRequest, Integers
 from service.wording.words import counted, received
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"

@@ -1,1 +1,85 @@
-"""The mechanism, and one layer, step by step."""
+"""The mechanism, and one layer, step by step: POST /v1/attend and POST /v1/explain."""
+
+from service.api.dialect import NATIVE, Example, Here, Reply, Route, Sent
+from service.api.teaching.request import AttendBody, ExplainRequest
+from service.observe.families import OF_TEXT
+
+
+async def attend(sent: Sent, here: Here) -> Reply:
+    """Answer POST /v1/attend: the mechanism without a model."""
+    lessons = here.replica.lessons
+    mixture = await here.read(sent, lessons.read_attend)
+    return await here.write(sent, await lessons.attend(mixture, here.deadline(sent), sent.record))
+
+
+async def explain(sent: Sent, here: Here) -> Reply:
+    """Answer POST /v1/explain: one text through one layer, step by step."""
+    lessons = here.replica.lessons
+    asked = await here.read(sent, ExplainRequest.model_validate_json)
+    return await here.write(sent, await lessons.explain(asked, here.deadline(sent), sent.record))
+
+
+ROUTES = (
+    Route(
+        NATIVE,
+        "post",
+        "/v1/attend",
+        "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
+        AttendBody,
+        answers=attend,
+        answer="Attended",
+        examples=(
+            Example(
+                "scores",
+                "'well' takes 60 % of 'All' and 40 % of itself",
+                {
+                    "scores": [[0.6, 0.0, 0.4]],
+                    "probabilities": True,
+                    "value": [[10.0, 0.0], [1.0, 1.0], [0.0, 10.0]],
+                    "heads": 1,
+                },
+            ),
+            Example(
+                "queries, keys and values",
+                "Two heads, a mask and a bias",
+                {
+                    "query": [[1.0, 0.0, 2.0, 0.0]],
+                    "key": [[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 2.0]],
+                    "value": [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]],
+                    "heads": 2,
+                    "mask": [[True, True]],
+                    "bias": [[0.0, 0.5]],
+                },
+            ),
+        ),
+    ),
+    Route(
+        NATIVE,
+        "post",
+        "/v1/explain",
+        "One text through one layer, every step of it",
+        ExplainRequest,
+        answers=explain,
+        answer="Explained",
+        inputs=OF_TEXT,
+        examples=(
+            Example("a layer", "Every step of layer 0", {"text": "All is well", "layer": 0}),
+            Example(
+                "with its weights",
+                "The same, with what q, k and v are made of, to recompute them",
+                {"text": "All is well", "layer": 0, "weights": True},
+            ),
+            Example(
+                "a pair",
+                "A pair of texts, cut where it is too long",
+                {
+                    "model": "all-MiniLM-L6-v2",
+                    "text": "Is it?",
+                    "pair": "It is",
+                    "layer": 5,
+                    "truncate": "right",
+                },
+            ),
+        ),
+    ),
+)

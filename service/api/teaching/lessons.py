@@ -61,10 +61,6 @@ class Lessons:
         """
         return read(ATTEND.validate_json(body), self._most_bytes)
 
-    def read_explain(self, body: bytes) -> ExplainRequest:
-        """Read a request of POST /v1/explain; raises as `read_attend` does."""
-        return ExplainRequest.model_validate_json(body)
-
     async def attend(self, mixture: Mixture, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.dialect import Reply, Served
+from service.api.dialect import Reply, Served, problem
 from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.edge.asked import Asked
@@ -196,7 +196,7 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
-        assert_worded(native.problem(refused, "id"))
+        assert_worded(problem(refused, "id"))
         assert_worded(inference_protocol.problem(refused, "id"))
 
 

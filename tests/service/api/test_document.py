@@ -17,8 +17,8 @@ from service.api.document import document
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SHOWN = [route for route in ROUTES if route.summary and route.when is None]
-EXAMPLES = {route.path: route.examples for route in SHOWN if route.request is not None}
-EXAMPLE = EXAMPLES["/v1/encode"]["a map"]["value"]
+EXAMPLES = {(route.path, example.name): example for route in SHOWN for example in route.examples}
+EXAMPLE = EXAMPLES["/v1/encode", "a map"].value
 OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"layers": [5], "heads": [11]},
     {"form": "rows", "rows": [3], "heads": "L0H5", "level": "word"},
@@ -28,7 +28,7 @@ OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"form": "dominance", "weight": "probability"},
     {"form": "rollout", "specials": "renormalize"},
 ]
-MIXED = EXAMPLES["/v1/attend"]["scores"]["value"]
+MIXED = EXAMPLES["/v1/attend", "scores"].value
 ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
 TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
 ONE = {"token_ids": [7]}
@@ -171,26 +171,22 @@ async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
     assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
-ASKED = [(path, name) for path, examples in EXAMPLES.items() for name in examples]
-
-
-@pytest.mark.parametrize(("route", "name"), ASKED, ids=[f"{path}, {n}" for path, n in ASKED])
+@pytest.mark.parametrize(("route", "name"), EXAMPLES, ids=", ".join)
 async def test_an_example_is_allowed_and_answered_as_described(
     client: httpx.AsyncClient, route: str, name: str
 ) -> None:
     """With a status that stands there, and no fault of the service's."""
-    example, about = EXAMPLES[route][name], document()["paths"][route]
+    example, about = EXAMPLES[route, name], document()["paths"][route]
     path = route.format(model="all-MiniLM-L6-v2", version=1)
-    query = f"?{example['x-query']}" if "x-query" in example else ""
 
-    answer = await client.post(path + query, json=example["value"])
+    answer = await client.post(f"{path}?{example.query}", json=example.value)
 
     schema = about["post"]["requestBody"]["content"]["application/json"]["schema"]
-    checker(schema).validate(example["value"])
+    checker(schema).validate(example.value)
     described = about["post"]["responses"][str(answer.status_code)]["content"]
     checker(described[answer.headers["content-type"]]["schema"]).validate(answer.json())
     assert answer.status_code < 500
-    assert ("efused" in example["summary"]) == (answer.status_code != 200)
+    assert ("efused" in example.summary) == (answer.status_code != 200)
 
 
 async def test_a_route_of_another_api_has_its_document_and_one_example() -> None:

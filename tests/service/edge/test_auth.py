@@ -15,7 +15,7 @@ import pytest
 
 from service import keys, launch
 from service.api import ROUTES
-from service.api.operations import PART
+from service.api.pages import PART
 from service.edge.door import Door
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from service import keys
 from service.api import ROUTES
 from service.api.document import document
-from service.api.operations import INFER_MODEL, VERSION_PART
+from service.api.open_inference.call import MODEL
 from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
@@ -94,7 +94,7 @@ EVERYTHING: dict[str, list[Any]] = {
     "/predict": TEXTS,
     **dict.fromkeys(("/v1/rerank", "/v2/rerank"), RANKED),
     "/v2/embed": [{"model": "all-MiniLM-L6-v2", "input_type": "clustering", "texts": ["a"]}],
-    **dict.fromkeys((f"{INFER_MODEL}/infer", f"{INFER_MODEL}{VERSION_PART}/infer"), INFERRED),
+    **dict.fromkeys((f"{MODEL}/infer", f"{MODEL}/versions/{{version}}/infer"), INFERRED),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
-from service.api import jina
+from service.api import openai
 from service.api.dialect import Served
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
@@ -115,14 +115,14 @@ async def test_a_prompt_of_the_tasks_own_name_comes_first(
     """As Jina's checkpoints name theirs."""
     served = Served(["a-model", "a-model:another"], ["encode"], 1, 1, 1, prompts)
 
-    assert jina.purpose(task, served) == (None, chosen)
+    assert openai.purpose(task, served) == (None, chosen)
 
 
 async def test_an_adapter_of_the_tasks_name_goes_before_every_prompt() -> None:
     """Its instruction is the adapter's own."""
     served = Served(["a-model", "a-model:separation"], ["encode"], 1, 1, 1, ["separation"])
 
-    assert jina.purpose("separation", served) == ("separation", None)
+    assert openai.purpose("separation", served) == ("separation", None)
 
 
 async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> None:
@@ -130,18 +130,18 @@ async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> 
     names = ["a-model", "a-model:retrieval"]
     served = Served(names, ["encode"], 1, 1, 1, ["query", "document"])
 
-    assert jina.purpose("retrieval.query", served) == ("retrieval", "query")
-    assert jina.purpose("retrieval.passage", served) == ("retrieval", "document")
-    assert jina.purpose("retrieval", served) == ("retrieval", None)
+    assert openai.purpose("retrieval.query", served) == ("retrieval", "query")
+    assert openai.purpose("retrieval.passage", served) == ("retrieval", "document")
+    assert openai.purpose("retrieval", served) == ("retrieval", None)
     with pytest.raises(Refused) as refused:
-        jina.purpose("retrieval.query", Served(names, ["encode"], 1, 1, 1, []))
+        openai.purpose("retrieval.query", Served(names, ["encode"], 1, 1, 1, []))
     assert 'adapters "retrieval"' in str(refused.value.faults)
 
 
 async def test_a_task_that_would_change_nothing_is_refused() -> None:
     """It says which prompts there are."""
     with pytest.raises(Refused) as refused:
-        jina.purpose(
+        openai.purpose(
             "retrieval.passage",
             Served(["a-model"], ["encode"], 1, 1, 1, ["query", "classification"]),
         )

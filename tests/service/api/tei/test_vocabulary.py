@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from service.api.tei.tokens import Vocabulary
 from service.encode.answer import PIECE_BYTES
 from service.encode.worker import Worker
 from service.memory import PROCESS
@@ -65,10 +66,9 @@ async def test_tokens_are_written_in_pieces_of_what_is_held(replica: Replica) ->
     """One string of all would take uncounted megabytes, and hold up every thread."""
     record, text = Record("/tokenize"), "well, " * 20_000
     deadline = time.monotonic() + 30
-
-    pieces = list(
-        await replica.vocabulary.tokenize([text, "a"], None, deadline, record, special=True)
-    )
+    vocabulary = Vocabulary(replica.reader, replica.admission, replica.settings)
+    texts = [text, "a"]
+    pieces = list(await vocabulary.tokenize(texts, None, deadline, record, special=True))
 
     tokens = orjson.loads(b"".join(pieces))
     assert [len(one) for one in tokens] == [40_002, 3]

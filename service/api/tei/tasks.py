@@ -1,7 +1,7 @@
 """TEI's routes for models with a task: POST /predict, /rerank and /embed_sparse.
 
 Scores are computed as in TEI, whatever the checkpoint's own activation: softmax over several
-classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in tei.py.
+classes, sigmoid for one; logits if `raw_scores` asks for them.
 """
 
 from dataclasses import dataclass
@@ -12,24 +12,23 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api import tei
-from service.api.dialect import Call, JSONCall, Reply, Sent, Served
-from service.api.inputs import (
+from service.api.dialect import Example, JSONCall, Reply, Route, Sent, Served
+from service.api.inputs import Strings, Text, Texts
+from service.api.ranking import (
+    RANKING,
     Instructed,
     Ranking,
-    Strings,
-    Text,
-    Texts,
     echoing,
-    only_sparse,
     ranking_request,
     relocate,
     sigmoid,
 )
-from service.api.tei import EmbedAllRequest, Side
+from service.api.tei import embed
+from service.api.tei.embed import API, TASKS, EmbedAllRequest, Side
 from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
+from service.observe.families import OF_TEXT, OF_TOKENS
 from service.refusals import Refused
 from service.wire import ForeignRequest
 
@@ -152,7 +151,7 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
             inputs=[
                 _item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)
             ],
-            truncate=tei.side(request.truncate, request.truncation_direction),
+            truncate=embed.side(request.truncate, request.truncation_direction),
             usual="own",
             counted=False,
             pooled=False,
@@ -164,19 +163,10 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     )
 
 
-def main(body: bytes, sent: Sent, served: Served) -> Call:
-    """Read a request of POST /, which asks for what the checkpoint was made for."""
-    if "rerank" in served.tasks:
-        return rerank(body, sent, served)
-    if "classify" in served.tasks:
-        return predict(body, sent, served)
-    return (embed_sparse if only_sparse(served.tasks) else tei.embed)(body, sent, served)
-
-
 def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     """Read a request of POST /rerank; raises as `predict` does."""
     request = RankRequest.parse(body, sent.ignored)
-    truncate = tei.side(request.truncate, request.truncation_direction)
+    truncate = embed.side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echoing(body, query, texts, request.top_n)
     native = ranking_request(
@@ -189,13 +179,13 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
     request = EmbedAllRequest.parse(body, sent.ignored)
-    native = tei.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
+    native = embed.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
     return SparseVectors(request=native)
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal of POST /rerank as TEI words it, with the places in its own request."""
-    return tei.problem(relocate(refused, "texts"), request_id)
+    return embed.problem(relocate(refused, "texts"), request_id)
 
 
 def _item(entry: Any, *place: int) -> Input:
@@ -218,3 +208,74 @@ def _scores(logits: Array, function: str | None) -> Array:
         shares: Array = powers / powers.sum()
         return shares.astype(np.float32)
     return sigmoid(logits) if function == "sigmoid" else logits
+
+
+TRUNCATED = {"truncate": True, "truncation_direction": "Left"}
+ROUTES = (
+    Route(
+        API._replace(problem=rerank_problem),
+        "post",
+        "/rerank",
+        "TEI: texts by how well they answer a query",
+        RankRequest,
+        rerank,
+        inputs=OF_TEXT,
+        codes=RANKING,
+        more="Scores are the sigmoid of the logits, or the logits (raw_scores), as TEI has it, "
+        "whatever\nactivation the checkpoint names; the routes for Jina's and Cohere's clients "
+        "follow that one. A request\nwith `documents` in place of `texts` is one of POST "
+        "/v1/rerank, and is answered and refused so.",
+        examples=(
+            Example(
+                "no such task",
+                "Best text first; refused here, since this checkpoint has no head for it",
+                {
+                    "query": "Is it well?",
+                    "texts": ["All is well", "A dog ate"],
+                    "return_text": True,
+                    "top_n": 1,
+                    "truncate": True,
+                },
+            ),
+        ),
+    ),
+    Route(
+        API,
+        "post",
+        "/predict",
+        "TEI: the classes of texts and pairs",
+        PredictRequest,
+        predict,
+        inputs=OF_TEXT,
+        codes=TASKS,
+        examples=(
+            Example(
+                "no such task",
+                "Best class first; refused here, since this checkpoint has no head for it",
+                {
+                    "inputs": [["All is well"], ["Is it?", "It is"]],
+                    "raw_scores": False,
+                    "parameters": {"function_to_apply": "softmax", "top_k": 2},
+                    **TRUNCATED,
+                },
+            ),
+        ),
+    ),
+    Route(
+        API,
+        "post",
+        "/embed_sparse",
+        "TEI: a sparse vector for each input",
+        EmbedAllRequest,
+        embed_sparse,
+        inputs=OF_TOKENS,
+        codes=TASKS,
+        examples=(
+            Example(
+                "no such task",
+                "Weights by token; refused here, since this checkpoint has no head for it",
+                {"inputs": "All is well", **TRUNCATED},
+            ),
+        ),
+    ),
+)

@@ -1,34 +1,27 @@
-"""The routes of Hugging Face's text-embeddings-inference (TEI) that every model has.
+"""TEI's routes for vectors: POST /embed, /embed_all and /similarity; and how TEI refuses."""
 
-Deliberate differences: token ids are encoded as given, where TEI decodes them and tokenizes the
-text; a named prompt before token ids is refused. Source: text-embeddings-inference 1.9,
-router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import Discriminator
 
 from model.text import tokenizer
-from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
-from service.api.inputs import (
-    Batch,
-    Dimensions,
-    Ids,
-    Strings,
-    Text,
-    Texts,
-    TextsOrIds,
-    check_dense,
-    items,
-    only_sparse,
-    tag,
+from service.api.dialect import (
+    ENCODING,
+    Api,
+    Example,
+    JSONCall,
+    Reply,
+    Route,
+    Sent,
+    Served,
+    sentence,
 )
+from service.api.inputs import Dimensions, Strings, TextsOrIds, check_dense, items
 from service.encode.answer import JSON, Array, Each, Encoded, Item
 from service.encode.request import Layout, Pooled, Request
+from service.observe.families import OF_TEXT, OF_TOKENS
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
 
@@ -80,38 +73,6 @@ class SimilarityRequest(Cut):
 
     inputs: Sentences
     """The sentences to compare."""
-
-
-class TokenizeRequest(ForeignRequest):
-    """The body of TEI's POST /tokenize."""
-
-    inputs: Annotated[
-        Text | Texts,
-        Discriminator(lambda value: "<texts>" if isinstance(value, list) else "<text>"),
-    ]
-    """A text or a list of texts."""
-    add_special_tokens: bool = True
-    """Whether the model's special tokens stand around each text."""
-    prompt_name: str | None = None
-    """The checkpoint's prompt that goes before each text; left out: its default, where it has
-    one."""
-
-
-class DecodeRequest(ForeignRequest):
-    """The body of TEI's POST /decode."""
-
-    ids: Annotated[
-        Ids | Batch,
-        Discriminator(lambda value: "<sequences>" if tag(value) == "<sequences>" else "<ids>"),
-    ]
-    """Token ids, or a list of lists of them."""
-    skip_special_tokens: bool = True
-    """Whether special tokens are left out of the texts."""
-
-    def sequences(self) -> list[list[int]]:
-        """Return the ids of each sequence."""
-        ids = [id for id in self.ids if isinstance(id, int)]
-        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
 
 
 NAMES = {"pooled": "dimensions"}
@@ -172,49 +133,6 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     return Comparison(request=request)
 
 
-def info(
-    own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
-) -> dict[str, Any]:
-    """Return what TEI's clients look for in GET /info.
-
-    Args:
-        own: our own GET /info.
-        classes: their names, if the model has any.
-        workers: threads that tokenize.
-        auto_truncate: whether an input that is too long is cut where a request does not say.
-    """
-    limits = own["limits"]
-    return {
-        "model_id": own["model"],
-        "model_sha": own["revision"],
-        "model_dtype": own["dtype"],
-        "served_model_name": own["model"],
-        "model_type": _model_type(own, classes),
-        "max_concurrent_requests": limits["max_waiting_requests"],
-        "max_input_length": own["max_tokens"],
-        "max_batch_tokens": limits["batch_tokens"],
-        "max_batch_requests": None,
-        "max_client_batch_size": limits["max_sequences"],
-        "auto_truncate": auto_truncate,
-        "tokenization_workers": workers,
-        "version": own["versions"]["headlight"],
-        "sha": None,
-        "docker_label": None,
-    }
-
-
-def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Return the type that TEI would give the model."""
-    if "classify" not in own["tasks"]:
-        pooling = "splade" if only_sparse(own["tasks"]) else own["pooling"]
-        return {"embedding": {"pooling": pooling}}
-    names = {
-        "id2label": {str(place): label for place, label in enumerate(classes)},
-        "label2id": {label: place for place, label in enumerate(classes)},
-    }
-    return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
-
-
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
@@ -256,3 +174,71 @@ def _cosines(vectors: Iterable[Array]) -> Array:
     rest = iter(vectors)
     source = next(rest).astype(np.float64)
     return np.array([source @ other for other in rest], dtype=np.float32)
+
+
+API = Api(
+    "Text Embeddings Inference",
+    problem,
+    TEI_STATUSES,
+    document="https://huggingface.github.io/text-embeddings-inference/",
+)
+TASKS = (*ENCODING, "task_not_found")  # codes of routes that some models lack
+ONE_VECTOR = (
+    Example("a text", "One vector for one text", {"inputs": ["All is well"], "dimensions": 4}),
+)
+ROUTES = (
+    Route(
+        API,
+        "post",
+        "/embed",
+        "TEI: one vector for each input",
+        EmbedRequest,
+        embed,
+        inputs=OF_TOKENS,
+        codes=TASKS,
+        examples=ONE_VECTOR,
+    ),
+    Route(
+        API,
+        "post",
+        "/embed_all",
+        "TEI: a vector for each token of each input",
+        EmbedAllRequest,
+        embed_all,
+        inputs=OF_TOKENS,
+        examples=(
+            Example(
+                "a text",
+                "A vector for each token",
+                {
+                    "inputs": "All is well",
+                    "truncate": True,
+                    "truncation_direction": "Left",
+                },
+            ),
+        ),
+    ),
+    Route(
+        API,
+        "post",
+        "/similarity",
+        "TEI: the cosine of one sentence with each of others",
+        SimilarityRequest,
+        similarity,
+        inputs=OF_TEXT,
+        codes=TASKS,
+        examples=(
+            Example(
+                "two sentences",
+                "The cosine with each",
+                {
+                    "inputs": {
+                        "source_sentence": "All is well",
+                        "sentences": ["All is good", "A dog ate"],
+                    },
+                    "parameters": {"truncate": True, "truncation_direction": "Left"},
+                },
+            ),
+        ),
+    ),
+)

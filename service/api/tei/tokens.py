@@ -1,19 +1,26 @@
-"""The tokenizer alone, without the model: text -> tokens, ids -> text."""
+"""TEI's routes of the tokenizer alone: POST /tokenize and /decode; and GET /health."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from sys import getsizeof
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
+from pydantic import Discriminator
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
+from service.api.dialect import TAKING, Example, Here, Reply, Route, Sent
+from service.api.inputs import Batch, Ids, Text, Texts, tag
+from service.api.tei.embed import API
 from service.encode.worker import Steps
+from service.observe.families import READY_PATH
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+from service.wire import ForeignRequest
 
 if TYPE_CHECKING:  # the table of operations must not need torch
     from service.encode.admission import Admission
@@ -24,6 +31,38 @@ PIECE_TOKENS = 512  # written at once, half a millisecond
 # tests/service/encode/test_held.py
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
 ID_BYTES = 48  # of an id in the lists it came in
+
+
+class TokenizeRequest(ForeignRequest):
+    """The body of TEI's POST /tokenize."""
+
+    inputs: Annotated[
+        Text | Texts,
+        Discriminator(lambda value: "<texts>" if isinstance(value, list) else "<text>"),
+    ]
+    """A text or a list of texts."""
+    add_special_tokens: bool = True
+    """Whether the model's special tokens stand around each text."""
+    prompt_name: str | None = None
+    """The checkpoint's prompt that goes before each text; left out: its default, where it has
+    one."""
+
+
+class DecodeRequest(ForeignRequest):
+    """The body of TEI's POST /decode."""
+
+    ids: Annotated[
+        Ids | Batch,
+        Discriminator(lambda value: "<sequences>" if tag(value) == "<sequences>" else "<ids>"),
+    ]
+    """Token ids, or a list of lists of them."""
+    skip_special_tokens: bool = True
+    """Whether special tokens are left out of the texts."""
+
+    def sequences(self) -> list[list[int]]:
+        """Return the ids of each sequence."""
+        ids = [id for id in self.ids if isinstance(id, int)]
+        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +228,79 @@ def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
             yield Piece(id, token, True, None, None)
         else:
             yield Piece(id, text[start:stop], False, start, stop)
+
+
+async def tokenize(sent: Sent, here: Here) -> Reply:
+    """Answer POST /tokenize: texts as tokens."""
+    asked = await here.read(sent, partial(TokenizeRequest.parse, ignored=sent.ignored))
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    pieces = await _vocabulary(here).tokenize(
+        texts,
+        asked.prompt_name,
+        here.deadline(sent),
+        sent.record,
+        special=asked.add_special_tokens,
+    )
+    return await here.write(sent, pieces)
+
+
+async def decode(sent: Sent, here: Here) -> Reply:
+    """Answer POST /decode: token ids as text."""
+    asked = await here.read(sent, partial(DecodeRequest.parse, ignored=sent.ignored))
+    special, deadline = not asked.skip_special_tokens, here.deadline(sent)
+    vocabulary = _vocabulary(here)
+    pieces = await vocabulary.decode(asked.sequences(), deadline, sent.record, special=special)
+    return await here.write(sent, pieces)
+
+
+def _vocabulary(here: Here) -> Vocabulary:
+    replica = here.replica
+    return Vocabulary(replica.reader, replica.admission, replica.settings)
+
+
+async def health(sent: Sent, here: Here) -> Reply:
+    """Answer GET /health: what GET /ready says, without a body."""
+    here.replica.check_ready()
+    return Reply()
+
+
+ROUTES = (
+    Route(
+        API,
+        "post",
+        "/tokenize",
+        "TEI: texts as tokens",
+        TokenizeRequest,
+        answers=tokenize,
+        codes=TAKING,
+        examples=(
+            Example("a text", "Its tokens", {"inputs": "All is well", "add_special_tokens": True}),
+        ),
+    ),
+    Route(
+        API,
+        "post",
+        "/decode",
+        "TEI: token ids as texts",
+        DecodeRequest,
+        answers=decode,
+        codes=TAKING,
+        examples=(
+            Example(
+                "ids",
+                "The text of token ids",
+                {"ids": [2035, 2003, 2092], "skip_special_tokens": True},
+            ),
+        ),
+    ),
+    Route(
+        API,
+        "get",
+        "/health",
+        "TEI: as GET /ready",
+        answers=health,
+        answer="",
+        public="always",
+        metric=READY_PATH,
+    ),
+)

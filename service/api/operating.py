@@ -1,0 +1,166 @@
+"""What people ask who run the service: whether it lives, what it serves, how it does."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from service.api.dialect import ALWAYS, NATIVE, READING, Here, Reply, Route, Sent, choice, to_json
+from service.api.inputs import only_sparse
+from service.cores import count_cores
+from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
+from service.observe.scrape import join_pages
+from service.refusals import Refused
+
+SCOPES = ("all", "replica")  # of a page of metrics
+LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
+
+
+async def heads(sent: Sent, here: Here) -> Reply:
+    """Answer GET /v1/heads: what each head of the model does, as measured."""
+    return to_json(await here.replica.heads.answer(here.deadline(sent)))
+
+
+async def live(sent: Sent, here: Here) -> Reply:
+    """Answer GET /live: the process answers."""
+    return to_json({"status": "live"})
+
+
+async def ready(sent: Sent, here: Here) -> Reply:
+    """Answer GET /ready: the forward path proved itself lately."""
+    here.replica.check_ready()
+    return to_json({"status": "ready"})
+
+
+async def info(sent: Sent, here: Here) -> Reply:
+    """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
+    replica, workers = here.replica, count_cores()
+    own, classes = replica.info(), replica.lanes.model.classes
+    cut = replica.settings.truncate != "refuse"
+    return to_json({**own, **_for_tei(own, classes, workers, auto_truncate=cut)})
+
+
+def _for_tei(
+    own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
+) -> dict[str, Any]:
+    """Return what TEI's clients look for.
+
+    Args:
+        own: our own GET /info.
+        classes: their names, if the model has any.
+        workers: threads that tokenize.
+        auto_truncate: whether an input that is too long is cut where a request does not say.
+    """
+    limits = own["limits"]
+    return {
+        "model_id": own["model"],
+        "model_sha": own["revision"],
+        "model_dtype": own["dtype"],
+        "served_model_name": own["model"],
+        "model_type": _model_type(own, classes),
+        "max_concurrent_requests": limits["max_waiting_requests"],
+        "max_input_length": own["max_tokens"],
+        "max_batch_tokens": limits["batch_tokens"],
+        "max_batch_requests": None,
+        "max_client_batch_size": limits["max_sequences"],
+        "auto_truncate": auto_truncate,
+        "tokenization_workers": workers,
+        "version": own["versions"]["headlight"],
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Return the type that TEI would give the model."""
+    if "classify" not in own["tasks"]:
+        pooling = "splade" if only_sparse(own["tasks"]) else own["pooling"]
+        return {"embedding": {"pooling": pooling}}
+    names = {
+        "id2label": {str(place): label for place, label in enumerate(classes)},
+        "label2id": {label: place for place, label in enumerate(classes)},
+    }
+    return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
+
+
+async def metrics(sent: Sent, here: Here) -> Reply:
+    """Answer GET /metrics: every replica's metrics, or this one's."""
+    openmetrics = _prefers_openmetrics(sent.headers.get("accept", ""))
+    media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
+    if choice(sent.query, "scope", SCOPES) == "replica":
+        page = join_pages([here.replica.render_metrics(openmetrics)], False, openmetrics)
+    else:
+        page = await here.scrape(openmetrics)
+    return Reply(page, 200, {"vary": "accept"}, media_type)
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    """Tell whether a scraper reads OpenMetrics at all; those that do read all of it."""
+    names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
+    return OPENMETRICS_TYPE.partition(";")[0] in names
+
+
+async def targets(sent: Sent, here: Here) -> Reply:
+    """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
+    if here.targets is None:
+        raise Refused("not_found", detail="replicas have no addresses of their own here")
+    labels = {"__metrics_path__": f"{sent.root_path}/metrics", "__param_scope": "replica"}
+    return to_json([{"targets": await here.targets(), "labels": labels}])
+
+
+_get = partial(Route, NATIVE, "get")
+ROUTES = (
+    _get(
+        "/v1/heads",
+        "What each head of the model does, as measured",
+        answers=heads,
+        answer="Heads",
+        codes=(*READING, *LATE),
+    ),
+    _get(
+        "/live",
+        "The process answers",
+        answers=live,
+        answer="Live",
+        public="always",
+        trusted=False,
+    ),
+    _get(
+        "/ready",
+        "The forward path lately proved itself",
+        answers=ready,
+        answer="Ready",
+        public="always",
+    ),
+    _get("/info", "The model and its limits", answers=info, answer="Info"),
+    _get(
+        "/metrics",
+        "Every replica's metrics, as Prometheus text or OpenMetrics",
+        answers=metrics,
+        answer="",
+        answer_media=dict.fromkeys(
+            form.partition(";")[0] for form in (TEXT_TYPE, OPENMETRICS_TYPE)
+        ),
+        codes=(*ALWAYS, "out_of_range"),
+        public="public_metrics",
+        trusted=False,
+        parameters=(
+            {
+                "name": "scope",
+                "in": "query",
+                "description": "all gathers every replica's metrics into one page; replica "
+                "answers with those of the replica that is asked, for scrapers that ask each one "
+                "at its own address (GET /metrics/targets).",
+                "schema": {"enum": [*SCOPES], "default": SCOPES[0]},
+            },
+        ),
+    ),
+    _get(
+        "/metrics/targets",
+        "Where Prometheus finds each replica by itself",
+        answers=targets,
+        answer="Targets",
+        codes=(*READING, "not_found"),
+        public="public_metrics",
+        metric="/metrics",
+    ),
+)

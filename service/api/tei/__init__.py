@@ -1,0 +1,41 @@
+"""The API of Hugging Face's text-embeddings-inference (TEI).
+
+Deliberate differences: token ids are encoded as given, where TEI decodes them and tokenizes the
+text; a named prompt before token ids is refused. Source: text-embeddings-inference 1.9,
+router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
+"""
+
+from service.api.dialect import Call, Route, Sent, Served
+from service.api.inputs import only_sparse
+from service.api.tei import embed, tasks, tokens
+from service.observe.families import OF_TOKENS
+
+
+def main(body: bytes, sent: Sent, served: Served) -> Call:
+    """Read a request of POST /, which asks for what the checkpoint was made for."""
+    if "rerank" in served.tasks:
+        return tasks.rerank(body, sent, served)
+    if "classify" in served.tasks:
+        return tasks.predict(body, sent, served)
+    return (tasks.embed_sparse if only_sparse(served.tasks) else embed.embed)(body, sent, served)
+
+
+ROUTES = (
+    Route(
+        embed.API,
+        "post",
+        "/",
+        "TEI: as POST /embed",
+        embed.EmbedRequest,
+        main,
+        inputs=OF_TOKENS,
+        metric="/embed",
+        more="Of a checkpoint with a head, POST / is what the head is for, as in TEI: POST /rerank "
+        "of one class,\nPOST /predict of several, POST /embed_sparse of a SPLADE model, each with "
+        "its own body and answer.",
+        examples=embed.ONE_VECTOR,
+    ),
+    *embed.ROUTES,
+    *tokens.ROUTES,
+    *tasks.ROUTES,
+)
