@@ -215,6 +215,7 @@ def breaches(root: Path) -> set[str]:
     return {
         *differences(parts(files), read(page)),
         *circles(files),
+        *crossings(files),
         *skipped(files, page),
         *untold(trees, (root / UPSTREAM).read_text()),
         *unowned(trees, (root / STATE).read_text()),
@@ -254,6 +255,17 @@ def circles(files: Graph) -> Iterator[str]:
         TopologicalSorter(files).prepare()
     except CycleError as error:
         yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
+
+
+def crossings(files: Graph) -> Iterator[str]:
+    """Yield files of api/ that import an API of which they are no part: only the list does."""
+    start, listed = "service.api.", "service.api.__init__"
+    names = {name.removeprefix(start).partition(".")[0] for name in files.get(listed, ())}
+    for name, targets in files.items():
+        if name.startswith(start) and name != listed:
+            known = {to.removeprefix(start).partition(".")[0] for to in targets if start in to}
+            own = name.removeprefix(start).partition(".")[0]
+            yield from (f"{name} imports the API {api}" for api in known & names - {"dialect", own})
 
 
 def skipped(files: Graph, page: str) -> Iterator[str]:
@@ -498,6 +510,16 @@ PLANTED = {
         "service/encode/plan.py",
         "from service.encode.price import Price",
         "service.encode.plan knows the stage service.encode.price",
+    ),
+    "an API that imports another": (
+        "service/api/cohere.py",
+        "from service.api import openai",
+        "service.api.cohere imports the API openai",
+    ),
+    "what APIs share imports one": (
+        "service/api/query.py",
+        "from service.api.tei import tokens",
+        "service.api.query imports the API tei",
     ),
     "a way back": ("model/config.py", "from service import settings", "imports more than"),
     "a new file": ("service/helpers.py", "import os", "helpers is not drawn"),

@@ -13,10 +13,11 @@ from service.api.dialect import JSONCall, Sent, Served
 from service.api.inputs import SPARSE, only_sparse
 from service.api.native.call import Input, Item, as_input
 from service.api.native.heads import Gates
-from service.api.questions import BothOr, SidePrompts
+from service.api.own import BothOr, SidePrompts, question
 from service.api.ranking import Document, Documents
 from service.encode import request as encode
 from service.encode.answer import Each, Encoded
+from service.observe.families import OF_TEXT
 from service.refusals import Refused
 from service.wire import Wire
 
@@ -188,3 +189,19 @@ def _pairs(query: encode.Input, texts: Sequence[str], most: int) -> list[encode.
     if (length := len(query.text)) * len(texts) > most:
         raise Refused.at("text_too_long", "query", length=length, limit=most // len(texts))
     return [encode.Input(query.text, text) for text in texts]
+
+
+ROUTES = (
+    question(
+        "/v1/highlight",
+        "Which sentences or words of a document carry its score, and what is left without them",
+        HighlightRequest,
+        parse,
+        answer="Highlighted | Priced",
+        inputs=(*OF_TEXT, "mixed"),  # documents are texts
+        more="Scores documents as a query's answers, and shows the units that carry each score "
+        "with a control: the score without\nthem, and without as many random ones. A reranker "
+        "scores pairs, a model of many vectors by late interaction, any\nother by the cosine "
+        "of its vectors.",
+    ),
+)

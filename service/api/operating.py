@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from service.api.dialect import ALWAYS, NATIVE, READING, Here, Reply, Route, Sent, choice, to_json
+from service.api.dialect import ALWAYS, READING, Here, Reply, Route, Sent, to_json
 from service.api.inputs import only_sparse
+from service.api.own import NATIVE
+from service.api.query import choice
 from service.cores import count_cores
 from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages

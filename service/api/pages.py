@@ -3,7 +3,8 @@
 import asyncio
 from functools import partial
 
-from service.api.dialect import NATIVE, Here, Reply, Route, Sent, to_json
+from service.api.dialect import Here, Reply, Route, Sent, to_json
+from service.api.own import NATIVE
 from service.page import site
 
 PART = "/page/"  # prefix of the attention page's files

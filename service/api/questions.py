@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, LiteralString, TypeVar
+from typing import Annotated, Any, Literal, LiteralString
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
@@ -12,9 +12,10 @@ from typing_extensions import TypeAliasType
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
 from service.api.dialect import Sent, Served
-from service.api.native import call as native
 from service.api.native.call import Input, as_input
+from service.api.native.call import Item as InputItem
 from service.api.native.heads import Gates, SweepField, swept
+from service.api.own import FILE, BothOr, NativeCall, SidePrompts, accepted, layout, question
 from service.encode import answer
 from service.encode import request as encode
 from service.encode.answer import Each, Encoded, Item, Records
@@ -36,13 +37,13 @@ NONE: LiteralString = "expected one input or more"
 MANY: LiteralString = "it holds {count}, and the limit is {most}"
 
 
-def _single(value: str | native.Item) -> str | native.Item:
-    if isinstance(value, native.Item) and (value.pair, value.spans) != (None, None):
+def _single(value: str | InputItem) -> str | InputItem:
+    if isinstance(value, InputItem) and (value.pair, value.spans) != (None, None):
         raise PydanticCustomError("pair_in_comparison", PAIR)
     return value
 
 
-def _some(inputs: list[str | native.Item]) -> list[str | native.Item]:
+def _some(inputs: list[str | InputItem]) -> list[str | InputItem]:
     if not inputs:
         raise PydanticCustomError("batch_empty", NONE)
     return inputs
@@ -50,13 +51,6 @@ def _some(inputs: list[str | native.Item]) -> list[str | native.Item]:
 
 Single = Annotated[Input, AfterValidator(_single)]
 Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
-
-
-Sides = TypeVar("Sides", bound=Wire)
-BothOr = Annotated[  # one name for both sides, or an object with a name for each
-    Annotated[str, Tag("<both>")] | Annotated[Sides, Tag("<each>")],
-    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
-]
 
 
 class SideTasks(Wire):
@@ -122,7 +116,7 @@ class ComparisonRequest(Wire):
 
     @field_validator("right")
     @classmethod
-    def _few(cls, right: list[str | native.Item]) -> list[str | native.Item]:
+    def _few(cls, right: list[str | InputItem]) -> list[str | InputItem]:
         if len(right) > MOST_RIGHT:
             size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
             raise PydanticCustomError("batch_too_large", MANY, size)
@@ -137,7 +131,7 @@ class ComparisonRequest(Wire):
             raise PydanticCustomError("number_and_form", SWEPT_PAIR)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
             raise PydanticCustomError("number_and_form", SCORE)
-        sides = [one for one in (self.left, *self.right) if isinstance(one, native.Item)]
+        sides = [one for one in (self.left, *self.right) if isinstance(one, InputItem)]
         changed = self.sweep is not None or any(one.patch for one in sides)
         if self.form == "occlusion" and changed:
             raise PydanticCustomError("number_and_form", OCCLUDED)
@@ -175,15 +169,6 @@ class ComparisonRequest(Wire):
 
 def _pair(places: list[int] | None) -> tuple[int, int] | None:
     return (places[0], places[1]) if places else None
-
-
-class SidePrompts(Wire):
-    """A prompt for each side."""
-
-    query: str | None = None
-    """The prompt that goes before `query`; left out: `default_prompt_name` of GET /info."""
-    document: str | None = None
-    """The prompt that goes before each of `documents`; left out: the same default."""
 
 
 class MaxsimRequest(Wire):
@@ -230,7 +215,7 @@ class MaxsimRequest(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(native.NativeCall):
+class Comparison(NativeCall):
     """A request of POST /v1/similarity or POST /v1/maxsim: one input, and others compared with it.
 
     Args:
@@ -280,8 +265,8 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    accept, asked = native.accepted(sent), ComparisonRequest.model_validate_json(body)
-    request = asked.plain(native.layout(asked.encoding, accept))
+    accept, asked = accepted(sent), ComparisonRequest.model_validate_json(body)
+    request = asked.plain(layout(asked.encoding, accept))
     return Comparison(
         request=request, media_type=accept, one="left", others="right", table="pairs."
     )
@@ -289,8 +274,28 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
 
 def maxsim(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /v1/maxsim; raises as `similarity` does."""
-    accept, asked = native.accepted(sent), MaxsimRequest.model_validate_json(body)
-    request = asked.plain(native.layout(asked.encoding, accept))
+    accept, asked = accepted(sent), MaxsimRequest.model_validate_json(body)
+    request = asked.plain(layout(asked.encoding, accept))
     return Comparison(
         request=request, media_type=accept, one="query", others="results", table="matches."
     )
+
+
+ROUTES = (
+    question(
+        "/v1/similarity",
+        "Why one text is like others: each cosine, and the pairs of tokens that make it",
+        ComparisonRequest,
+        similarity,
+        answer="Compared | Priced",
+        answer_media=FILE,
+    ),
+    question(
+        "/v1/maxsim",
+        "Many vectors: how well each document answers a query, and which tokens match",
+        MaxsimRequest,
+        maxsim,
+        answer="Matched | Priced",
+        answer_media=FILE,
+    ),
+)

@@ -12,8 +12,10 @@ from model.text.tokenizer import Truncate
 from service.api.dialect import JSONCall, Sent, Served
 from service.api.inputs import Strings
 from service.api.native.heads import Gates
+from service.api.own import question
 from service.encode import request as encode
 from service.encode.answer import Each, Encoded
+from service.observe.families import OF_TEXT
 from service.refusals import Refused
 from service.wire import Wire
 
@@ -128,3 +130,19 @@ def _check_length(name: str, length: int, limit: int, others: str) -> None:
         whole = " in the template" if name == "labels" else ""
         detail = f"{length:,} characters{whole}, and with {others} the limit is {limit:,}"
         raise Refused.at("text_too_long", name, detail=detail, length=length, limit=limit)
+
+
+ROUTES = (
+    question(
+        "/v1/classify",
+        "Texts by labels of your own, with a model of natural language inference",
+        ZeroShotRequest,
+        parse,
+        answer="Classified | Priced",
+        inputs=OF_TEXT,
+        more="As transformers' pipeline for zero-shot classification: each text and what the "
+        "template makes of each label\nare a pair, and a label fits as far as the text entails "
+        'it. It takes a classifier with a class whose name begins\nwith "entail": "zero_shot" '
+        "in `tasks` of GET /info.",
+    ),
+)

@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from service import wire
-from service.api import dialect
+from service.api import query
 from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import reading, rules
@@ -252,7 +252,7 @@ class Door:
         """
         if (route := asked.route) is None:
             return self._preflight(asked, scope)
-        dialect.check_query(asked.query, route.query)
+        query.check_query(asked.query, route.query)
         batches = self._replica.health.batches
         if route.trusts and batches.fault:  # why stands in the log alone
             raise Refused("not_ready", retry_after=1)

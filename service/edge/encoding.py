@@ -7,8 +7,9 @@ from functools import partial
 
 import orjson
 
-from service.api import dialect
+from service.api import dialect, query
 from service.api.dialect import Call, Reply, Route, Served
+from service.api.own import DRY_RUN
 from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Asked], Awaitable[Reply]]
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
 BARE = "ids without this model's special tokens"  # as those of another vocabulary
-DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 
 
 class Encoding:
@@ -72,7 +72,7 @@ class Encoding:
             if EXPECT in asked.headers:
                 replica.spaces.check(call.request, asked.headers[EXPECT])
             deadline = record.start + record.given_seconds
-            if priced and asked.query and dialect.flag(asked.query, DRY_RUN):
+            if priced and asked.query and query.flag(asked.query, DRY_RUN):
                 price = await replica.gateway.dry_run(call.request, deadline, record)
                 return Reply(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.api import ROUTES, dialect
-from service.api.dialect import NATIVE, Route, Wording
+from service.api import ROUTES, own
+from service.api.dialect import Route, Wording
 from service.edge.encoding import Handler
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
@@ -77,7 +77,7 @@ class Routes:
             any_ = next(iter(ways.values()))
             detail = f"it takes {', '.join(sorted(ways))}"
             return any_.label, any_.say, Refused("method_not_allowed", detail=detail)
-        return UNKNOWN, dialect.problem, Refused("not_found", detail=THERE)
+        return UNKNOWN, own.problem, Refused("not_found", detail=THERE)
 
     def methods(self, path: str) -> str:
         """Return the methods a path takes, as the Allow header lists them."""
@@ -100,7 +100,7 @@ class Routes:
 
 def expected() -> dict[str, tuple[str, ...]]:
     """Return the inputs that each documented route may hold, by its name in metrics."""
-    published = (row for row in ROUTES if row.method == "post" or row.api is NATIVE)
+    published = (row for row in ROUTES if row.method == "post" or row.api is own.NATIVE)
     inputs = {UNKNOWN: NO_INPUT}
     for row in published:
         inputs[row.label] = max(inputs.get(row.label, ()), row.inputs, key=len)

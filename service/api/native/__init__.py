@@ -1,1 +1,1 @@
-"""Our own API: POST /v1/encode."""
+"""What the requests of our own routes are made of."""

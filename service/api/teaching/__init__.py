@@ -1,6 +1,7 @@
 """The mechanism, and one layer, step by step: POST /v1/attend and POST /v1/explain."""
 
-from service.api.dialect import NATIVE, Example, Here, Reply, Route, Sent
+from service.api.dialect import Example, Here, Reply, Route, Sent
+from service.api.own import NATIVE
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.observe.families import OF_TEXT
 

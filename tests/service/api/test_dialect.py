@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.dialect import Reply, Served, problem
-from service.api.native import call as native
+from service.api import encode
+from service.api.dialect import Reply, Served
 from service.api.open_inference import call as inference_protocol
+from service.api.own import problem
 from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER
 from service.encode.request import Request
@@ -96,7 +97,7 @@ def sent(**headers: str) -> Asked:
 
 def of_json(body: bytes) -> Request:
     """Our own wire."""
-    return native.parse(body, sent(), SERVED).request
+    return encode.parse(body, sent(), SERVED).request
 
 
 def of_inference(body: bytes) -> Request:

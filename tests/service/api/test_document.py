@@ -11,8 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from service.api import ROUTES
-from service.api.dialect import NATIVE
 from service.api.document import document
+from service.api.own import NATIVE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -171,7 +171,7 @@ async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
     assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
-@pytest.mark.parametrize(("route", "name"), EXAMPLES, ids=", ".join)
+@pytest.mark.parametrize(("route", "name"), EXAMPLES, ids=[", ".join(key) for key in EXAMPLES])
 async def test_an_example_is_allowed_and_answered_as_described(
     client: httpx.AsyncClient, route: str, name: str
 ) -> None:

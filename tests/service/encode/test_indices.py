@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.api.native.call import Attention
+from service.api.native.heads import Attention
 from service.encode.indices import heads_by_layer, hidden_states
 
 

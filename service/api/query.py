@@ -1,0 +1,61 @@
+"""What the query of a request holds: what its route knows, once."""
+
+from collections.abc import Collection, Sequence
+
+from starlette.datastructures import QueryParams
+
+from service.refusals import Refused
+from service.wording.words import counted, meant, quoted, received
+
+QUERY = "query"  # the place of an unknown parameter, whose name is not repeated
+
+
+def check_query(query: bytes, names: Collection[str]) -> None:
+    """Refuse a parameter that the route does not know, or that is given twice.
+
+    Raises:
+        Refused: a misspelt one, or one of two, would have no effect.
+    """
+    if not query:
+        return
+    parameters = [name for name, _ in QueryParams(query).multi_items()]
+    for name in parameters:
+        if name not in names:
+            raise Refused.at("unknown_field", QUERY, detail=_unknown(name, names))
+    for name in names:
+        if (count := parameters.count(name)) > 1:
+            raise Refused.at(
+                "out_of_range", name, detail=f"expected it once, received it {count} times"
+            )
+
+
+def flag(query: bytes, name: str) -> bool:
+    """Return a switch in the query; absent is off.
+
+    Raises:
+        Refused: it is neither true nor false.
+    """
+    value = QueryParams(query).get(name, "false") if query else "false"
+    if value not in ("true", "false"):
+        detail = f"expected true or false, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value == "true"
+
+
+def choice(query: bytes, name: str, values: Sequence[str]) -> str:
+    """Return one of several words in the query; by default the first.
+
+    Raises:
+        Refused: it is another word.
+    """
+    value = QueryParams(query).get(name, values[0])
+    if value not in values:
+        detail = f"expected {quoted(values)}, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value
+
+
+def _unknown(name: str, names: Collection[str]) -> str:
+    size, near = counted(len(name), "character"), meant(name, names) or "."
+    takes = f"takes only {quoted(names)}" if names else "takes none"
+    return f"unknown parameter ({size}){near} This route {takes}"
