@@ -103,13 +103,13 @@ def test_hidden_states_are_counted_from_the_embeddings(model: Model, sequences: 
     assert torch.equal(encoded.hidden[6], encoded.last)
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3])
-@pytest.mark.parametrize("way", ["model", "plain"])
+@pytest.mark.parametrize(("way", "cores"), [("model", 1), ("model", 2), ("plain", 1), ("plain", 3)])
 def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
     request: pytest.FixtureRequest, sequences: Ids, threads: Threads, way: str, cores: int
 ) -> None:
     """What else is in a batch moves no bit, and neither does a second core."""
-    loaded, some = request.getfixturevalue(way), sequences if cores == 1 else sequences[::3]
+    loaded = request.getfixturevalue(way)
+    some = sequences if (way, cores) == ("model", 1) else sequences[::3]
 
     assert moved(loaded, some, shuffled(some, seed=7), threads, cores) == []
 

@@ -136,7 +136,6 @@ CELLS = [
     *(pytest.param((*cell, SHORT), id="-".join(cell)) for cell in FAST),
     pytest.param(("modernbert", *TOKENS, ACROSS), id="modernbert-token-keep-across"),
     pytest.param(("deberta-v2", *TOKENS, ACROSS), id="deberta-v2-token-keep-across"),
-    pytest.param(("qwen3", *TOKENS, ACROSS), id="qwen3-token-keep-across"),
     pytest.param(("gemma3_text", *TOKENS, ACROSS), id="gemma3_text-token-keep-across"),
     *(
         pytest.param((*cell, LONG), id="-".join((*cell, "long")), marks=pytest.mark.prove)
