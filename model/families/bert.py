@@ -1,5 +1,7 @@
 """BERT, which the other families are told apart from."""
 
+from dataclasses import replace
+
 from model.config import EncoderConfig
 from model.families.family import CLASSES, TOKENS, WORDS, Family, Names, Recipe, Tiny
 from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
@@ -46,9 +48,15 @@ def read(config: Config) -> EncoderConfig:
 def read_layers(config: Config, embedding_width: int) -> EncoderConfig:
     """Read BERT's layers, over embeddings of any width."""
     only(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    return replace(read_plain(config), embedding_width=embedding_width)
+
+
+def read_plain(config: Config) -> EncoderConfig:
+    """Read what BERT and its kin have alike; refuse no key."""
+    sizes = read_sizes(config)
     return EncoderConfig(
-        **read_sizes(config),
-        embedding_width=embedding_width,
+        **sizes,
+        embedding_width=sizes["width"],
         types=config["type_vocab_size"],
         activation=read_activation(config, "hidden_act"),
     )

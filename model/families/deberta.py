@@ -64,7 +64,7 @@ def _relative(config: Config) -> Relative:
 
 
 def _terms(said: object) -> list[str]:
-    """Read the terms beside that of content alone, as a list or with bars between them."""
+    """Read the terms next to that of content alone, as a list or with bars between them."""
     names = _names(said) if isinstance(said, str) else said
     if not isinstance(names, list) or not names or not set(names) <= TERMS.keys():
         raise CheckpointError(f"not supported: pos_att_type {said!r}")

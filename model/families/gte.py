@@ -5,7 +5,7 @@ from dataclasses import replace
 from model.config import LINEARS, EncoderConfig
 from model.families import bert, nomic
 from model.families.family import WORDS, Family, Recipe, Tiny
-from model.families.fields import Config, number, only, read_activation, read_sizes, sizes
+from model.families.fields import Config, number, only, sizes
 from model.families.ropes import read_angles, read_stated
 from model.positions import Ntk, Rope
 
@@ -35,16 +35,13 @@ def read(config: Config) -> EncoderConfig:
         logn_attention_scale=False,
         pack_qkv=True,
     )
-    sizes = read_sizes(config)
-    return EncoderConfig(
-        **sizes,
-        embedding_width=sizes["width"],
+    plain = bert.read_plain(config)
+    return replace(
+        plain,
         positions="rotary",
-        types=config["type_vocab_size"],
         biases=tuple(name for name in LINEARS if name not in ("gate", "up")),
-        activation=read_activation(config, "hidden_act"),
         gated=True,
-        ropes=(_read_rope(config),) * sizes["layers"],
+        ropes=(_read_rope(config),) * plain.layers,
     )
 
 

@@ -1,9 +1,11 @@
 """Jina Embeddings v3: BERT with rotary positions, and adapters of tasks, of which see tasks.py."""
 
+from dataclasses import replace
+
 from model.config import EncoderConfig
 from model.families import bert, nomic, roberta
 from model.families.family import Family, Tiny
-from model.families.fields import Config, number, only, read_activation, read_sizes, sizes
+from model.families.fields import Config, number, only, sizes
 from model.families.ropes import check_divided, read_angles
 from model.positions import Rope
 
@@ -38,16 +40,9 @@ def read(config: Config) -> EncoderConfig:
     """Read the sizes, in the hub's spelling (rotary_emb_base) or transformers'."""
     hub = "rotary_emb_base" in config and config.get("rope_parameters") is None
     only(config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None}))
-    sizes = read_sizes({**config, "model_type": NAME})
     rope = _read_hub_rope(config) if hub else read_angles(config, THETA)
-    return EncoderConfig(
-        **sizes,
-        embedding_width=sizes["width"],
-        positions="rotary",
-        types=config["type_vocab_size"],
-        activation=read_activation(config, "hidden_act"),
-        ropes=(rope,) * sizes["layers"],
-    )
+    plain = bert.read_plain({**config, "model_type": NAME})
+    return replace(plain, positions="rotary", ropes=(rope,) * plain.layers)
 
 
 def _read_hub_rope(config: Config) -> Rope:

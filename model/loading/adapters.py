@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -166,12 +166,22 @@ def _read_config(folder: Path) -> tuple[int, float]:
     if asked:
         said = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(asked))
         raise CheckpointError(f"{CONFIG}: not supported: {said}")
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise CheckpointError(f"{CONFIG}: r {rank!r} is not a whole number from 1 on")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise CheckpointError(f"{CONFIG}: lora_alpha {alpha!r} is not a number")
+    rank, alpha = read_sizes(config, "r", CONFIG)
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def read_sizes(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
+    """Read an adapter's rank and alpha.
+
+    Raises:
+        CheckpointError: one is no number.
+    """
+    rank, alpha = config.get(rank_key), config.get("lora_alpha")
+    if type(rank) is not int or rank < 1:
+        raise CheckpointError(f"{file}: {rank_key} {rank!r} is not a whole number from 1 on")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise CheckpointError(f"{file}: lora_alpha {alpha!r} is not a number")
+    return rank, alpha
 
 
 def _find(

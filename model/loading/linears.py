@@ -60,11 +60,23 @@ class Linears(Plain):
         return stored if read_modules(self.folder) else POOLING
 
     def read_heads(self, parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
-        """Read both, next to which nothing else may follow the encoder."""
+        """Read both, next to which nothing else may follow the encoder.
+
+        Raises:
+            CheckpointError: something does, or a tensor is missing, extra, misshapen or not finite.
+        """
         if LateInteraction.fits(self.folder, self.raw) or super().read_heads(parts, reading):
             names = " and ".join(path.name for path in self.files())
             raise CheckpointError(f"{names}: not supported: next to another task head")
-        return read_linears(parts, reading)
+        width = parts.config.width
+        unused = _unused(reading.said, reading.tokenizer)
+        weigh = Projection(None, parts.kernels.linear(*_affine(parts, SPARSE, 1)), 1, width)
+        affine = _affine(parts, COLBERT)
+        size = len(affine[0])
+        turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
+        texts = reading.prompts.texts
+        roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in SIDES}
+        return Lexical(weigh, unused), Vectors((turn,), roles, first=FIRST, mean=True)
 
 
 def find_linears(folder: Path) -> list[Path]:
@@ -88,23 +100,6 @@ def unread(folder: Path) -> list[str]:
     names = [Path(name).with_suffix(".pt") for name in (SPARSE, COLBERT)]
     there = [name.name for name in names if (folder / name).is_file()]
     return [] if find_linears(folder) else there
-
-
-def read_linears(parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
-    """Read both linears as task heads.
-
-    Raises:
-        CheckpointError: a tensor is missing, extra, misshapen or not finite; names it.
-    """
-    width = parts.config.width
-    unused = _unused(reading.said, reading.tokenizer)
-    weigh = Projection(None, parts.kernels.linear(*_affine(parts, SPARSE, 1)), 1, width)
-    affine = _affine(parts, COLBERT)
-    size = len(affine[0])
-    turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
-    texts = reading.prompts.texts
-    roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in SIDES}
-    return Lexical(weigh, unused), Vectors((turn,), roles, first=FIRST, mean=True)
 
 
 def _unused(said: Rules, tokenizer: Tokenizer) -> frozenset[int]:

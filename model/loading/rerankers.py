@@ -42,64 +42,53 @@ class Reranker(Plain):
 
     def choices(self) -> Mapping[str, Any]:
         """Name what decides scores besides the weights."""
-        return {"reranker": [repr(self.read_template()), *read_tokens(self.folder)]}
+        return {"reranker": [repr(self.read_template()), *self._read_tokens()]}
 
     def read_template(self) -> Template:
-        """Read how pairs become one text."""
-        return read_template(self.folder)
+        """Read how pairs become one text.
+
+        Raises:
+            CheckpointError: there is no template, or one that does more than to name places.
+        """
+        own = home(self.folder)
+        stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
+        if (own / CHAT).is_file():
+            stored = (own / CHAT).read_text("utf-8")
+        if not isinstance(stored, str):
+            raise CheckpointError(f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT}")
+        return Template.of(stored)
 
     def read_heads(self, parts: Parts, reading: Reading) -> tuple[Classifier]:
-        """Read what makes a score of the last token's vector."""
-        return (read_score(parts),)
+        """Read what makes a score of the last token's vector.
 
+        Raises:
+            CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
+        """
+        config, (yes, no) = parts.config, self._read_tokens()
+        if (recipe := parts.family.heads.get(NEXT)) is None:
+            raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
+        beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
+        if beyond:
+            told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
+            raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
+        own = f"{recipe.output}.weight"
+        tied = parts.raw.get("tie_word_embeddings", False) and own not in parts.tensors
+        name = parts.table if tied else own
+        found = {name: parts.tensors[name]} if name in parts.tensors else {}
+        check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
+        rows: Tensor = found[name].read()
+        row = rows[yes].float() if no is None else rows[yes].float() - rows[no].float()
+        linear = parts.kernels.linear(row[None].to(parts.device), None)
+        project = Projection(None, linear, 1, config.width)
+        last = Pooling(("last",), normalize=False)
+        return (Classifier(("LABEL_0",), last, project, *read_activations(parts, 1)),)
 
-def read_template(folder: Path) -> Template:
-    """Read how a folder's pairs become one text.
-
-    Raises:
-        CheckpointError: it has no template, or one that does more than to name places.
-    """
-    own = home(folder)
-    stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
-    if (own / CHAT).is_file():
-        stored = (own / CHAT).read_text("utf-8")
-    if not isinstance(stored, str):
-        raise CheckpointError(f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT}")
-    return Template.of(stored)
-
-
-def read_tokens(folder: Path) -> tuple[int, int | None]:
-    """Read the ids of the tokens that say yes and no; the latter may be missing."""
-    path = next(path for kind, path in read_modules(folder) if kind == LOGIT_SCORE)
-    config = read_object(path / CONFIG)
-    yes, no = config.get("true_token_id"), config.get("false_token_id")
-    if type(yes) is not int or not isinstance(no, int | None):
-        told = f"true_token_id {yes!r}, false_token_id {no!r}"
-        raise CheckpointError(f"{path.name}: not supported: {told}")
-    return yes, no
-
-
-def read_score(parts: Parts) -> Classifier:
-    """Read what makes a score of the last token's vector.
-
-    Raises:
-        CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
-    """
-    config, (yes, no) = parts.config, read_tokens(parts.folder)
-    if (recipe := parts.family.heads.get(NEXT)) is None:
-        raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
-    beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
-    if beyond:
-        told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
-        raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
-    own = f"{recipe.output}.weight"
-    tied = parts.raw.get("tie_word_embeddings", False) and own not in parts.tensors
-    name = parts.table if tied else own
-    found = {name: parts.tensors[name]} if name in parts.tensors else {}
-    check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
-    rows: Tensor = found[name].read()
-    row = rows[yes].float() if no is None else rows[yes].float() - rows[no].float()
-    linear = parts.kernels.linear(row[None].to(parts.device), None)
-    project = Projection(None, linear, 1, config.width)
-    last = Pooling(("last",), normalize=False)
-    return Classifier(("LABEL_0",), last, project, *read_activations(parts, 1))
+    def _read_tokens(self) -> tuple[int, int | None]:
+        """Read the ids of the tokens that say yes and no; the latter may be missing."""
+        path = next(path for kind, path in read_modules(self.folder) if kind == LOGIT_SCORE)
+        config = read_object(path / CONFIG)
+        yes, no = config.get("true_token_id"), config.get("false_token_id")
+        if type(yes) is not int or not isinstance(no, int | None):
+            told = f"true_token_id {yes!r}, false_token_id {no!r}"
+            raise CheckpointError(f"{path.name}: not supported: {told}")
+        return yes, no

@@ -13,7 +13,6 @@ v5 has a folder of PEFT's for each, adapters/NAME.
 """
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from model.adapters import Adapter, TableName, TableTerm
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families.family import Family
-from model.loading.adapters import MATRICES, read_terms
+from model.loading.adapters import MATRICES, read_sizes, read_terms
 from model.loading.files import CONFIG, WEIGHTS, find_weights
 from model.loading.tensors import Stored, by_plain_name, check, open_tensors
 
@@ -61,13 +60,10 @@ def read_stack(raw: Mapping[str, Any], family: Family) -> Stack | None:
     """
     if family.tasks != IN_TENSORS or raw.get(IN_TENSORS) is None:
         return None
-    tasks, rank, alpha = _names(raw, IN_TENSORS), raw.get("lora_rank"), raw.get("lora_alpha")
+    tasks = _names(raw, IN_TENSORS)
     if raw.get("load_trained_adapters") is not True:
         raise CheckpointError(f"{CONFIG}: {IN_TENSORS} without load_trained_adapters true")
-    if type(rank) is not int or rank < 1:
-        raise CheckpointError(f"{CONFIG}: lora_rank {rank!r} is not a whole number from 1 on")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise CheckpointError(f"{CONFIG}: lora_alpha {alpha!r} is not a number")
+    rank, alpha = read_sizes(raw, "lora_rank", CONFIG)
     said = raw.get("task_instructions")
     if not isinstance(said, Mapping) or said.keys() != {*tasks}:
         raise CheckpointError(f"{CONFIG}: task_instructions is not of the tasks {tasks}")
