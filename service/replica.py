@@ -16,18 +16,12 @@ from model.loading.modules import tasked
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.answer import Identity
-from service.encode.encoding import Encodings
-from service.encode.gateway import Ending, Gateway
-from service.encode.highlight import Highlights
-from service.encode.inputs import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
-from service.encode.likeness import Likenesses
-from service.encode.maxsim import Maxsims
-from service.encode.plan import Planner
+from service.encode.gateway import Gateway
 from service.encode.price import costs
-from service.encode.request import Encoding, Highlight, Likeness, Maxsim, ZeroShot
+from service.encode.reader import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
+from service.encode.resolver import Resolver
 from service.encode.space import Spaces
 from service.encode.worker import Worker
-from service.encode.zero_shot import ZeroShots
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.fair.rotation import Lock
@@ -177,21 +171,11 @@ class Replica:
         self.writing = Lock()  # of the one large answer that is being written
 
     def _make_gateway(self) -> Gateway:
-        settings, model = self.settings, self.lanes.model
-        worker, config = self.admission.endings, model.config
-        endings: dict[type, Ending] = {
-            Encoding: Encodings(config),
-            Likeness: Likenesses(model.pooling, config.width, worker),
-            Maxsim: Maxsims(worker),
-            ZeroShot: ZeroShots(),
-            Highlight: Highlights(),
-        }
-        planner = Planner(self.name, model, self.reader, settings)
-        known = planner, self.admission, settings
-        self.spaces = Spaces(
-            model, planner, self.dtype, self.reader.max_tokens, CLOSE[getattr(torch, self.dtype)]
-        )
-        return Gateway(self.identities, config, *known, endings, self.spaces, model.adapters)
+        settings, model, bound = self.settings, self.lanes.model, CLOSE[getattr(torch, self.dtype)]
+        resolver = Resolver(self.name, model, settings)
+        self.spaces = Spaces(resolver, self.reader, self.dtype, bound)
+        parts = self.identities, self.reader, resolver, self.admission, settings
+        return Gateway(*parts, self.spaces)
 
     def apply_key_limits(self) -> None:
         """Share among the keys valid now; a name that stays keeps what it has and has had."""

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from model.pooling import Mode, Pooling
+from model.similarity import Linear, NotLinear
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
-from service.encode.inputs import Reader
+from service.encode.reader import Reader
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Queue
@@ -49,6 +51,21 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
     )
     other.gateway = other._make_gateway()
     return other
+
+
+@contextmanager
+def pooled_by(replica: Replica, mode: Mode) -> Iterator[None]:
+    """Let a replica's model be pooled otherwise, for all that explains scores."""
+    resolver = replica.gateway.resolver
+    before = resolver.linear
+    try:
+        resolver.linear = Linear(Pooling((mode,), normalize=True))
+    except NotLinear as error:
+        resolver.linear = error
+    try:
+        yield
+    finally:
+        resolver.linear = before
 
 
 @contextmanager

@@ -476,7 +476,7 @@ def test_ever_fewer_tests_reach_into_private_names() -> None:
         "replica.batcher._queue = 1",
         "client._transport.app",
         "monkeypatch.setattr(worker, '_most', 1)",
-        "monkeypatch.delattr('service.encode.plan._names')",
+        "monkeypatch.delattr('service.encode.resolver._names')",
         "from service.commands.convert import _jobs",
         "super()._run_once()",
     ],
@@ -507,9 +507,9 @@ PLANTED = {
         "observe -> cluster is not drawn",
     ),
     "a stage that knows the next": (
-        "service/encode/plan.py",
+        "service/encode/reader.py",
         "from service.encode.price import Price",
-        "service.encode.plan knows the stage service.encode.price",
+        "service.encode.reader knows the stage service.encode.price",
     ),
     "an API that imports another": (
         "service/api/cohere.py",
@@ -595,7 +595,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("above", ["", "request"], ids=["as it is", "a file that imports moved up"])
+@pytest.mark.parametrize("above", ["", "worker"], ids=["as it is", "a file that imports moved up"])
 def test_a_file_of_encode_imports_only_those_before_it(above: str) -> None:
     """The list in gateway.py's docstring names each file of encode/, in an order that holds."""
     files = graph(parsed(ROOT))
@@ -660,7 +660,7 @@ def test_a_planted_breach_is_caught(house: Path, file: str, line: str, sentence:
         ("ARCHITECTURE.md", "-> fleet ", "-> api fleet ", "start -> api is drawn, and no file"),
         (
             "ARCHITECTURE.md",
-            "encode/plan.py ",
+            "encode/reader.py ",
             "encode/ghost.py ",
             "service.encode.ghost is no stage",
         ),

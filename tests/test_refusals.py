@@ -19,16 +19,12 @@ import pytest
 from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
-from model.pooling import Pooling
 from service.edge import reading
-from service.encode.likeness import Likenesses
-from service.encode.request import Likeness
-from service.encode.worker import Worker
 from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
 from tests.refusals import JSON, ROWS, Row
-from tests.seams import under
+from tests.seams import pooled_by, under
 
 PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
 MARK = "<!-- refusals -->\n"
@@ -101,14 +97,15 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
     other = under(replica, reader, **settings)
     if row.under == "broken":
         other.info = broken  # type: ignore[method-assign]
-    if row.under == "pooled by the first token":
-        own = Likenesses(Pooling(("cls",), normalize=True), 384, Worker(1))
-        other.gateway.endings = {**other.gateway.endings, Likeness: own}
     health.batches.fault = "wrong" if row.under == "known to be wrong" else None
     if row.code == "request_timeout":
         reading.BODY_SECONDS = 0.01
     try:
-        yield other
+        if row.under == "pooled by the first token":
+            with pooled_by(other, "cls"):
+                yield other
+        else:
+            yield other
     finally:
         health.batches.fault, reading.BODY_SECONDS = None, seconds
 

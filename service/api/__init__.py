@@ -3,7 +3,6 @@
 from service.api import (
     cohere,
     encode,
-    highlight,
     open_inference,
     openai,
     operating,
@@ -12,15 +11,12 @@ from service.api import (
     rerank,
     teaching,
     tei,
-    zero_shot,
 )
 from service.api.dialect import Route
 
 DIALECTS = (
     encode,
     questions,
-    zero_shot,
-    highlight,
     teaching,
     operating,
     openai,

@@ -28,10 +28,12 @@ from service.api.dialect import (
     Served,
     sentence,
 )
-from service.api.inputs import Dimensions, Strings, check_dense, find_prompt, items
+from service.api.inputs import Dimensions, check_dense, find_prompt, items
 from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
+from service.core import PARTS, Documents, Layout
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.request import PARTS, Documents, Layout, Pooled, Request
+from service.encode.request import Pooled, Request
+from service.inputs import Strings
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
 from service.wire import ForeignRequest

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from service import refusals
+from service.core import Ask, Custom
 from service.encode import answer
 from service.encode.answer import JSON, Encoded
 from service.encode.request import Request
@@ -133,7 +134,8 @@ class Call(ABC):
         media_type: of the answer.
     """
 
-    request: Request
+    request: Ask | Request
+    custom: Custom = Custom()
     seconds: float = math.inf
     media_type: str = JSON
 
@@ -165,11 +167,11 @@ class JSONCall(Call):
         if not encoded.small:
             return None
         made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # may raise Refused
-        return self.reply(answer.whole(self.tree(made), self.request.encoding))
+        return self.reply(answer.whole(self.tree(made), self.request.array_encoding))
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """Return the answer in pieces, end to end."""
-        return answer.in_pieces(self.tree(encoded), self.request.encoding)
+        return answer.in_pieces(self.tree(encoded), self.request.array_encoding)
 
     async def write(self, encoded: Encoded, turn: Lock) -> Reply:
         return self.reply(await answer.collect(self.pieces(encoded), turn))

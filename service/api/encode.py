@@ -15,13 +15,13 @@ from model.config import Mode, Side
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
 from service.api.dialect import Sent, Served
-from service.api.native.call import Inputs, as_input
-from service.api.native.heads import Attention, Gates, SweepField, swept
-from service.api.own import FILE, NativeCall, accepted, layout, question
+from service.api.own import FILE, FileCall, accepted, layout, question
+from service.core import Layout
 from service.encode import answer
 from service.encode import request as encode
 from service.encode.answer import Encoded
-from service.encode.request import Floats, Smaller
+from service.encode.request import Smaller
+from service.inputs import Attention, Floats, Gates, Inputs, SweepField, sweep_of
 from service.wire import Integers, Wire
 
 LENGTH_1: LiteralString = '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
@@ -149,11 +149,11 @@ class EncodeRequest(Wire):
     dtype: Floats = "float32"
     """Number format of vectors; `attention` has its own."""
 
-    def plain(self, layout: encode.Layout) -> encode.Request:
+    def plain(self, layout: Layout) -> encode.Request:
         """Return it as encode/ knows it."""
         pooled = self.pooled
         return encode.Request(
-            inputs=[as_input(value) for value in self.inputs],
+            inputs=self.inputs,
             model=self.model,
             truncate=self.truncate,
             prompt_name=self.prompt_name,
@@ -162,9 +162,9 @@ class EncodeRequest(Wire):
             pooled=pooled if isinstance(pooled, bool) else pooled.plain(),
             tokens=self.tokens,
             layers=self.layers,
-            attention=self.attention.plain() if self.attention else None,
-            gates=[gate.plain() for gate in self.gates],
-            sweep=swept(self.sweep) if self.sweep else None,
+            attention=self.attention,
+            gates=self.gates,
+            sweep=sweep_of(self.sweep),
             tasks=self._tasks(),
             dtype=self.dtype,
             encoding=self.encoding,
@@ -193,7 +193,7 @@ class EncodeRequest(Wire):
         return [*tasks, encode.MultiVector()] if self.multi_vector else tasks
 
 
-class Encode(NativeCall):
+class Encode(FileCall):
     """A request of POST /v1/encode."""
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:

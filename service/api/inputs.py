@@ -7,14 +7,14 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
+from service import inputs
 from service.api.dialect import Served
-from service.encode.request import Input
+from service.encode.names import SPARSE, only_sparse
+from service.inputs import Item, Strings
 from service.refusals import Refused
 from service.wire import Integers
 
-Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
-SPARSE = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
 Dimensions = Annotated[int, Field(ge=1)]
 MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
     Literal[-1] | Annotated[int, Field(ge=1)],
@@ -47,15 +47,16 @@ Batch = Annotated[Sequences, Tag("<sequences>")]
 TextsOrIds = TypeAliasType("TextsOrIds", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
 
 
-def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
-    """Return inputs as encode/ knows them."""
+def items(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
+    """Return inputs as questions read them."""
     if isinstance(value, str):
-        return [Input(value)]
+        return [value]
     ids = [entry for entry in value if isinstance(entry, int)]
     if ids:
-        return [Input(token_ids=ids)]
+        return [Item.model_construct(token_ids=ids)]
     return [
-        Input(token_ids=entry) if isinstance(entry, list) else Input(str(entry)) for entry in value
+        Item.model_construct(token_ids=entry) if isinstance(entry, list) else str(entry)
+        for entry in value
     ]
 
 
@@ -63,11 +64,6 @@ def find_prompt(purpose: str, served: Served) -> str | None:
     """Return the name of the checkpoint's prompt for what texts are for; None: it has none."""
     names = (purpose, *PROMPTS.get(purpose, ()))
     return next((name for name in names if name in served.prompts), None)
-
-
-def only_sparse(tasks: Collection[str]) -> bool:
-    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
-    return {*tasks} == {"encode", "sparse"}
 
 
 def check_dense(tasks: Collection[str]) -> None:

@@ -17,6 +17,7 @@ from pydantic import Discriminator, Tag
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
+from service import inputs
 from service.api.dialect import (
     ALWAYS,
     EMBEDDING,
@@ -43,10 +44,11 @@ from service.api.inputs import (
     tag,
 )
 from service.api.precisions import Precision, vectors, written
-from service.api.ranking import Document, Documents
+from service.core import Layout
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.names import find
-from service.encode.request import Input, Layout, Pooled, Request
+from service.encode.request import Pooled, Request
+from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
@@ -234,10 +236,10 @@ def _adapters(served: Served) -> list[str]:
     return [name.removeprefix(f"{model}:") for name in adapted]
 
 
-def _items(value: Any) -> list[Input]:
+def _items(value: Any) -> inputs.Texts:
     """Return inputs as encode/ knows them."""
     if isinstance(value, Document):
-        return [Input(value.text)]
+        return [value.text]
     if isinstance(value, list):
         value = [one.text if isinstance(one, Document) else one for one in value]
     return items(value)

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from service.api.dialect import ALWAYS, READING, Here, Reply, Route, Sent, to_json
-from service.api.inputs import only_sparse
 from service.api.own import NATIVE
 from service.api.query import choice
 from service.cores import count_cores
+from service.encode.names import only_sparse
 from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages
 from service.refusals import Refused

@@ -3,17 +3,15 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import Discriminator, Tag
 
-from service.api.dialect import Api, Example, JSONCall, Parse, Reply, Route, Sent
+from service.api.dialect import Api, Example, JSONCall, Parse, Reply, Route, Sent, Served
+from service.core import Ask, Custom, Layout
 from service.encode.answer import JSON, SAFETENSORS, Encoded
-from service.encode.request import Layout
 from service.observe.families import INPUTS
 from service.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
-from service.wire import Wire
 from service.wording.words import listed
 
 
@@ -31,8 +29,8 @@ NATIVE = Api(
 )
 
 
-class NativeCall(JSONCall):
-    """A request of one of our own routes, answered in JSON or as a safetensors file."""
+class FileCall(JSONCall):
+    """A request that is answered in JSON or as a safetensors file."""
 
     @abstractmethod
     def file(self, encoded: Encoded) -> Iterator[bytes]:
@@ -43,6 +41,18 @@ class NativeCall(JSONCall):
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         return (self.file if self.media_type == SAFETENSORS else super().pieces)(encoded)
+
+
+class QuestionCall(FileCall):
+    """A request that is answered as its question writes it."""
+
+    request: Ask
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return self.request.tree(encoded)
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        return self.request.file(encoded)
 
 
 def accepted(sent: Sent) -> str:
@@ -93,22 +103,6 @@ def _quality(parameters: str) -> float:
         return 0.0
 
 
-Sides = TypeVar("Sides", bound=Wire)
-BothOr = Annotated[  # one name for both sides, or an object with a name for each
-    Annotated[str, Tag("<both>")] | Annotated[Sides, Tag("<each>")],
-    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
-]
-
-
-class SidePrompts(Wire):
-    """A prompt for each side."""
-
-    query: str | None = None
-    """The prompt that goes before `query`; left out: `default_prompt_name` of GET /info."""
-    document: str | None = None
-    """The prompt that goes before each of `documents`; left out: the same default."""
-
-
 FILE = {SAFETENSORS: {"type": "string", "format": "binary"}}
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 PRICED = {
@@ -124,6 +118,22 @@ EXAMPLES = {
     path: [Example(name, **each) for name, each in examples.items()]
     for path, examples in TOLD.items()
 }
+
+
+def reads(kind: type[Ask], *, files: bool = False) -> Parse:
+    """Return what reads the requests of a question.
+
+    Args:
+        files: whether it is answered as a safetensors file too, where a client asks for one.
+    """
+
+    def parse(body: bytes, sent: Sent, served: Served) -> QuestionCall:
+        accept = accepted(sent) if files else JSON
+        request = kind.model_validate_json(body)
+        custom = Custom(layout(request.array_encoding, accept))
+        return QuestionCall(request=request, media_type=accept, custom=custom)
+
+    return parse
 
 
 def question(path: str, summary: str, request: Any, parse: Parse, **more: Any) -> Route:

@@ -3,18 +3,15 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import Discriminator, Tag
-from pydantic.types import FailFast
-from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
 from service.api.dialect import ENCODING, JSONCall, Served
-from service.encode import request as encode
+from service.core import Documents, Layout
 from service.encode.answer import Array, Encoded
-from service.encode.request import Input, Layout, Request, Rerank
+from service.encode.request import Request, Rerank
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
 from service.wire import ForeignRequest
@@ -27,27 +24,6 @@ UNRANKED = (
 )
 ONE_INSTRUCTION = "it goes without `prompt_name`, which names a stored one"
 THREE = {"sparse", "multi_vector"}  # next to dense vectors
-
-
-class Document(ForeignRequest):
-    """A document as an object."""
-
-    text: str
-    """Its text."""
-
-
-Documents = TypeAliasType(
-    "Documents",
-    Annotated[
-        list[
-            Annotated[
-                Annotated[str, Tag("<text>")] | Annotated[Document, Tag("<document>")],
-                Discriminator(lambda value: "<text>" if isinstance(value, str) else "<document>"),
-            ]
-        ],
-        FailFast(),
-    ],
-)
 
 
 class Instructed(ForeignRequest):
@@ -102,7 +78,7 @@ def ranking_request(
         limit = room // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
     return Request(
-        inputs=[Input(query, text) for text in texts],
+        inputs=[(query, text) for text in texts],
         model=model,
         truncate=truncate,
         usual="own",
@@ -110,7 +86,7 @@ def ranking_request(
         counted=False,
         prompt_name=asked.prompt_name,
         instruction=instruction,
-        documents=encode.Documents(most_of_text),
+        documents=Documents(most_of_text),
         pooled=False,
         tasks=(Rerank(),),
         layout=layout,

@@ -16,16 +16,9 @@ from pydantic import Field
 from model.text.tokenizer import Cut
 from service.api.dialect import Api, Example, JSONCall, Reply, Route, Sent, Served, sentence
 from service.api.inputs import MostTokens
-from service.api.ranking import (
-    RANKING,
-    Documents,
-    Instructed,
-    Ranking,
-    echoing,
-    ranking_request,
-    relocate,
-)
+from service.api.ranking import RANKING, Instructed, Ranking, echoing, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
+from service.inputs import Documents
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
 

@@ -13,9 +13,9 @@ from service.api.own import DRY_RUN
 from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
-from service.encode.request import Input
 from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
+from service.inputs import Item, items
 from service.replica import Replica
 from service.wire import WARNING
 
@@ -69,13 +69,13 @@ class Encoding:
                 record.end_stage("parse", start)
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
-            if EXPECT in asked.headers:
-                replica.spaces.check(call.request, asked.headers[EXPECT])
             deadline = record.start + record.given_seconds
+            expected = asked.headers.get(EXPECT)
+            asking = call.request, deadline, record, call.custom, expected
             if priced and asked.query and query.flag(asked.query, DRY_RUN):
-                price = await replica.gateway.dry_run(call.request, deadline, record)
+                price = await replica.gateway.dry_run(*asking)
                 return Reply(orjson.dumps(price), media_type=JSON)
-            encoded = await replica.gateway.encode(call.request, deadline, record)
+            encoded = await replica.gateway.encode(*asking)
             start = time.monotonic()
             try:
                 reply = call.at_once(encoded)
@@ -87,7 +87,7 @@ class Encoding:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
-            if self._special and any(map(self._is_bare, call.request.inputs)):
+            if self._special and any(self._is_bare(one) for _, one in items(call.request.texts())):
                 reply.add(WARNING, BARE)
                 if not self._warned:
                     self._warned = True
@@ -96,7 +96,7 @@ class Encoding:
 
         return encode
 
-    def _is_bare(self, one: Input) -> bool:
+    def _is_bare(self, one: Item) -> bool:
         """Tell whether an input is token ids with no special one at either end."""
         ids = one.token_ids
         return ids is not None and self._special.isdisjoint((ids[0], ids[-1]))

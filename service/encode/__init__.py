@@ -1,1 +1,1 @@
-"""The spine: a request -> plan, price, run, answer; read gateway.py first."""
+"""The spine: a request -> read, plan, price, run, answer; read gateway.py first."""

@@ -4,28 +4,27 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from sys import getsizeof
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
-from service.encode.interventions import Outcome, Submit
-from service.encode.request import Base64, Input
+from service.core import Step
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.lanes import Broken, NonFiniteOutput
 from service.engine.work import Result, Work
+from service.inputs import Base64Array, Item, Text, Texts, words
 from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
-
-T = TypeVar("T")
 
 LATE = (Overloaded, DeadlinePassed)
 AROUND = 2  # tokens that stand around a text
@@ -53,25 +52,24 @@ class Estimate:
         self._longest, self._most = longest, most
         self._tokens, self._characters = 1.0, USUAL_CHARACTERS
 
-    def tokens(self, inputs: Sequence[Input]) -> tuple[int, int]:
-        """Return about how many tokens these inputs hold, and exactly how many characters.
+    def tokens(self, texts: Texts) -> tuple[int, int]:
+        """Return about how many tokens these hold, and exactly how many characters.
 
         Embeddings count as few tokens.
         """
         ratio, longest = self._tokens / self._characters, self._longest
         tokens, characters = 0, 0
-        for one in inputs:
-            size = len(one.text or "") + len(one.pair or "")
-            ids = one.token_ids
+        for one in texts:
+            size, ids = _characters(one), one.token_ids if type(one) is Item else None
             tokens += min(int(size * ratio) + AROUND if ids is None else len(ids), longest)
             characters += size
         return min(tokens, self._most), characters
 
-    def learn(self, inputs: Sequence[Input], works: Sequence[Work]) -> None:
-        """Remember how many tokens the texts among some inputs turned out to be."""
+    def learn(self, texts: Texts, works: Sequence[Work]) -> None:
+        """Remember how many tokens texts turned out to be."""
         tokens, characters = 0, 0
-        for one, work in zip(inputs, works, strict=True):
-            size = len(one.text or "") + len(one.pair or "")
+        for one, work in zip(texts, works, strict=True):
+            size = _characters(one)
             if size and len(work) >= work.length:  # not cut
                 tokens, characters = tokens + work.length - AROUND, characters + size
         if characters:
@@ -79,33 +77,43 @@ class Estimate:
             self._tokens = KEEP * self._tokens + max(1, tokens)
 
 
-def held(inputs: Sequence[Input], works: Sequence[Work] = ()) -> int:
-    """Return about how many bytes inputs keep.
+def _characters(one: Text) -> int:
+    """Count those of a text and its pair."""
+    if type(one) is str:
+        return len(one)
+    text, pair = words(one)
+    return len(text or "") + (len(pair) if pair else 0)
+
+
+def held(texts: Texts, works: Sequence[Work] = ()) -> int:
+    """Return about how many bytes texts, token ids and embeddings keep.
 
     Args:
         works: what they became; empty before they are read.
     """
-    size = REQUEST_BYTES + INPUT_BYTES * len(inputs)
-    for one in inputs:
-        if one.text is None or one.pair is not None:
+    size = REQUEST_BYTES + INPUT_BYTES * len(texts)
+    for one in texts:
+        for text in words(one):
+            if text is not None:
+                size += getsizeof(text)
+        if type(one) is Item and one.text is None:
             size += _held(one)
-        else:
-            size += getsizeof(one.text)
-    for one, work in zip(inputs, works, strict=False):
-        token = COPY_BYTES if one.text is None else TOKEN_BYTES
+    for one, work in zip(texts, works, strict=False):
+        token = COPY_BYTES if words(one)[0] is None else TOKEN_BYTES
         size += len(work) * (token + FACT_BYTES if work.facts else token)
     return size
 
 
-def _held(item: Input) -> int:
-    """Count the bytes of what an input holds."""
-    size = sum(getsizeof(text) for text in (item.text, item.pair) if text is not None)
-    size += ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
-    if isinstance(item.embeddings, np.ndarray):
-        size += item.embeddings.nbytes
-    if isinstance(item.embeddings, Base64):  # and what it is decoded to, as float32
-        data = getsizeof(item.embeddings.data)
-        size += data + data * 3 // 4 * (2 if item.embeddings.dtype == "float16" else 1)
+def _held(item: Item) -> int:
+    """Count the bytes of token ids or embeddings."""
+    size = ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
+    if (rows := item.embeddings) is None:
+        return size
+    if isinstance(rows, np.ndarray):
+        size += rows.nbytes
+    if isinstance(rows, Base64Array):  # and what it is decoded to, as float32
+        data = getsizeof(rows.data)
+        size += data + data * 3 // 4 * (2 if rows.dtype == "float16" else 1)
     return size
 
 
@@ -124,22 +132,11 @@ class Priced(Protocol):
         """Refuse an answer that is too large."""
 
 
-class Following(Protocol):
-    """Works that follow from the results of others."""
-
-    @property
-    def every(self) -> Sequence[Work]:
-        """Return all of them, in the order in which they run."""
-
-    async def run(self, submit: Submit, /) -> Outcome:
-        """Run them, a step at a time."""
-
-
 class Admission:
     """The one way to the model, for requests and for what the service asks of itself.
 
     foresee         before a request is read, by an estimate: no time, or no room
-    read_in_worker  while it is read, if that takes long: too many characters wait already
+    reading         while it is read, if that takes long: too many characters wait already
     hold            once it is read, by its price: too large, or no memory
     run             by its works: no time, or no room in the queue
     check           the last two, for a dry run
@@ -192,23 +189,30 @@ class Admission:
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
 
-    async def read_in_worker(
-        self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
-    ) -> T:
-        """Wait for inputs to be read in a thread; meanwhile their tokens count.
+    @contextmanager
+    def reading(
+        self, tokens: int, queued: bool, held: int, deadline: float, record: Record
+    ) -> Iterator[None]:
+        """Foresee a request, and count its tokens while long texts wait to be read.
 
         Otherwise all requests that arrive meanwhile would pass on the room left for one.
 
         Args:
-            tokens: about how many they hold, and held: bytes in place of the body's.
+            tokens: about how many it holds.
+            queued: as of `foresee`.
+            held: bytes of its inputs, in place of the body's.
 
         Raises:
-            Refused: there is no room for them, or what reading raises.
+            Refused: as `foresee`, or there is no room for them.
         """
+        self.foresee(tokens, deadline, record, queued=queued)
+        if not queued:
+            yield
+            return
         self._being_read[record.key] += tokens
         try:
             self.settle(record, held)
-            return await read()
+            yield
         finally:
             self._being_read[record.key] -= tokens
 
@@ -226,33 +230,27 @@ class Admission:
         bodies = 0 if asked is None else asked - record.hold.bytes["bodies"]
         self.reserve(record, bodies=bodies, arrays=price.made, answers=price.written)
 
-    def check(self, works: Sequence[Work], price: Priced, deadline: float, record: Record) -> None:
+    def check(self, step: Step, price: Priced, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now; nothing waits or runs."""
         self.hold(price, record)
-        tokens, cost = sum(map(len, works)), self._batcher.cost(works)
-        try:
-            tokens, cost = self._with_following(tokens, cost, record.key)
-            self._batcher.check(tokens, cost, deadline, record.key)
-        except LATE as error:
-            raise self._late(error, works, deadline, record) from None
+        self._check(step.tokens, self._costs(step), deadline, record)
 
     async def run(
         self,
-        works: Sequence[Work],
+        step: Step,
         deadline: float,
         record: Record,
         price: Priced | None = None,
         *,
-        course: Following | None = None,
         asked: int | None = None,
-    ) -> tuple[Outcome, Timing]:
-        """Wait for the batches that hold a request's works.
+    ) -> Timing:
+        """Wait for the batches that hold a request's works, whose results they get.
 
         Args:
+            step: the first one; all that may follow is admitted with it.
             deadline: when the answer must be there, on time.monotonic's clock.
             record: of the request, which the works carry.
             price: of the answer, if a client gets one.
-            course: how the works follow from each other, where they do; all are admitted, or none.
             asked: bytes of what was made of the body; see `hold`.
 
         Raises:
@@ -260,18 +258,13 @@ class Admission:
         """
         if price is not None:
             self.hold(price, record, asked)
-        every, key = works if course is None else course.every, record.key
         record.batch_start, start = 0.0, time.monotonic()
-        tokens, costs = sum(map(len, every)), self._batcher.costs(every)
+        tokens, costs = step.tokens, self._costs(step)
         try:
-            self._batcher.check(*self._with_following(tokens, sum(costs), key), deadline, key)
-            if course is None:
-                results, timing = await self._batcher.submit(works, deadline, key, costs)
-                outcome = Outcome(results, [])
-            else:
-                outcome, timing = await self._run_course(course, every, deadline, key)
+            self._check(tokens, costs, deadline, record)
+            timing = await self._run_steps(step, tokens, costs, deadline, record.key)
         except LATE as error:
-            raise self._late(error, every, deadline, record) from None
+            raise self._late(error, sum(costs), deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.count_cancelled("forward" if record.batch_start else "queue")
             raise
@@ -281,14 +274,15 @@ class Admission:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         finally:
             record.end_batch_stages(start)
-        self._metrics.count_tokens(tokens, key)
-        return outcome, timing
+        self._metrics.count_tokens(tokens, record.key)
+        return timing
 
     async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:
         """Wait for works that no client asked for; raise as `run` does."""
         record = Record("own")
         own = [replace(work, record=record) for work in works]
-        return (await self.run(own, deadline, record))[0].inputs
+        await self.run(Step(own), deadline, record)
+        return [work.result for work in own]
 
     def settle(self, record: Record, bodies: int) -> None:
         """Hold what was made of a body in place of the body; raises as `reserve` does."""
@@ -313,30 +307,52 @@ class Admission:
             record.shed = "memory"
             raise Refused("overloaded", retry_after=1) from None
 
-    async def _run_course(
-        self, course: Following, works: Sequence[Work], deadline: float, key: str
-    ) -> tuple[Outcome, Timing]:
-        """Run one step after the other; while one runs, the next ones count.
+    async def _run_steps(
+        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, key: str
+    ) -> Timing:
+        """Run one step after the other; while one runs, what follows counts.
 
         Else all that arrive meanwhile would be admitted to the time left for one.
+
+        Args:
+            tokens, costs: of all that it may run.
         """
-        rest, timings = works, list[Timing]()
-
-        async def submit(step: Sequence[Work]) -> list[Result]:
-            nonlocal rest
-            rest = rest[len(step) :]
-            following = key, sum(map(len, rest)), self._batcher.cost(rest)
-            self._following.append(following)
+        cost, queued, computed = sum(costs), 0.0, 0.0
+        costs = costs[: len(step.works)]
+        while True:
+            rest = key, 0, 0.0
+            if step.then:
+                tokens, cost = tokens - sum(map(len, step.works)), cost - sum(costs)
+                rest = key, max(tokens, 0), max(cost, 0.0)
+            self._following.append(rest)
             try:
-                results, timing = await self._batcher.submit(step, deadline, key)
+                results, timing = await self._batcher.submit(step.works, deadline, key, costs)
             finally:
-                self._following.remove(following)
-            timings.append(timing)
-            return results
+                self._following.remove(rest)
+            for work, result in zip(step.works, results, strict=True):
+                work.result = result
+            queued, computed = queued + timing.queued, computed + timing.computed
+            follows = await step.then() if step.then else None
+            if follows is None:
+                return Timing(queued, computed)
+            step, costs = follows, self._batcher.costs(follows.works)
 
-        outcome = await course.run(submit)
-        queued, computed = (t.queued for t in timings), (t.computed for t in timings)
-        return outcome, Timing(sum(queued), sum(computed))
+    def _costs(self, step: Step) -> list[float]:
+        """Return what a step's works take, then those that may follow, each with its like."""
+        works, follow = step.works, step.follow
+        if not follow:
+            return list(self._batcher.costs(works))
+        costs = self._batcher.costs([*works, *(like for like, _ in follow)])
+        likes = zip(costs[len(works) :], follow, strict=True)
+        return [*costs[: len(works)], *(cost * count for cost, (_, count) in likes)]
+
+    def _check(self, tokens: int, costs: Sequence[float], deadline: float, record: Record) -> None:
+        """Refuse works that would not be admitted now."""
+        tokens, cost = self._with_following(tokens, sum(costs), record.key)
+        try:
+            self._batcher.check(tokens, cost, deadline, record.key)
+        except LATE as error:
+            raise self._late(error, sum(costs), deadline, record) from None
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Add the works that were admitted and wait for the results of others."""
@@ -345,9 +361,7 @@ class Admission:
                 tokens, cost = tokens + more, cost + worth
         return tokens, cost
 
-    def _late(
-        self, error: Exception, works: Sequence[Work], deadline: float, record: Record
-    ) -> Refused:
+    def _late(self, error: Exception, cost: float, deadline: float, record: Record) -> Refused:
         """Word what the batcher does not admit, or not in time.
 
         A client may come again with what is late because others wait; what is late by itself
@@ -356,7 +370,7 @@ class Admission:
         this machine nor what reading it took makes it so.
         """
         most = deadline - record.start
-        fewest = self._batcher.fewest_seconds(self._batcher.cost(works))
+        fewest = self._batcher.fewest_seconds(cost)
         if fewest >= most:
             return Refused(
                 "deadline_unreachable",

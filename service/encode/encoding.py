@@ -1,83 +1,209 @@
-"""The ending of most requests: what is wanted of each input, as the model makes it."""
+"""What most requests ask for: what is wanted of each input, as the model makes it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
-from model.config import EncoderConfig
 from model.maps import price as maps_price
 from model.pooling import Pooling
 from model.task_heads import TaskHead, Vectors
+from service.core import Custom, Layout, Part, Read, Side, Step
 from service.encode import answer, maps
 from service.encode.answer import Array, Item
-from service.encode.interventions import Course, Outcome
-from service.encode.plan import Plan
+from service.encode.indices import Heads, Span, locate
 from service.encode.precisions import smaller
-from service.encode.price import DOUBLE, Price, number
-from service.encode.request import Part, Pooled, Request
+from service.encode.price import DOUBLE, SINGLE, Price, number
+from service.encode.request import Pooled, Request
+from service.encode.resolver import Resolver
+from service.encode.selection import show
 from service.encode.shown import Shown
-from service.encode.swept import moved
-from service.engine.work import Result, Work
+from service.encode.swept import Copies
+from service.encode.worker import Workers
+from service.engine.work import Parts, Work
+from service.inputs import items
+from service.observe.record import Record
 from service.refusals import Refused
 
 REAL = ("values", "vectors")  # of task heads' arrays, those in the format of the request
 
+FIRST = (
+    'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
+    '"pooled": {"mode": "mean"} goes with spans'
+)
 
-class Encodings:
-    """Ends requests of one model with what is wanted of each input."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        self._config = config
+class Encoding:
+    """A request for what is wanted of each input, as the model makes it."""
 
-    def check(self, request: Request) -> None:
-        """Let every request pass."""
+    def __init__(
+        self, request: Request, custom: Custom, resolver: Resolver, workers: Workers
+    ) -> None:
+        self._request, self._resolver = request, resolver
+        self._config = resolver.model.config
+        self._works: Sequence[Work] = ()
+        self._spans: Mapping[int, Sequence[Span]] = {}
+        self._copies: Copies | None = None
+        self._heads: Heads = {}
 
-    def price(self, request: Request, plan: Plan) -> Price:
-        """Return what the answer will weigh."""
-        if plan.alone and not request.layout.padded:
-            vectors = len(plan.works) * _numbers(plan.works[0].outputs.pooling, self._config.width)
-            parts: dict[Part, int] = {"pooled": number(request) * vectors}
-            return Price(parts, request.layout)
-        parts = self._weigh(request, plan.works, number(request))
-        held = plan.held + max(map(maps_price.held, set(plan.attention())), default=0)
-        return Price(parts, request.layout, held)
+    def sides(self) -> Sequence[Side]:
+        request, resolve = self._request, self._resolver
+        adapter = resolve.adapter(request.model, request.task)
+        outputs = resolve.outputs(request.pooled, request.tokens, request.layers)
+        if request.attention:
+            self._heads = resolve.heads(request.attention, "attention")
+        self._tasks = tasks = resolve.tasks(request.tasks)
+        if tasks:
+            outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
+        if request.sweep:
+            count = len(request.inputs)
+            self._copies = Copies(request.sweep, outputs, count, resolve, tokens=False)
+        self._spanned = any([one.spans for _, one in items(request.inputs)])
+        self._asked = bool(request.tokens or request.layers or request.attention)
+        self._side = Side(
+            request.inputs,
+            outputs,
+            cut=resolve.cut(request.truncate, request.usual),
+            most=request.most,
+            counted=request.counted,
+            facts=self._spanned or self._asked or any([task.shows for task in tasks]),
+            prompt_name=request.prompt_name,
+            instruction=request.instruction,
+            adapter=adapter,
+            role=resolve.role(request.tasks, request.role),
+            documents=request.documents,
+            tasks=tasks,
+            vectors=bool(request.pooled or request.tokens),
+        )
+        return (self._side,)
 
-    async def finish(
-        self, request: Request, plan: Plan, outcome: Outcome, deadline: float
-    ) -> Iterable[Item]:
-        """Return what is answered for each input, each made when the answer has come so far."""
-        copies = outcome.copies
-        heads = plan.course.heads if isinstance(plan.course, Course) else {}
-        return (
-            _item(request, plan, index, result, moved(heads, result, copies[index]))
-            if copies
-            else _item(request, plan, index, result)
-            for index, result in enumerate(outcome.inputs)
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+        self._works, attention = works, self._request.attention
+        if self._request.layout.padded:
+            self._resolver.check_tokens(len(works) * max(map(len, works)))
+        if self._spanned:
+            self._spans = self._locate(works)
+        if attention:
+            show(attention, self._heads, works, self._side.at, self._resolver.model.tokenizer)
+        for index, located in self._spans.items():
+            parts = Parts([span.tokens for span in located], self._pooling)
+            works[index].outputs = replace(works[index].outputs, parts=parts)
+        return self._copies.step(works) if self._copies else Step(works)
+
+    def price(self, step: Step) -> Price:
+        request, works = self._request, self._works
+        size = number(request.dtype)
+        if not (self._asked or self._tasks or self._spans or self._copies):
+            vectors = len(works) * _numbers(self._side.outputs.pooling, self._config.width)
+            return Price({"pooled": size * vectors}, request.layout, step.held)
+        return weigh(works, self._config.width, request.layout, size, step.held)
+
+    async def end(self, deadline: float) -> Iterable[Item]:
+        return map(self._item, range(len(self._works)))
+
+    @property
+    def _pooling(self) -> Pooling:
+        """Return how vectors of spans are made."""
+        return self._side.outputs.pooling or self._resolver.model.pooling
+
+    def _locate(self, works: Sequence[Work]) -> dict[int, list[Span]]:
+        """Return the spans of each input that has some."""
+        at, found = self._side.at, dict[int, list[Span]]()
+        for index, item in items(self._request.inputs):
+            if item.spans and item.text is not None:
+                if "cls" in self._pooling.modes:
+                    raise Refused.at("out_of_range", *at(index, "spans"), detail=FIRST)
+                facts = works[index].facts
+                found[index] = locate(
+                    *(item.spans, item.text, facts["offsets"], facts["special"], partial(at, index))
+                )
+        spans = (span.tokens for located in found.values() for span in located)
+        self._resolver.check_tokens(sum(last - first for first, last in spans), "its spans hold")
+        return found
+
+    def _cast(self, array: Array, layer: int = -1) -> Array:
+        """Return an array in the format of the request."""
+        dtype = self._request.dtype
+        if dtype == "float32":
+            return array
+        try:
+            return answer.cast(array, dtype)
+        except answer.NotFinite:
+            raise Refused("nonfinite_output", layer=layer, dtype=dtype) from None
+
+    def _written(self, vectors: Array | None) -> Array | None:
+        """Return vectors in the precision of the request."""
+        if vectors is None:
+            return None
+        pooled = self._request.pooled
+        precision = pooled.precision if isinstance(pooled, Pooled) else None
+        return smaller(vectors, precision) if precision else self._cast(vectors)
+
+    def _item(self, index: int) -> Item:
+        """Return one sequence's share of the answer."""
+        request, source = self._request, self._works[index]
+        cast, result, selection = self._cast, source.result, source.outputs.attention
+        facts = {**source.facts, "truncated": source.truncated, "length": source.length}
+        if index in self._spans:
+            facts["spans"] = [span.facts() for span in self._spans[index]]
+        if self._copies:
+            facts["sweep"] = self._copies.moved(index, result)
+        tasks: Sequence[Shown] = ()
+        if self._tasks:
+            made = {
+                name: cast(array) if name in REAL else array for name, array in result.task.items()
+            }
+            tasks = [task.show(source, made) for task in self._tasks]
+        item = Item(
+            len(source),
+            facts,
+            pooled=self._written(result.pooled),
+            tokens=None if result.tokens is None else cast(result.tokens),
+            layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
+            tasks=tasks,
+            parts=self._written(result.parts),
+        )
+        if selection is None or result.attention is None:
+            return item
+        if request.layout.padded:
+            return replace(item, arrays=dict(maps.layers(result.attention)))
+        return replace(
+            item,
+            attention=maps.facts(selection, result.attention.path),
+            maps=maps.tree(selection, result.attention, request.encoding),
+            arrays=dict(maps.tensors(selection, result.attention)),
         )
 
-    def _weigh(self, request: Request, works: Sequence[Work], number: int) -> dict[Part, int]:
-        """Return the bytes of each part that there is, by the bytes of a number."""
-        works, outputs, width = self._padded(request, works), works[0].outputs, self._config.width
-        vectors = _numbers(outputs.pooling, width) * len(works)
-        for parts in [work.outputs.parts for work in works if work.outputs.parts]:
-            vectors += _numbers(parts.pooling, width) * len(parts.tokens)
-        rows = number * width * sum(map(len, works))
-        shown = Counter([work.outputs.attention for work in works if work.outputs.attention])
-        return {
-            "pooled": number * vectors,
-            "tokens": rows * outputs.tokens,
-            "layers": rows * len(outputs.hidden),
-            "attention": sum(count * maps_price.price(one) for one, count in shown.items()),
-            "task": sum(
-                [_of_task(head, len(w), number) for w in works for head in w.outputs.task_heads]
-            ),
-            "sweep": DOUBLE * sum(work.outputs.swept for work in works),
-        }
 
-    def _padded(self, request: Request, works: Sequence[Work]) -> Sequence[Work]:
-        """Return as many like the longest, where an answer pads."""
-        return [max(works, key=len)] * len(works) if request.layout.padded else works
+def weigh(
+    works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
+) -> Price:
+    """Return what the answer of works weighs, whatever is wanted of them.
+
+    Args:
+        width: of a token's vector.
+        number: bytes of one, outside attention.
+        held: bytes that are kept of the works.
+    """
+    outputs, selections = works[0].outputs, {work.outputs.attention for work in works}
+    if layout.padded:  # as many as there are like the longest
+        works = [max(works, key=len)] * len(works)
+    shown = Counter([work.outputs.attention for work in works if work.outputs.attention])
+    tasks = ((head, len(work)) for work in works for head in work.outputs.task_heads)
+    vectors = _numbers(outputs.pooling, width) * len(works)
+    for part in [work.outputs.parts for work in works if work.outputs.parts]:
+        vectors += _numbers(part.pooling, width) * len(part.tokens)
+    rows = number * width * sum(map(len, works))
+    parts: dict[Part, int] = {
+        "pooled": number * vectors,
+        "tokens": rows * outputs.tokens,
+        "layers": rows * len(outputs.hidden),
+        "attention": sum(count * maps_price.price(one) for one, count in shown.items()),
+        "task": sum([_of_task(head, tokens, number) for head, tokens in tasks]),
+        "sweep": DOUBLE * sum(work.outputs.swept for work in works),
+    }
+    made = max([maps_price.held(one) for one in selections if one], default=0)
+    return Price(parts, layout, held + made)
 
 
 def _of_task(head: TaskHead, tokens: int, number: int) -> int:
@@ -88,52 +214,3 @@ def _of_task(head: TaskHead, tokens: int, number: int) -> int:
 def _numbers(pooling: Pooling | None, width: int) -> int:
     """Count the numbers of a vector."""
     return pooling.numbers(width) if pooling else 0
-
-
-def _item(
-    request: Request, plan: Plan, index: int, result: Result, sweep: Mapping[str, Any] | None = None
-) -> Item:
-    """Return one sequence's share of the answer."""
-
-    def cast(array: Array, layer: int = -1) -> Array:
-        if request.dtype == "float32":
-            return array
-        try:
-            return answer.cast(array, request.dtype)
-        except answer.NotFinite:
-            raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
-
-    def written(vectors: Array) -> Array:
-        precision = request.pooled.precision if isinstance(request.pooled, Pooled) else None
-        return smaller(vectors, precision) if precision else cast(vectors)
-
-    source, selection = plan.works[index], plan.works[index].outputs.attention
-    size = len(source)
-    facts = {**source.facts, "truncated": size < source.length, "length": source.length}
-    if index in plan.spans:
-        facts["spans"] = [span.facts() for span in plan.spans[index]]
-    if sweep is not None:
-        facts["sweep"] = sweep
-    tasks: Sequence[Shown] = ()
-    if plan.tasks:
-        made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
-        tasks = [task.show(source, made) for task in plan.tasks]
-    item = Item(
-        size,
-        facts,
-        pooled=None if result.pooled is None else written(result.pooled),
-        tokens=None if result.tokens is None else cast(result.tokens),
-        layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
-        tasks=tasks,
-        parts=None if result.parts is None else written(result.parts),
-    )
-    if selection is None or result.attention is None:
-        return item
-    if request.layout.padded:
-        return replace(item, arrays=dict(maps.layers(result.attention)))
-    return replace(
-        item,
-        attention=maps.facts(selection, result.attention.path),
-        maps=maps.tree(selection, result.attention, request.encoding),
-        arrays=dict(maps.tensors(selection, result.attention)),
-    )

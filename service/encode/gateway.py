@@ -1,61 +1,85 @@
-"""The spine: one function shows every stage of an answer, in order.
+"""The spine: one class shows every stage of an answer, in order.
 
-`Gateway.encode` is what every route that encodes does: plan, price, run, end. Everything before
-`admission.run` is refusal without work. The files of this folder, each of which imports only
-those before it:
+`Gateway.encode` is what every route that encodes does: read, plan, price, run, end. Everything
+before `admission.run` is refusal without work. It knows no question by name: a request names its
+own. The files of this folder, each of which imports only those before it:
 
-    request                      what is wanted, as plain values
     shown  answer  maps          what is answered, and how it is written
+    request                      what most requests ask for, as plain values
     precisions                   vectors in fewer bytes
     worker                       work that no lane does
-    inputs                       inputs -> sequences
     names                        which model and adapter a request names
-    indices                      what a request names -> numbers
-    interventions  swept         what it changes, and what follows from that
-    occlusion  passage  evidence  tasks
-    plan                         a request -> works
+    indices  tasks               what a request names -> numbers, and heads
+    reader                       inputs -> sequences
+    resolver                     what a request names -> what the model has
     price                        what it costs
+    interventions  swept         what it changes, and what follows from that
     admission                    whether it may pass
-    encoding  likeness           how requests end
-    maxsim  zero_shot  highlight
+    selection  encoding          what most requests ask for
     space                        which vectors may stand in one index
     gateway
 """
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
-from model.adapters import Adapter
-from model.config import EncoderConfig
+from service.core import Ask, Custom, Question, Side, Step
 from service.encode.admission import Admission, Estimate, held
-from service.encode.answer import Encoded, Identity, Item
-from service.encode.inputs import THREAD_CHARACTERS
-from service.encode.interventions import Outcome
+from service.encode.answer import Encoded, Identity
+from service.encode.interventions import Interventions
 from service.encode.names import Names
-from service.encode.plan import Plan, Planner
-from service.encode.price import Price, adapter_flops, copy_flops, flops, head_flops
-from service.encode.request import Request, ZeroShot
+from service.encode.price import Price, step_flops
+from service.encode.reader import Reader
+from service.encode.request import Request
+from service.encode.resolver import Resolver
 from service.encode.space import Spaces
+from service.encode.worker import THREAD_CHARACTERS, Workers
 from service.engine.fair.line import Timing
+from service.engine.work import Work
+from service.inputs import MOST_SPANS, Item, Texts, items
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
+Asks = Ask | Request
+Makes = Callable[[Asks, Custom, Resolver, Workers], Question]
+PLAIN = Custom()
 
-class Ending(Protocol):
-    """What is made of the results of a request, and what it costs."""
 
-    def check(self, request: Request) -> None:
-        """Raise Refused where the model cannot end a request so."""
+class Asked(NamedTuple):
+    """A request with its question, before any of it is read.
 
-    def price(self, request: Request, plan: Plan) -> Price:
-        """Return what the answer will weigh, and how it may weigh less."""
+    Args:
+        texts: of all sides.
+        edited: whether it changes heads.
+        space: of the vectors that are answered, if they are of one.
+    """
 
-    async def finish(
-        self, request: Request, plan: Plan, outcome: Outcome, deadline: float
-    ) -> Iterable[Item]:
-        """Return what is answered for each input, in the order of the answer."""
+    ask: Asks
+    question: Question
+    sides: Sequence[Side]
+    texts: Texts
+    edited: bool
+    space: str | None
+    deadline: float
+    record: Record
+
+
+class Prepared(NamedTuple):
+    """A request that has been read.
+
+    Args:
+        works: of its texts; tokens: of these.
+        held: bytes of what it asks, in place of the body's.
+    """
+
+    works: Sequence[Work]
+    tokens: int
+    step: Step
+    price: Price
+    held: int
 
 
 class Gateway:
@@ -63,121 +87,180 @@ class Gateway:
 
     Args:
         identities: what every answer says about the model with each adapter; None: with none.
-        adapters: the model's.
-        endings: by how requests say that they end.
         spaces: of the vectors that are answered.
     """
 
     def __init__(
         self,
         identities: Mapping[str | None, Identity],
-        config: EncoderConfig,
-        planner: Planner,
+        reader: Reader,
+        resolver: Resolver,
         admission: Admission,
         settings: Settings,
-        endings: Mapping[type, Ending],
         spaces: Spaces,
-        adapters: Mapping[str, Adapter],
     ) -> None:
-        self._config, self._adapters, self._identities = config, adapters, identities
-        self._planner, self._admission = planner, admission
-        self.endings, self.spaces = endings, spaces
-        self._estimate = Estimate(planner.longest, settings.max_request_tokens)
+        self._identities, self._reader, self.resolver = identities, reader, resolver
+        self._admission, self._spaces = admission, spaces
+        self._config = resolver.model.config
+        self._workers = Workers(reader.worker, admission.endings)
+        self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
+        kinds: list[type[Asks]] = [Request, *Ask.__subclasses__()]
+        self._makes: dict[str, Makes] = {one.question: resolve_name(one.question) for one in kinds}
 
     @property
     def names(self) -> Names:
         """Return what clients may call the model."""
-        return self._planner.names
+        return self.resolver.names
 
-    async def encode(self, request: Request, deadline: float, record: Record) -> Encoded:
+    def question(self, ask: Asks, custom: Custom = PLAIN) -> Question:
+        """Return the question of a request."""
+        return self._makes[ask.question](ask, custom, self.resolver, self._workers)
+
+    async def encode(
+        self,
+        ask: Asks,
+        deadline: float,
+        record: Record,
+        custom: Custom = PLAIN,
+        expected: str | None = None,
+    ) -> Encoded:
         """Answer a request.
 
         Args:
             deadline: when the answer must be ready, on time.monotonic's clock.
+            custom: how the API that it came through reads and answers.
+            expected: the space of its vectors, if the client says so.
 
         Raises:
             Refused: says why it cannot be answered.
         """
-        record.input, ending = _kind(request), self.endings[type(request.ending)]
-        ending.check(request)
-        inputs = request.inputs
-        tokens, characters = self._estimate.tokens(inputs)
+        asked = self._ask(ask, deadline, record, custom, expected)
+        tokens, characters = self._estimate.tokens(asked.texts)
         queued = characters >= THREAD_CHARACTERS
-        self._admission.foresee(tokens, deadline, record, queued=queued)
-        if queued:
-            read = partial(self._planner.plan, request, deadline, record)
-            plan = await self._admission.read_in_worker(read, tokens, held(inputs), record)
-        else:
-            plan = await self._planner.plan(request, deadline, record)
-        self._estimate.learn(inputs, plan.works)
-        if request.layout.padded:
-            self._planner.check_tokens(len(plan.works) * max(plan.lengths))
-        price = ending.price(request, plan)
-        asked = held(inputs, plan.works)
-        outcome, timing = await self._admission.run(
-            plan.works, deadline, record, price, course=plan.course, asked=asked
-        )
-        items = await ending.finish(request, plan, outcome, deadline)
-        preamble = self._identities[plan.adapter].preamble(request.dtype)
-        space = self.spaces.of(request, plan.adapter)
-        if space is not None:
-            preamble["space"] = space
-        usage = _usage(plan, price, timing)
-        if truncated := _truncated(request, plan):
-            usage["truncated"] = truncated
-        return Encoded(preamble, items, usage, outcome.inputs)
+        before = held(asked.texts) if queued else 0
+        with self._admission.reading(tokens, queued, before, deadline, record):
+            works, tokens, step, price, kept = await self._prepare(asked)
+        timing = await self._admission.run(step, deadline, record, price, asked=kept)
+        items = await asked.question.end(deadline)
+        preamble = self._identities[asked.sides[-1].adapter].preamble(ask.number_format)
+        if asked.space is not None:
+            preamble["space"] = asked.space
+        return Encoded(preamble, items, _usage(tokens, price, timing, works, asked.sides))
 
-    async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
+    async def dry_run(
+        self,
+        ask: Asks,
+        deadline: float,
+        record: Record,
+        custom: Custom = PLAIN,
+        expected: str | None = None,
+    ) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
 
-        Raises:
-            Refused: the request would never be answered.
+        Args, Raises: as `encode`, but for what would only be refused now.
         """
-        record.input, ending = _kind(request), self.endings[type(request.ending)]
-        ending.check(request)
-        plan = await self._planner.plan(request, deadline, record)
-        price = ending.price(request, plan)
+        asked = self._ask(ask, deadline, record, custom, expected)
+        _, tokens, step, price, _ = await self._prepare(asked)
         cost = {
-            "tokens": plan.tokens,
+            "tokens": tokens,
             "attention_bytes": price.parts.get("attention", 0),
             "answer_bytes": price.total,
-            "flops": flops(self._config, plan.lengths, plan.attention()) + head_flops(plan.works),
+            "flops": step_flops(self._config, self.resolver.model.adapters, step),
         }
-        if plan.course:
-            cost["flops"] += copy_flops(self._config, plan.course.copies)
-        cost["flops"] += sum(
-            adapter_flops(self._adapters[work.adapter], len(work))
-            for work in plan.every
-            if work.adapter
-        )
         try:
-            self._admission.check(plan.every, price, deadline, record)
+            self._admission.check(step, price, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
+    def _ask(
+        self, ask: Asks, deadline: float, record: Record, custom: Custom, expected: str | None
+    ) -> Asked:
+        """Resolve what a request asks of this model.
 
-def _kind(request: Request) -> str:
+        Raises:
+            Refused: the model lacks it, it is more than a request may hold, or of another space.
+        """
+        record.input, question = _kind(ask.texts()), self.question(ask, custom)
+        sides = question.sides()
+        side = sides[-1]
+        texts = side.inputs if len(sides) == 1 else [one for each in sides for one in each.inputs]
+        self._check(texts)
+        edited = bool(ask.gates) or any([one.gates or one.patch for _, one in items(texts)])
+        if expected is not None:
+            self._spaces.check(side, edited, expected)
+        space = self._spaces.of(side, edited) if side.vectors else None
+        if side.adapter:
+            record.weights = self.resolver.model.adapters[side.adapter].digest
+        return Asked(ask, question, sides, texts, edited, space, deadline, record)
+
+    def _check(self, texts: Texts) -> None:
+        """Refuse more than a request may hold, before any of it is looked at."""
+        if not texts:
+            raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
+        if len(texts) > (limit := self.resolver.most_sequences):
+            detail = f"it holds {len(texts):,}, and the limit is {limit:,}"
+            raise Refused("batch_too_large", detail=detail, limit=limit)
+        ids = spans = 0
+        for _, one in items(texts):
+            ids += len(one.token_ids or ())
+            spans += len(one.spans or ())
+        self.resolver.check_tokens(ids)
+        if spans > MOST_SPANS:
+            detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
+            raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
+
+    async def _prepare(self, asked: Asked) -> Prepared:
+        """Read and plan a request.
+
+        Raises:
+            Refused: a text cannot be read, or it takes more than a request may.
+        """
+        ask, question, sides, texts, edited, _, deadline, record = asked
+        changes = Interventions(self._config)
+        if edited:
+            changes = Interventions.of(ask.gates, sides, self._config)
+        works, start = list[Work](), time.monotonic()
+        try:
+            for side in sides:
+                works += await self._reader.read(side, deadline, record)
+        finally:
+            record.end_stage("tokenize", start)
+        tokens = sum(map(len, works))
+        self.resolver.check_tokens(tokens)
+        changes.apply(works, sides)
+
+        async def read(side: Side) -> list[Work]:
+            made = await self._reader.read(side, deadline, record)
+            for work in made:
+                changes.common.apply(work)
+            return made
+
+        step = changes.ordered(await question.plan(works, read, deadline, record), self.resolver)
+        record.sequences, record.tokens = step.sequences, step.tokens
+        self._estimate.learn(texts, works)
+        return Prepared(works, tokens, step, question.price(step), held(texts, works))
+
+
+def _kind(texts: Texts) -> str:
     """Return the kind of a request's inputs, as the metrics' label."""
-    inputs = request.inputs
-    if len(inputs) == 1 and inputs[0].text is not None:
-        return "text"
-    kinds = {one.kind for one in inputs}
+    kinds = {one.kind if type(one) is Item else "text" for one in texts}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
-def _truncated(request: Request, plan: Plan) -> int:
-    """Count the inputs that were cut; a text that is read with each of some labels is one."""
-    of_each = len(request.ending.labels) if isinstance(request.ending, ZeroShot) else 1
-    return len({place // of_each for place, work in enumerate(plan.works) if work.truncated})
-
-
-def _usage(plan: Plan, price: Price, timing: Timing) -> dict[str, Any]:
-    return {
-        "tokens": plan.tokens,
+def _usage(
+    tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
+) -> dict[str, Any]:
+    usage = {
+        "tokens": tokens,
         "attention_bytes": price.parts.get("attention", 0),
         "answer_bytes": price.total,
         "queue_ms": round(timing.queued * 1000, 3),
         "compute_ms": round(timing.computed * 1000, 3),
     }
+    # a text that is read with each of some labels is one
+    each = sides[0].each
+    if truncated := len({place // each for place, work in enumerate(works) if work.truncated}):
+        usage["truncated"] = truncated
+    return usage

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.encode.request import Attention, Gate, Patch, Sweep
+from service.core import At
+from service.inputs import Attention, Gate, Patch, Sweep
 from service.refusals import Refused
+
+Heads = Mapping[int, tuple[int, ...]]  # by layer
 
 LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
 
@@ -112,14 +115,14 @@ def locate(
     text: str,
     offsets: Sequence[tuple[int, int]],
     special: Sequence[bool],
-    index: int,
+    at: At,
 ) -> list[Span]:
     """Return the tokens of each span of a text.
 
     Args:
         offsets: of each token, characters, [start, end); neither starts nor ends go back.
         special: whether each token is special; no span holds such a one.
-        index: of the input.
+        at: where the text's fields stand in the request.
 
     Raises:
         Refused: a span ends behind the text, or holds no token; `loc` says which.
@@ -132,7 +135,7 @@ def locate(
     starts, ends = [start for _, start, _ in places], [end for _, _, end in places]
     located = []
     for number, (first, last) in enumerate(spans):
-        loc = ("inputs", index, "spans", number)
+        loc = at("spans", number)
         if last > len(text):
             detail = f"the text has {len(text):,} characters, and the span ends behind them"
             raise Refused.at("out_of_range", *loc, detail=detail)

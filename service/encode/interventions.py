@@ -1,36 +1,25 @@
-"""What a request changes in passes: gates and patches of each input, and its sweep.
+"""What a request changes in passes: the gates and patches of each input.
 
-Works follow from what others leave:
-
-    1  inputs without patches                      keep what patches and copies take
-    2  patched inputs                              with values of 1
-    3  a copy for each input and head of a sweep   from inside that head's layer on, of 1 and 2
-
-What lies below a copy's head is the untouched pass's, and is not computed again.
+A patched input takes values of others, so it runs after them. What its heads had is not computed.
 """
 
-import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from model import packing
 from model.config import EncoderConfig
-from model.task_heads import Classifier
-from service.encode.indices import gate_scales, heads_by_layer, patch_sources
-from service.encode.request import Likeness, Request
-from service.engine.work import Outputs, Result, Work
+from service.core import Side, Step, place
+from service.encode.indices import gate_scales, patch_sources
+from service.encode.resolver import Resolver
+from service.engine.work import Work
+from service.inputs import Gate, Item, items
 from service.refusals import Refused
+from service.wording.words import Loc
 
 NUMBER_BYTES = 4  # of a float32
-MOST_COPIES = 4096  # of a request, which take a lane some 50 us each on top of their tokens
-
-NOTHING = (
-    'a sweep answers how vectors or classes move, and this request has "pooled": false '
-    'and no "classify"'
-)
 
 BOTH = "a head of this input is both gated and patched: choose one"
 ITSELF = "an input cannot be its own source"
@@ -38,8 +27,6 @@ CHAIN = "its source is patched itself: take values from an input without patches
 
 Value = TypeVar("Value")
 ByHead = Mapping[int, Mapping[int, Value]]  # by layer and head
-Heads = Mapping[int, Sequence[int]]  # by layer
-CheckTokens = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,97 +54,7 @@ class Edits:
             yield from ((layer, source) for source in heads.values())
 
 
-class Outcome(NamedTuple):
-    """What came out of a course: for each input, and for each of its copies, in their order."""
-
-    inputs: list[Result]
-    copies: list[list[Result]]
-
-
-Submit = Callable[[Sequence[Work]], Awaitable[Sequence[Result]]]  # runs works
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The works of one request, in the order in which they can be run.
-
-    Args:
-        works: one for each input, those of patched inputs still without values.
-        edits: of each input.
-        head: channels of a head.
-        heads: that a sweep scales, one a copy; empty without a sweep.
-        scale: by which.
-        copies: those of each input in turn, by layer and head, still without what they enter.
-        held: bytes that are kept of all, without the answer.
-    """
-
-    works: Sequence[Work]
-    edits: Sequence[Edits]
-    head: int
-    heads: Heads
-    scale: float
-    copies: Sequence[Work]
-    held: int
-
-    @property
-    def every(self) -> list[Work]:
-        """Return all works, in the order in which the steps take them."""
-        by_turn = sorted(zip(self.works, self.edits, strict=True), key=lambda one: _late(one[1]))
-        return [*(work for work, _ in by_turn), *self.copies]
-
-    async def run(self, submit: Submit) -> Outcome:
-        """Run all works, one step after the other."""
-        sequences = [work.sequence for work in self.works]
-        free = [index for index, one in enumerate(self.edits) if not _late(one)]
-        results = dict(zip(free, await submit([self.works[index] for index in free]), strict=True))
-        if patched := [index for index, one in enumerate(self.edits) if _late(one)]:
-            for index in patched:
-                patches = self._values(self.edits[index], results)
-                sequences[index] = replace(sequences[index], patches=patches)
-            works = [replace(self.works[index], sequence=sequences[index]) for index in patched]
-            results |= zip(patched, await submit(works), strict=True)
-        inputs = [results[index] for index in range(len(sequences))]
-        if not self.heads:
-            return Outcome(inputs, [])
-        entered = (
-            sequence
-            for one, result in zip(sequences, inputs, strict=True)
-            for sequence in self._entered(one, result)
-        )
-        copies = await submit(
-            [
-                replace(copy, sequence=sequence)
-                for copy, sequence in zip(self.copies, entered, strict=True)
-            ]
-        )
-        count = len(copies) // len(inputs)
-        return Outcome(inputs, [list(copies[i * count :][:count]) for i in range(len(inputs))])
-
-    def _values(self, edits: Edits, results: Mapping[int, Result]) -> dict[int, dict[int, Tensor]]:
-        """Return what replaces the heads of a patched input, (tokens, head) each."""
-        size = self.head
-        return {
-            layer: {
-                head: results[source].kept[layer].mixed[:, head * size : (head + 1) * size]
-                for head, source in heads.items()
-            }
-            for layer, heads in edits.patches.items()
-        }
-
-    def _entered(self, sequence: packing.Sequence, result: Result) -> Iterator[packing.Sequence]:
-        """Return a copy of an input per scaled head, from inside the head's layer on."""
-        for layer, heads in self.heads.items():
-            above = {i: scales for i, scales in sequence.gates.items() if i > layer}
-            patches = {i: values for i, values in sequence.patches.items() if i > layer}
-            for head in heads:
-                gates = {layer: {head: self.scale}, **above}
-                entry = result.kept[layer]
-                yield replace(sequence, gates=gates, patches=patches, entry=entry)
-
-
-def _late(one: Edits) -> bool:
-    """Tell whether an input waits for the values of others."""
-    return bool(one.patches)
+PLAIN = Edits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,150 +62,95 @@ class Interventions:
     """What a request changes.
 
     Args:
-        edits: of each input.
-        heads: that its sweep scales; empty without a sweep.
-        scale: by which.
-        tokens: whether copies keep their tokens' vectors, of which a pair's share is made.
+        common: of every input, and of texts that are made on the way.
+        each: of each input; empty where none is changed.
     """
 
     config: EncoderConfig
-    edits: Sequence[Edits]
-    heads: Heads = field(default_factory=dict)
-    scale: float = 0.0
-    tokens: bool = False
+    common: Edits = PLAIN
+    each: Sequence[Edits] = ()
 
     @classmethod
-    def of(cls, request: Request, outputs: Outputs, config: EncoderConfig) -> "Interventions":
+    def of(
+        cls, gates: Sequence[Gate], sides: Sequence[Side], config: EncoderConfig
+    ) -> "Interventions":
         """Return those of a request, before any input is read.
 
-        Args:
-            outputs: of each of its inputs.
+        Raises:
+            Refused: a head or an input that does not exist.
+        """
+        inputs = [one for side in sides for one in side.inputs]
+        common = Edits(_resolved(gate_scales, gates, config, ("gates",)))
+        each = list[Edits]()
+        for index, one in enumerate(inputs):
+            if not isinstance(one, Item) or not (one.gates or one.patch):
+                each.append(common)
+                continue
+            at = partial(place, sides, index)
+            own = _resolved(gate_scales, one.gates or (), config, at("gates"))
+            patches = _resolved(patch_sources, one.patch or (), config, at("patch"))
+            patched = {number for number, other in items(inputs) if other.patch}
+            _check_patches(own, patches, index, len(inputs), patched, at("patch"))
+            each.append(Edits(_merged(common.gates, own, patches), patches))
+        return cls(config, common, each)
+
+    def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
+        """Give inputs their gates, and ask sources for what patched ones take of them.
 
         Raises:
-            Refused: a head or an input that does not exist, more copies than may be, or a sweep
-                of nothing.
+            Refused: values of an input that has another number of tokens.
         """
-        each = edits(request, config)
-        if (sweep := request.sweep) is None:
-            return cls(config, each)
-        if not _swept(outputs):
-            raise Refused.at("out_of_range", "sweep", detail=NOTHING)
-        limits = {"layers": config.layers, "heads": config.heads}
-        try:
-            heads = heads_by_layer(sweep, **limits)
-        except IndexError as error:
-            detail = str(error)
-            raise Refused.at("index_out_of_range", "sweep", detail=detail, **limits) from None
-        copies = sum(map(len, heads.values())) * len(request.inputs)
-        if copies > MOST_COPIES:
-            detail = f"it takes {copies:,} copies of inputs, and the limit is {MOST_COPIES:,}"
-            raise Refused.at("batch_too_large", "sweep", detail=detail, limit=MOST_COPIES)
-        ending = request.ending
-        paired = isinstance(ending, Likeness) and ending.pair is not None
-        return cls(config, each, heads, sweep.scale, paired)
-
-    def check(self, inputs: Sequence[Work], check_tokens: CheckTokens) -> None:
-        """Refuse values of an input of another length, and more work or memory than may be.
-
-        Args:
-            check_tokens: refuses too many tokens of a request; told what holds them.
-        """
-        check_lengths(self.edits, inputs)
-        lengths, layers = [len(one) for one in inputs], self.config.layers
-        passes = sum(len(heads) * (layers - layer) for layer, heads in self.heads.items()) / layers
-        tokens = math.ceil((1 + passes) * sum(lengths))
-        check_tokens(tokens, "with its sweep it takes the work of")
-        kept = zip(self._kept(), lengths, strict=True)
-        check_tokens(sum(len(each) * length for each, length in kept), "it keeps the states of")
-
-    def apply(self, works: Sequence[Work]) -> None:
-        """Give works their gates, and ask them for what the course takes of them."""
-        for work, one, kept in zip(works, self.edits, self._kept(), strict=True):
+        for index, (work, one) in enumerate(zip(works, self.each, strict=False)):
             one.apply(work)
-            if kept:
-                work.outputs = replace(work.outputs, kept=kept, swept=self._numbers(work.outputs))
-
-    def course(self, works: Sequence[Work]) -> Course | None:
-        """Return how works follow from each other; None where they do not.
-
-        Args:
-            works: as `apply` leaves them.
-        """
-        if not self.heads and not any(one.patches for one in self.edits):
-            return None
-        width, copied = self.config.width, _swept(works[0].outputs) or Outputs()
-        copied = replace(copied, tokens=self.tokens)
-        copies = [
-            copy
-            for work in works
-            for layer, heads in self.heads.items()
-            for copy in [replace(work, outputs=copied, entered=layer, edited=1 + work.edited)]
-            * len(heads)
-        ]
-        states = (width + self.config.mixed_width) * sum(
-            len(work) * len(work.outputs.kept) for work in works
-        )
-        vectors = len(copies) * (copied.pooling.size(width) if copied.pooling else 0)
-        tokens = width * sum(map(len, copies)) if self.tokens else 0
-        held = NUMBER_BYTES * (states + vectors + tokens)
-        head = self.config.head_dim
-        return Course(works, self.edits, head, self.heads, self.scale, copies, held)
-
-    def _kept(self) -> list[frozenset[int]]:
-        """Return the layers of each input that copies enter, or that values are taken from."""
-        kept = [set(self.heads) for _ in self.edits]
-        for one in self.edits:
             for layer, source in one.sources:
-                kept[source].add(layer)
-        return list(map(frozenset, kept))
+                taken = works[source]
+                if len(taken) != len(work):
+                    detail = f"this input has {len(work):,} tokens, and its source has "
+                    detail += f"{len(taken):,}"
+                    loc = place(sides, index, "patch")
+                    raise Refused.at("patch_mismatch", *loc, detail=detail)
+                kept = taken.outputs.kept | {layer}
+                taken.outputs = replace(taken.outputs, kept=kept)
 
-    def _numbers(self, outputs: Outputs) -> int:
-        """Count the numbers answered for one input's copies."""
-        copied = _swept(outputs) or Outputs()
-        heads = [head for head in copied.task_heads if isinstance(head, Classifier)]
-        classes = sum(len(head.labels) for head in heads)
-        return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes + self.tokens)
+    def ordered(self, step: Step, resolver: Resolver) -> Step:
+        """Return a step in two: patched inputs run once those that they take values from have.
 
+        Raises:
+            Refused: it keeps the states of more tokens than a request may hold.
+        """
+        late = [index for index, one in enumerate(self.each) if one.patches]
+        if not late and not step.follow:
+            return step
+        works = step.works
+        states = sum(len(work) * len(work.outputs.kept) for work in works)
+        resolver.check_tokens(states, "it keeps the states of")
+        held = step.held + NUMBER_BYTES * (self.config.width + self.config.mixed_width) * states
+        if not late:
+            return step._replace(held=held)
 
-def _swept(outputs: Outputs) -> Outputs | None:
-    """Return what of an input's outputs a sweep is about; None: nothing."""
-    heads = tuple(head for head in outputs.task_heads if isinstance(head, Classifier))
-    return Outputs(outputs.pooling, task_heads=heads) if outputs.pooling or heads else None
+        async def patched() -> Step:
+            for index in late:
+                patches = self._values(self.each[index], works)
+                works[index].sequence = replace(works[index].sequence, patches=patches)
+            return Step([works[index] for index in late], step.then)
 
+        free = [work for index, work in enumerate(works) if index not in {*late}]
+        return Step(free, patched, [*((works[i], 1) for i in late), *step.follow], held)
 
-def edits(request: Request, config: EncoderConfig) -> list[Edits]:
-    """Return those of each input: its own, and the request's gates of all other heads.
-
-    Raises:
-        Refused: a head that does not exist or is named twice, or no input to take values from.
-    """
-    common = _resolved(gate_scales, request.gates, config, ("gates",))
-    plain = Edits(common)
-    each: list[Edits] = []
-    for index, item in enumerate(request.inputs):
-        if not item.gates and not item.patch:
-            each.append(plain)
-            continue
-        place = "inputs", index
-        gates = _resolved(gate_scales, item.gates, config, (*place, "gates"))
-        patches = _resolved(patch_sources, item.patch, config, (*place, "patch"))
-        _check_patches(request, index, gates, patches)
-        each.append(Edits(_merged(common, gates, patches), patches))
-    return each
-
-
-def check_lengths(each: Sequence[Edits], inputs: Sequence[Work]) -> None:
-    """Refuse values of an input that has another number of tokens."""
-    for index, one in enumerate(each):
-        length = len(inputs[index])
-        for _, source in one.sources:
-            if (other := len(inputs[source])) != length:
-                detail = f"this input has {length:,} tokens, and its source has {other:,}"
-                raise Refused.at("patch_mismatch", "inputs", index, "patch", detail=detail)
+    def _values(self, edits: Edits, works: Sequence[Work]) -> dict[int, dict[int, Tensor]]:
+        """Return what replaces the heads of a patched input, (tokens, head) each."""
+        size = self.config.head_dim
+        return {
+            layer: {
+                head: works[source].result.kept[layer].mixed[:, head * size : (head + 1) * size]
+                for head, source in heads.items()
+            }
+            for layer, heads in edits.patches.items()
+        }
 
 
 def _resolved(
-    resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, place: tuple[Any, ...]
+    resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, loc: Loc
 ) -> Any:
     """Return heads as a request names them, by layer and head."""
     limits = {"layers": config.layers, "heads": config.heads}
@@ -316,23 +158,32 @@ def _resolved(
         return resolve(named, **limits)
     except IndexError as error:
         detail = str(error)
-        raise Refused.at("index_out_of_range", *place, detail=detail, **limits) from None
+        raise Refused.at("index_out_of_range", *loc, detail=detail, **limits) from None
 
 
 def _check_patches(
-    request: Request, index: int, gates: ByHead[float], patches: ByHead[int]
+    gates: ByHead[float],
+    patches: ByHead[int],
+    index: int,
+    count: int,
+    patched: set[int],
+    loc: Loc,
 ) -> None:
-    """Refuse a head that is gated too, and a source that cannot be one."""
-    place, count = ("inputs", index, "patch"), len(request.inputs)
+    """Refuse a head that is gated too, and a source that cannot be one.
+
+    Args:
+        index: of the input, one of so many.
+        patched: inputs that take values themselves.
+    """
     if any(gates.get(layer, {}).keys() & heads.keys() for layer, heads in patches.items()):
-        raise Refused.at("index_out_of_range", *place, detail=BOTH)
+        raise Refused.at("index_out_of_range", *loc, detail=BOTH)
     for _, source in Edits(patches=patches).sources:
         if not 0 <= source < count:
             detail = f'"from" is an input of this request: 0 to {count - 1}'
-            raise Refused.at("index_out_of_range", *place, detail=detail)
-        if source == index or request.inputs[source].patch:
+            raise Refused.at("index_out_of_range", *loc, detail=detail)
+        if source == index or source in patched:
             detail = ITSELF if source == index else CHAIN
-            raise Refused.at("index_out_of_range", *place, detail=detail)
+            raise Refused.at("index_out_of_range", *loc, detail=detail)
 
 
 def _merged(

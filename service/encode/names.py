@@ -1,12 +1,13 @@
-"""The names of a model and of its adapters, as requests give them: `model` and `model:adapter`."""
+"""The names of a model, its adapters and its tasks: `model` and `model:adapter` in requests."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from service.refusals import Refused
 from service.wording.words import meant, quoted
 
 NONE = "this model has no adapters"
+SPARSE = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
 
 
 class Names(NamedTuple):
@@ -77,3 +78,8 @@ def _alike(named: str, name: str) -> bool:
     plain = (each.lower().removesuffix(":latest") for each in (named, name))
     short, long = sorted(plain, key=len)
     return short == long or ("/" not in short and long.partition("/")[1:] == ("/", short))
+
+
+def only_sparse(tasks: Collection[str]) -> bool:
+    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
+    return {*tasks} == {"encode", "sparse"}

@@ -13,8 +13,9 @@ from model.adapters import Adapter
 from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
-from service.encode.request import PARTS, Layout, Part, Request
+from service.core import PARTS, Layout, Part, Step
 from service.engine.work import Work
+from service.inputs import Floats
 from service.refusals import Refused
 
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
@@ -73,9 +74,9 @@ class Price:
                 raise Refused(code, bytes=size, limit=limit)
 
 
-def number(request: Request) -> int:
+def number(dtype: Floats) -> int:
     """Return the bytes of a number outside attention, which has its own."""
-    return HALF if request.dtype == "float16" else SINGLE
+    return HALF if dtype == "float16" else SINGLE
 
 
 SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
@@ -108,11 +109,17 @@ def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
     return 2 * weights * length + _attended(config, length, layer + 1)
 
 
-def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
-    """Count the floating-point operations of works whose passes may begin in a layer."""
-    counts = Counter((len(work), work.entered) for work in copies)
-    passes = sum(_passed(config, *kind) * count for kind, count in counts.items())
-    return passes + head_flops(copies)
+def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Step) -> int:
+    """Count the floating-point operations of all that a step runs and what may follow it."""
+    works = step.works
+    selections = [work.outputs.attention for work in works if work.outputs.attention]
+    total = flops(config, list(map(len, works)), selections)
+    total += sum(count * _passed(config, len(like), like.entered) for like, count in step.follow)
+    for work, count in step.every:
+        total += count * sum([head.flops(len(work)) for head in work.outputs.task_heads])
+        if work.adapter:
+            total += count * adapter_flops(adapters[work.adapter], len(work))
+    return total
 
 
 def _passed(config: EncoderConfig, length: int, layer: int | None) -> int:
@@ -131,11 +138,6 @@ def _projected(config: EncoderConfig) -> int:
     """Count those of the queries', keys' and values' projections."""
     keys = config.shared_heads * config.head_dim
     return config.width * (config.mixed_width + 2 * keys)
-
-
-def head_flops(works: Sequence[Work]) -> int:
-    """Count the floating-point operations of the checkpoint's task heads, where they are asked."""
-    return sum(head.flops(len(work)) for work in works for head in work.outputs.task_heads)
 
 
 def adapter_flops(adapter: Adapter, tokens: int) -> int:

@@ -13,11 +13,10 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from model.config import Mode
-from model.loading.checkpoint import Model
 from model.pooling import Pooling
-from service.encode.plan import Planner
-from service.encode.request import Encoding, Highlight, Pooled, Request
-from service.encode.tasks import role as role_of
+from service.core import Side
+from service.encode.reader import Reader
+from service.encode.resolver import Resolver
 from service.refusals import Refused
 
 HEADER, EXPECT = "x-headlight-space", "x-headlight-expect"
@@ -32,69 +31,57 @@ UNKNOWN = (
 )
 
 Parts = Mapping[str, Any]
-Chosen = tuple[bool | Pooled, str, str | None, int | str | None, int | None]
+Chosen = tuple[Pooling | None, str, str | None, int | str | None, int | None]
 
 
 class Spaces:
-    """The spaces that one model's requests lead to.
+    """The spaces of the vectors that one model makes.
 
     Args:
         dtype: in which the model computes.
-        max_tokens: of a sequence.
         bound: how far two vectors of one text may lie apart, of their length.
     """
 
-    def __init__(
-        self, model: Model, planner: Planner, dtype: str, max_tokens: int, bound: float
-    ) -> None:
-        self._bound = bound
-        self._model, self._planner = model, planner
+    def __init__(self, resolver: Resolver, reader: Reader, dtype: str, bound: float) -> None:
+        self._bound, self._resolver, self._reader = bound, resolver, reader
+        self._model = model = resolver.model
         self._fixed: dict[str, Any] = {
             **model.made_of,
             "lower_case": model.tokenizer.lower_case,
-            "max_tokens": max_tokens,
+            "max_tokens": reader.max_tokens,
             "dtype": dtype,
         }
         self._name = lru_cache(KEPT)(lambda *chosen: name(self._of(*chosen)))
 
     def facts(self) -> dict[str, Any]:
         """Return what GET /info says of the space of a request that chooses nothing."""
-        cut = self._cut(Request(inputs=()))
-        parts = self._of(True, self._planner.prompt(None), None, cut, None)
+        side = Side((), self._resolver.outputs(True), cut=self._resolver.cut(None))
+        parts = self._of(*self._chosen(side))
         return {"space": name(parts), "space_parts": parts, "space_bound": self._bound}
 
-    def parts(self, request: Request) -> Parts | None:
-        """Return what decides the meaning of a request's vectors; None: they are of no space.
-
-        Raises:
-            Refused: the model has no such prompt, or no such vectors.
-        """
-        chosen = self._chosen(request, self._planner.adapter(request))
-        return None if chosen is None else self._of(*chosen)
-
-    def of(self, request: Request, adapter: str | None) -> str | None:
-        """Name the space of the vectors that a request is answered, or that make its scores.
-
-        None where there are none, or of no space; of a query and documents, the documents'; of
-        pooled vectors with those of tokens, the pooled ones'.
+    def parts(self, side: Side, edited: bool) -> Parts | None:
+        """Return what decides the meaning of a side's vectors; None: they are of no space.
 
         Args:
-            adapter: that the request names, as its plan says.
+            edited: whether heads are changed.
 
         Raises:
-            Refused: as `parts`.
+            Refused: the model has no such prompt.
         """
-        scored = isinstance(request.ending, Highlight) and request.ending.way == "pooled"
-        if not (isinstance(request.ending, Encoding) or scored):
-            return None
-        if not (request.pooled or request.tokens):
-            return None
-        chosen = self._chosen(request, adapter)
-        found: str | None = None if chosen is None else self._name(*chosen)
+        return None if self._is_nameless(side, edited) else self._of(*self._chosen(side))
+
+    def of(self, side: Side, edited: bool) -> str | None:
+        """Name the space of a side's vectors; of the pooled ones, if there are others too.
+
+        Args, Raises: as `parts`.
+        """
+        found: str | None = None
+        if not self._is_nameless(side, edited):
+            found = self._name(*self._chosen(side))
         return found
 
-    def check(self, request: Request, expected: str) -> None:
-        """Refuse a request whose vectors would be of another space.
+    def check(self, side: Side, edited: bool, expected: str) -> None:
+        """Refuse a side whose vectors would be of another space.
 
         Raises:
             Refused: says which part differs, where one alone explains it; or as `parts`.
@@ -102,7 +89,7 @@ class Spaces:
         if not NAME.fullmatch(expected):
             detail = "expected a space such as s1-0123456789abcdef, as answers have it"
             raise Refused.at("out_of_range", EXPECT, detail=detail)
-        parts = self.parts(request)
+        parts = self.parts(side, edited)
         if parts is None:
             detail = f"expected {expected}, and {NAMELESS}"
             raise Refused("space_changed", detail=detail, expected=expected, changed=[])
@@ -117,38 +104,32 @@ class Spaces:
         facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
         raise Refused("space_changed", detail=detail, **facts)
 
-    def _chosen(self, request: Request, adapter: str | None) -> Chosen | None:
-        """Return what a request chooses, as `_of` takes it; None: vectors of no space."""
-        changed = request.gates or any(one.gates or one.patch for one in request.inputs)
-        role = role_of(request, request.role, self._model)
-        if changed or request.layers or (role and not role.plain(self._planner.longest)):
-            return None
-        prompt = self._planner.prompt(request.prompt_name, adapter)
-        if role and role.prompt is not None and request.prompt_name is None:
-            prompt = role.prompt
-        return request.pooled, prompt, adapter, self._cut(request), request.most
+    def _is_nameless(self, side: Side, edited: bool) -> bool:
+        """Tell whether vectors are of no space."""
+        role = side.role
+        plain = role is None or role.plain(self._reader.max_tokens)
+        return edited or bool(side.outputs.hidden) or not plain
 
-    def _cut(self, request: Request) -> int | str | None:
-        """Return how a text is cut, if at another place than behind `max_tokens`."""
-        if request.documents and request.documents.most:
-            return request.documents.most
-        side = self._model.tokenizer.where(self._planner.cut(request))
-        return side if side == "left" else None
+    def _chosen(self, side: Side) -> Chosen:
+        """Return what a side chooses, as `_of` takes it."""
+        most = side.documents.most if side.documents else None
+        cut = "left" if self._model.tokenizer.where(side.cut) == "left" else None
+        prompt = self._reader.prompt_of(side._replace(instruction=None))
+        return side.outputs.pooling, prompt, side.adapter, most or cut, side.most
 
     def _of(
         self,
-        pooled: bool | Pooled,
+        pooling: Pooling | None,
         prompt: str,
         adapter: str | None,
         cut: int | str | None,
         most: int | None,
     ) -> Parts:
-        pooling = self._planner.pooling(pooled)
         parts = {**self._fixed, **self._pooled(pooling), "prompt": prompt}
         if adapter:
             parts["adapter"] = self._model.adapters[adapter].digest
         if most is not None:
-            parts["max_tokens"] = min(most, self._planner.longest)
+            parts["max_tokens"] = min(most, self._reader.max_tokens)
         return parts if cut is None else {**parts, "truncate": cut}
 
     def _pooled(self, pooling: Pooling | None) -> Parts:

@@ -10,13 +10,13 @@ from model.maps.choices import Level
 from model.task_heads import Activation, Classifier, Lexical, Splade, Tagger, TaskHead, Vectors
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
+from service.core import At
 from service.encode import shown
 from service.encode.request import (
     Classify,
     Entailment,
     LabelTokens,
     MultiVector,
-    Request,
     Rerank,
     Sparse,
     Wanted,
@@ -45,6 +45,7 @@ class Task:
         fit: the head for one input, where it depends on its tokens.
         filled: whether each input must have a token that is kept.
         named: what is wrong with an input without token ids, where it takes them; "": nothing.
+        shows: whether the answer shows the tokens.
     """
 
     head: TaskHead
@@ -53,41 +54,42 @@ class Task:
     fit: Callable[[Work], TaskHead] | None = None
     filled: bool = False
     named: str = ""
+    shows: bool = False
 
     def fitted(self, source: Work) -> TaskHead:
         """Return the head for one input."""
         return self.fit(source) if self.fit else self.head
 
-    def check(self, inputs: Sequence[Work]) -> None:
+    def check(self, inputs: Sequence[Work], at: At) -> None:
         """Refuse inputs that do not have what it takes."""
         for index, source in enumerate(inputs):
             if self.words and source.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
-                raise Refused.at("words_unknown", "inputs", index, detail=detail)
+                raise Refused.at("words_unknown", *at(index), detail=detail)
             fitted = self.fitted(source) if self.filled else None
             if isinstance(fitted, Vectors) and not fitted.count(len(source)):
                 detail = FIRST if fitted.first else SKIPPED
-                raise Refused.at("nothing_left", "inputs", index, detail=detail)
+                raise Refused.at("nothing_left", *at(index), detail=detail)
             if self.named and source.sequence.token_ids is None:
-                raise Refused.at("shape_mismatch", "inputs", index, detail=self.named)
+                raise Refused.at("shape_mismatch", *at(index), detail=self.named)
             if self.named and not len(source):
-                raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
+                raise Refused.at("nothing_left", *at(index), detail="it holds no token")
 
 
-def find(asked: Request, model: Model) -> list[Task]:
-    """Return what a request asks of a model's task heads.
+def find(asked: Sequence[Wanted], model: Model) -> list[Task]:
+    """Return what is asked of a model's task heads.
 
     Raises:
         Refused: the checkpoint has no head for one.
     """
-    for wanted in asked.tasks:
+    for wanted in asked:
         if wanted.name not in model.tasks:
             has = f"this model has {quoted(list(model.tasks), 'and')}"
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     return [
         _task(wanted, head, model.tokenizer)
-        for wanted in asked.tasks
+        for wanted in asked
         for head in model.task_heads
         if wanted.name in head.tasks
     ]
@@ -113,13 +115,13 @@ def _task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def role(asked: Request, side: Side | None, model: Model) -> Role | None:
+def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | None:
     """Return how inputs of one side are read; None where both sides are read alike.
 
     Raises:
         Refused: the checkpoint does not read that side.
     """
-    sparse = any(isinstance(one, Sparse) for one in asked.tasks)
+    sparse = any(isinstance(one, Sparse) for one in asked)
     for head in model.task_heads:
         if isinstance(head, Vectors) and side:
             return head.roles[side]
@@ -141,14 +143,14 @@ def _vectors(head: Vectors, filled: bool) -> Task:
             return head
         return replace(head, kept=[place for place in side.kept(ids) if place >= head.first])
 
-    return Task(head, show, fit=fit, filled=filled)
+    return Task(head, show, fit=fit, filled=filled, shows=True)
 
 
 def _tag(head: Tagger, level: Level) -> Task:
     def show(source: Work, arrays: Arrays) -> Labels:
         return shown.labels(head.labels, source.facts, arrays, level)
 
-    return Task(head, show, words=level == "word")
+    return Task(head, show, words=level == "word", shows=True)
 
 
 def _classify(head: Classifier, activation: Activation) -> Task:

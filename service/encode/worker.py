@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from service.engine.fair.rotation import OWNER, Thread, fits
 from service.observe.record import Record
@@ -14,6 +14,8 @@ from service.refusals import Refused
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work
 
+# Fewer characters than this are tokenized on the spot; a thread costs more than they do.
+THREAD_CHARACTERS = 4096
 MOST_WAITING = 16  # requests at once, where they are counted; what they ask for waits in memory
 
 
@@ -82,6 +84,13 @@ class Worker:
         """Count so much more as waiting."""
         self.waiting += size
         self._own[owner] += size
+
+
+class Workers(NamedTuple):
+    """Those of questions: for texts, and for sums."""
+
+    texts: Worker
+    sums: Worker
 
 
 def once(work: Callable[[], Result]) -> Steps[Result]:

@@ -67,40 +67,6 @@ class Outputs:
         return self.kept.union(self.attention.heads if self.attention else ())
 
 
-@dataclass(slots=True, eq=False)
-class Work:
-    """One input as the model runs it, and what is wanted of it.
-
-    Args:
-        record: the request it is of, for those who count and trace; None where no client asked.
-        entered: the layer in which its pass begins; None: at the embeddings.
-        length: tokens before truncation; if they are not counted, at least so many.
-        facts: its tokens as the answer shows them.
-        role: the side of a late interaction that it was read for.
-        adapter: the name of what is added to the model's linears; None: nothing.
-        edited: heads that are gated or patched, at most.
-    """
-
-    sequence: packing.Sequence
-    outputs: Outputs
-    record: Record | None = None
-    entered: int | None = None
-    length: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    role: Role | None = None
-    adapter: str | None = None
-    edited: int = 0
-
-    @property
-    def truncated(self) -> bool:
-        """Tell whether it was cut."""
-        return len(self) < self.length
-
-    def __len__(self) -> int:
-        sequence = self.sequence  # its own length takes as many calls again
-        return len(sequence.token_ids or ()) if sequence.embeddings is None else len(sequence)
-
-
 @dataclass(frozen=True, slots=True)
 class Maps:
     """What is shown of one sequence's attention; model.maps.forms.Shown as arrays.
@@ -143,6 +109,47 @@ class Result:
         if self.pooled is None:
             raise RuntimeError("a vector that was asked for is missing: this is a bug")
         return self.pooled.astype(np.float64)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One input as the model runs it, what is wanted of it, and what came out.
+
+    The reader makes it, and fills what no other stage is named for.
+
+    Args:
+        outputs: of its side; a question may ask for more.
+        record: the request it is of, for those who count and trace; None where no client asked.
+        entered: the layer in which its pass begins; None: at the embeddings. A sweep says so.
+        length: tokens before truncation; if they are not counted, at least so many.
+        facts: its tokens as the answer shows them.
+        role: the side of a late interaction that it was read for.
+        adapter: the name of what is added to the model's linears; None: nothing.
+        edited: heads that are gated or patched, at most; interventions count them.
+
+    Attributes:
+        result: what a lane made of it, which admission fills in.
+    """
+
+    sequence: packing.Sequence
+    outputs: Outputs
+    record: Record | None = None
+    entered: int | None = None
+    length: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    role: Role | None = None
+    adapter: str | None = None
+    edited: int = 0
+    result: Result = field(init=False)
+
+    @property
+    def truncated(self) -> bool:
+        """Tell whether it was cut."""
+        return len(self) < self.length
+
+    def __len__(self) -> int:
+        sequence = self.sequence  # its own length takes as many calls again
+        return len(sequence.token_ids or ()) if sequence.embeddings is None else len(sequence)
 
 
 def cosine(left: Array, right: Array) -> float:

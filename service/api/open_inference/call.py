@@ -44,11 +44,13 @@ from service.api.open_inference.tensors import (
     InferRequest,
     Tensor,
 )
+from service.core import PARTS, Layout
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect
 from service.encode.names import find
-from service.encode.request import PARTS, Attention, Layout, Request
+from service.encode.request import Request
 from service.engine.fair.rotation import Lock
+from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.refusals import REFUSALS, Refused, explain
 from service.wording.words import Loc, meant, place, quoted
@@ -185,7 +187,7 @@ def _hidden(parameters: InferParameters, layers: int) -> list[int]:
 
 def _attention(parameters: InferParameters) -> Attention:
     layers, heads = _indices(parameters.attention_layers), _indices(parameters.attention_heads)
-    return Attention(layers=layers or "all", heads=heads or "all")
+    return Attention.model_construct(layers=layers or "all", heads=heads or "all")
 
 
 def _indices(text: str | None) -> list[int]:

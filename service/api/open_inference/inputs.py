@@ -17,7 +17,7 @@ from service.api.open_inference.tensors import (
     strings,
 )
 from service.encode.answer import Array
-from service.encode.request import Input
+from service.inputs import Item, Texts
 from service.refusals import Refused
 from service.wording.words import counted, listed, meant, quoted
 
@@ -35,7 +35,7 @@ COLUMN = ", and the last of two is 1"  # for texts
 NEEDS = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
 
 
-def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
+def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Texts:
     """Return the inputs as encode/ knows them; in order, they consume the bytes of `data`.
 
     Args:
@@ -96,7 +96,7 @@ def _check_shape(tensor: InferInput, most: int) -> None:
         raise Refused.at("sequence_empty", tensor.name, detail="a dimension of its shape is 0")
 
 
-def _items(tensors: Mapping[str, Any]) -> list[Input]:
+def _items(tensors: Mapping[str, Any]) -> Texts:
     """Return the inputs as encode/ knows them."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
@@ -104,7 +104,7 @@ def _items(tensors: Mapping[str, Any]) -> list[Input]:
         if name in tensors and not any(other in tensors for other in others):
             raise Refused.at("out_of_range", name, detail=f"it goes with {listed(others)}")
     if TEXT in tensors:
-        return list(map(Input, tensors[TEXT]))
+        return list(tensors[TEXT])
     rows = tensors[IDS] if IDS in tensors else tensors[EMBEDS]
     for name in NEEDS:
         if name in tensors and tensors[name].shape != rows.shape[:2]:
@@ -115,12 +115,12 @@ def _items(tensors: Mapping[str, Any]) -> list[Input]:
     if EMBEDS in tensors:
         # copies: views of the body would keep all of it in memory
         return [
-            Input(embeddings=row[:end].astype(np.float32))
+            Item.model_construct(embeddings=row[:end].astype(np.float32))
             for row, end in zip(rows, lengths, strict=True)
         ]
     types = tensors[TYPES] if TYPES in tensors else np.zeros_like(rows)
     return [
-        Input(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
+        Item.model_construct(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
         for row, kinds, end in zip(rows, types, lengths, strict=True)
     ]
 

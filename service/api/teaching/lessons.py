@@ -5,7 +5,6 @@ One shows the mechanism without a model, the other the model with nothing hidden
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -14,12 +13,12 @@ from model.config import EncoderConfig
 from model.text.tokenizer import Truncate
 from service.api.teaching.mechanism import Mixture, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
+from service.core import Layout, Side, Step
 from service.encode import answer
 from service.encode.admission import Admission
-from service.encode.inputs import Reader
 from service.encode.names import Names
 from service.encode.price import SINGLE, Price
-from service.encode.request import Layout
+from service.encode.reader import Reader
 from service.encode.worker import once
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
@@ -95,10 +94,11 @@ class Lessons:
         record.sequences, record.tokens = 1, len(text)
         config = self._reader.config
         price = _price(config, len(text), weights=request.weights)
-        ((done,), _), _ = await self._admission.run([text], deadline, record, price)
-        told = {**head, **_facts(request.layer, text, done.steps)}
+        await self._admission.run(Step([text]), deadline, record, price)
+        steps = text.result.steps
+        told = {**head, **_facts(request.layer, text, steps)}
         if request.weights:
-            told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
+            told["parameters"] = {"eps": config.norm_eps, **_parameters(steps)}
         return answer.in_pieces(told)
 
     def _check(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
@@ -113,20 +113,15 @@ class Lessons:
     async def _read(
         self, request: ExplainRequest, adapter: str | None, deadline: float, record: Record
     ) -> Work:
-        outputs = Outputs(explained=request.layer, weights=request.weights)
-        try:
-            (text,) = await self._reader.read(
-                [request.plain()],
-                request.truncate or self._truncate,
-                deadline,
-                facts=True,
-                outputs=outputs,
-                record=record,
-                adapter=adapter,
-            )
-        except Refused as error:  # it points to ("inputs", 0, ..), which here is the request itself
-            error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]
-            raise
+        side = Side(
+            [request.text if request.pair is None else (request.text, request.pair)],
+            Outputs(explained=request.layer, weights=request.weights),
+            lambda number, *field: field or ("text",),
+            cut=request.truncate or self._truncate,
+            facts=True,
+            adapter=adapter,
+        )
+        (text,) = await self._reader.read(side, deadline, record)
         return text
 
 

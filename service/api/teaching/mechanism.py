@@ -19,8 +19,8 @@ from torch import Tensor
 
 from model.lessons import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
+from service.core import Layout, Part
 from service.encode.price import DOUBLE, Price
-from service.encode.request import Layout, Part
 from service.refusals import Refused
 from service.wording.words import counted, received
 

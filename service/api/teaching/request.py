@@ -7,7 +7,6 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.encode.request import Input
 from service.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
@@ -90,10 +89,6 @@ class ExplainRequest(Wire):
     truncate: Truncate | None = None
     """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
-
-    def plain(self) -> Input:
-        """Return the text as encode/ knows it."""
-        return Input(self.text, self.pair)
 
 
 Attend = AttendRequest | MixRequest

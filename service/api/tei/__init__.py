@@ -6,8 +6,8 @@ router/src/http/types.rs; what TEI leaves to its settings follows their defaults
 """
 
 from service.api.dialect import Call, Route, Sent, Served
-from service.api.inputs import only_sparse
 from service.api.tei import embed, tasks, tokens
+from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
 
 

@@ -18,9 +18,11 @@ from service.api.dialect import (
     Served,
     sentence,
 )
-from service.api.inputs import Dimensions, Strings, TextsOrIds, check_dense, items
+from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
+from service.core import Layout
 from service.encode.answer import JSON, Array, Each, Encoded, Item
-from service.encode.request import Layout, Pooled, Request
+from service.encode.request import Pooled, Request
+from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest

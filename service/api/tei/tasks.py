@@ -12,8 +12,9 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
+from service import inputs
 from service.api.dialect import Example, JSONCall, Reply, Route, Sent, Served
-from service.api.inputs import Strings, Text, Texts
+from service.api.inputs import Text, Texts
 from service.api.ranking import (
     RANKING,
     Instructed,
@@ -26,8 +27,9 @@ from service.api.ranking import (
 from service.api.tei import embed
 from service.api.tei.embed import API, TASKS, EmbedAllRequest, Side
 from service.encode.answer import Array, Each, Encoded, Item
-from service.encode.request import Classify, Input, Request, Sparse
+from service.encode.request import Classify, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
+from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.refusals import Refused
 from service.wire import ForeignRequest
@@ -188,16 +190,16 @@ def rerank_problem(refused: Refused, request_id: str) -> Reply:
     return embed.problem(relocate(refused, "texts"), request_id)
 
 
-def _item(entry: Any, *place: int) -> Input:
+def _item(entry: Any, *place: int) -> inputs.Text:
     """Return a text, or a list of one text or of a pair's two, as encode/ knows it."""
     if isinstance(entry, str):
-        return Input(entry)
+        return entry
     if len(entry) not in (1, 2):
         detail = f"expected one text or the two of a pair, received {len(entry):,}"
         raise Refused.at(
             "out_of_range" if entry else "batch_empty", "inputs", *place, detail=detail
         )
-    return Input(*entry)
+    return (entry[0], entry[1]) if len(entry) > 1 else str(entry[0])
 
 
 def _scores(logits: Array, function: str | None) -> Array:

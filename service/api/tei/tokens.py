@@ -24,7 +24,7 @@ from service.wire import ForeignRequest
 
 if TYPE_CHECKING:  # the table of operations must not need torch
     from service.encode.admission import Admission
-    from service.encode.inputs import Reader
+    from service.encode.reader import Reader
 
 PIECE_TOKENS = 512  # written at once, half a millisecond
 # Bytes of a token in lists, and of one written with its characters, as measured by

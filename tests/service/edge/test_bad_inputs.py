@@ -78,5 +78,5 @@ async def test_there_are_enough_of_them_and_no_two_have_one_name(
     elsewhere = {"unauthorized", "bad_host", "request_timeout"}  # by setting, or by silence
     # tests/service/api/native/test_attention.py, tests/service/api/test_prompts.py
     others = {"specials_unknown", "prompt_without_text"}
-    others |= {"similarity_not_explainable"}  # by the checkpoint: api/questions/test_similarity.py
+    others |= {"similarity_not_explainable"}  # by the checkpoint: questions/test_similarity.py
     assert of_requests - codes == elsewhere | others

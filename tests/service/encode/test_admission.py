@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from model import packing
+from service.core import Step
 from service.encode.admission import Admission, Estimate
-from service.encode.interventions import Course, Edits
-from service.encode.request import Input
 from service.engine.batcher import Batcher
 from service.engine.work import Outputs, Result, Work
+from service.inputs import Item, Text
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -27,18 +27,18 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     """With the two around each; what was cut teaches nothing, and ids are counted."""
     estimate = Estimate(longest=100, most=151)
     for _ in range(200):
-        read = [Input("x" * 30), Input(token_ids=[7] * 9)]
+        read = ["x" * 30, Item(token_ids=[7] * 9)]
         estimate.learn(read, [outcome(12, 12), outcome(9, 9)])
-        estimate.learn([Input("x" * 1000)], [outcome(100, 5000)])
+        estimate.learn(["x" * 1000], [outcome(100, 5000)])
 
-    def tokens(*inputs: Input) -> int:
+    def tokens(*inputs: Text) -> int:
         return estimate.tokens(inputs)[0]
 
-    assert tokens(Input("x" * 60)) == pytest.approx(22, abs=1)
-    assert tokens(Input(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
-    assert tokens(Input("x" * 9000), Input(token_ids=[7] * 51)) == 151
-    assert tokens(*[Input("x" * 9000)] * 50) == 151  # one that holds more is refused
-    assert tokens(Input(embeddings=[[0.0] * 4])) <= 2
+    assert tokens("x" * 60) == pytest.approx(22, abs=1)
+    assert tokens(Item(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
+    assert tokens("x" * 9000, Item(token_ids=[7] * 51)) == 151
+    assert tokens(*["x" * 9000] * 50) == 151  # one that holds more is refused
+    assert tokens(Item(embeddings=[[0.0] * 4])) <= 2
 
 
 def admission(gate: asyncio.Event) -> Admission:
@@ -89,22 +89,26 @@ async def test_a_request_in_its_last_step_keeps_none_from_being_alone() -> None:
     """Nothing of it is to follow."""
     gate = asyncio.Event()
     entrance, works = admission(gate), [outcome(500, 500)]
-    course = Course(works, [Edits()], 1, {}, 0.0, [], 0)
-    running = asyncio.create_task(entrance.run(works, 1e9, Record("r"), course=course))
+    running = asyncio.create_task(entrance.run(Step(works), 1e9, Record("r")))
     await asyncio.sleep(0)
 
     entrance.foresee(5000, 1.0, Record("s"), queued=False)
     gate.set()
-    (answered, _) = await running
+    await running
 
-    assert len(answered.inputs) == 1
+    assert works[0].result == Result()
 
 
 async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
     """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
     entrance, read = admission(asyncio.Event()), asyncio.Event()
     record, other = Record("r", key="a"), Record("r", key="b")
-    reading = asyncio.create_task(entrance.read_in_worker(read.wait, 601, 0, Record("r", key="a")))
+
+    async def wait() -> None:
+        with entrance.reading(601, True, 0, 1e9, Record("r", key="a")):
+            await read.wait()
+
+    reading = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
     entrance.foresee(398, 1.0, record, queued=True)

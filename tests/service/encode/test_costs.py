@@ -23,10 +23,9 @@ from model.maps.tiles import CELLS
 from model.maps.units import divide
 from model.packing import Sequence
 from model.pooling import Pooling
-from service.encode.encoding import Encodings
-from service.encode.plan import Plan
+from service.encode.encoding import weigh
 from service.encode.price import costs
-from service.encode.request import Request
+from service.encode.request import Layout
 from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, Source, locate
@@ -215,7 +214,7 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
         attention = asked.outputs.attention
         heads = max(map(len, attention.heads.values())) if attention else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = Encodings(WIDE).price(Request(inputs=()), Plan([asked], len(asked))).made
+        made = weigh([asked], WIDE.width, Layout()).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 

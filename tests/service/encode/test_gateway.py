@@ -19,7 +19,7 @@ import torch
 
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
-from service.encode.request import Input, Layout, Request
+from service.encode.request import Layout, Request
 from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
@@ -250,7 +250,7 @@ async def test_the_canary_runs_while_the_replica_is_busy(monkeypatch: pytest.Mon
     monkeypatch.setattr(health, "CANARY_SECONDS", 0.05)
     replica = await Replica.start(Settings(threads=1), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
-    asked = Request(inputs=[Input("All is well")] * 8, layout=Layout(numbers=()))
+    asked = Request(inputs=["All is well"] * 8, layout=Layout(numbers=()))
     done = False
 
     async def load() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.api.native.heads import Attention
 from service.encode.indices import heads_by_layer, hidden_states
+from service.inputs import Attention
 
 
 @pytest.mark.parametrize(

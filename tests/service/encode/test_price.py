@@ -21,11 +21,11 @@ from model.maps.units import Units, divide
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
+from service.core import Step
 from service.encode.answer import SAFETENSORS
-from service.encode.encoding import Encodings
-from service.encode.plan import Plan
-from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops
-from service.encode.request import Request
+from service.encode.encoding import weigh
+from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops, step_flops
+from service.encode.request import Layout
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
 from service.settings import JSON_FACTOR
@@ -323,7 +323,7 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
     def price(units: Units, *, half: bool = False) -> tuple[int, int]:
         asked = Selection(every, units, "rollout", half=half)
         works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
-        beside = Encodings(TRANSFORMER_BASE).price(Request(inputs=()), Plan(works, 132))
+        beside = weigh(works, TRANSFORMER_BASE.width, Layout())
         return maps.products(asked, TRANSFORMER_BASE) - scores, beside.made - beside.total
 
     assert price(divide(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)
@@ -464,10 +464,10 @@ async def test_any_body_is_priced_in_milliseconds(form: Form, body: Sequence[Uni
     heads = {layer: tuple(range(16)) for layer in range(24)}
     asked = {units: Outputs(attention=Selection(heads, units, form, rows=(0,))) for units in body}
     works = [Work(Tokens([1] * units.tokens), asked[units]) for units in body]
-    plan, of = Plan(works, sum(map(len, works))), costs(DEEP)
+    step, of = Step(works), costs(DEEP)
 
-    weighed = steps(lambda: Encodings(DEEP).price(Request(inputs=()), plan))
-    counted = steps(lambda: flops(DEEP, plan.lengths, plan.attention()))
+    weighed = steps(lambda: weigh(works, DEEP.width, Layout()))
+    counted = steps(lambda: step_flops(DEEP, {}, step))
     timed = steps(lambda: of(works))
 
     assert weighed + max(counted, timed) <= MOST_STEPS

@@ -27,11 +27,13 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model import kernels
 from model.loading import checkpoint
-from service.encode.inputs import Reader
-from service.encode.plan import Planner
-from service.encode.request import Input, Pooled, Request
+from service.core import Custom, Side
+from service.encode.encoding import Encoding
+from service.encode.reader import Reader
+from service.encode.request import Pooled, Request
+from service.encode.resolver import Resolver
 from service.encode.space import NAME, Spaces
-from service.encode.worker import Worker
+from service.encode.worker import Worker, Workers
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
@@ -39,7 +41,7 @@ from service.settings import Settings
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 WIDTH = 32
-ASKED = Request(inputs=[Input("All is well")])
+ASKED = Request(inputs=["All is well"])
 GATE, NAMED = {"layer": 0, "head": 1, "scale": 0.0}, "all-MiniLM-L6-v2"
 
 
@@ -66,20 +68,30 @@ def copy(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
-def spaces(folder: Path, dtype: str = "float32", max_tokens: int | None = None) -> Spaces:
-    """The spaces of a folder's model."""
+def read(
+    folder: Path, request: Request, dtype: str = "float32", max_tokens: int | None = None
+) -> tuple[Spaces, Side]:
+    """The spaces of a folder's model, and what a request reads."""
     ways = kernels.choose(CPU, torch.float32)
     model = checkpoint.load(folder, CPU, torch.float32, ways)
     longest = max_tokens or model.max_tokens
     worker = cast(Worker, None)  # nothing is read
     reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
-    planner = Planner("name", model, reader, Settings())
-    return Spaces(model, planner, dtype, longest, 1e-4)
+    resolver = Resolver("name", model, Settings())
+    (side,) = Encoding(request, Custom(), resolver, Workers(worker, worker)).sides()
+    return Spaces(resolver, reader, dtype, 1e-4), side
+
+
+def parts_of(folder: Path, request: Request = ASKED, **more: Any) -> Any:
+    """What decides the space of a request."""
+    spaces, side = read(folder, request, **more)
+    return spaces.parts(side, edited=False)
 
 
 def name(folder: Path, request: Request = ASKED, **more: Any) -> str:
     """The name of a request's space."""
-    found = spaces(folder, **more).of(request, None)
+    spaces, side = read(folder, request, **more)
+    found = spaces.of(side, edited=False)
     assert found is not None and NAME.fullmatch(found)
     return found
 
@@ -151,7 +163,7 @@ def test_each_change_makes_another_space(part: str, saved: Path, copy: Path) -> 
     change, more, request = CHANGES[part]
     change(copy)
 
-    before, after = spaces(saved).parts(ASKED), spaces(copy, **more).parts(request)
+    before, after = parts_of(saved), parts_of(copy, request, **more)
 
     assert name(copy, request, **more) != name(saved)
     assert before is not None and after is not None
@@ -161,14 +173,14 @@ def test_each_change_makes_another_space(part: str, saved: Path, copy: Path) -> 
 def test_what_asks_for_the_same_is_one_space(saved: Path, copy: Path) -> None:
     """A copy elsewhere, the model's own pooling by name, and all of its dimensions."""
     pooled = Pooled(mode="model", normalize=True, dimensions=WIDTH)
-    same = Request(inputs=[Input("Other words")], pooled=pooled)
+    same = Request(inputs=["Other words"], pooled=pooled)
 
     assert name(copy) == name(saved, same) == name(saved)
 
 
 def test_another_reduction_leaves_the_dense_layer_out(saved: Path) -> None:
     """So its weights are no part of that space."""
-    parts = spaces(saved).parts(Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
+    parts = parts_of(saved, Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
 
     assert parts is not None
     assert (parts["pooling"], parts["dense"]) == ("cls", "")
@@ -303,7 +315,7 @@ async def test_a_space_is_refused_before_any_work(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No text is read for it."""
-    monkeypatch.setattr(replica.gateway, "encode", None)
+    monkeypatch.setattr(Reader, "read", None)
     asked = {"X-Headlight-Expect": "s1-" + "0" * 16}
 
     answer = await client.post("/v1/encode", json={"inputs": ["a b c"] * 500}, headers=asked)

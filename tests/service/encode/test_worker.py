@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.evidence import COPY_BYTES
 from service.encode.worker import Worker, once
 from service.engine.fair.rotation import OWNER
 from service.memory import Hold
 from service.observe.record import Record
+from service.questions.highlight.evidence import COPY_BYTES
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, connected

@@ -14,7 +14,8 @@ import jsonschema
 import pytest
 from starlette.types import ASGIApp
 
-from service.encode.plan import Planner
+from service.encode.reader import Reader
+from service.encode.resolver import Resolver
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import REPORT_SECONDS, Observer
@@ -214,7 +215,7 @@ async def test_a_fault_is_a_line_with_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What broke, where, and for whom; then the request's own line."""
-    monkeypatch.delattr(Planner, "plan")
+    monkeypatch.delattr(Resolver, "adapter")
     answer = await client.post("/v1/encode", json=WELL)
 
     (request,) = requests(log)
@@ -262,7 +263,7 @@ async def test_nothing_that_a_client_sends_is_told(
     both = {"traceparent": traceparent, "tracestate": f"vendor={c}"}
     assert (await post("/v1/encode", json=WELL, headers=both)).status_code == 200
     # a fault whose text is the request's: "invalid literal for int(): ..."
-    monkeypatch.setattr(Planner, "plan", lambda self, request, *_: int(request.inputs[0].text))
+    monkeypatch.setattr(Reader, "read", lambda self, side, *_: int(side.inputs[0].text))
     assert (await post("/v1/encode", json={"inputs": [c]})).status_code == 500
     monkeypatch.undo()
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.plan import Planner
+from service.encode.resolver import Resolver
 from service.engine.machine import Unservable
 from service.observe import tracing
 from service.observe.record import STAGES, Record
@@ -127,7 +127,7 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
 ) -> None:
     """Both name their refusal."""
     refused = await traced_client.post("/v1/encode", json={"inputs": []})
-    monkeypatch.delattr(Planner, "plan")
+    monkeypatch.delattr(Resolver, "adapter")
     broken = await traced_client.post("/v1/encode", json=WELL)
     monkeypatch.undo()
 

@@ -12,16 +12,12 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from model.pooling import Pooling
 from service import keys
-from service.encode.likeness import Likenesses
-from service.encode.request import Likeness
-from service.encode.worker import Worker
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
-from tests.seams import under
+from tests.seams import pooled_by, under
 from tests.service.page.browser import (
     AXE,
     KEYS,
@@ -368,16 +364,11 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
     browser: Page, address: str, replica: Replica
 ) -> None:
     """With the service's reason in place of the matrix."""
-    gateway, endings = replica.gateway, replica.gateway.endings
-    largest = Likenesses(Pooling(("max",), normalize=True), 384, Worker(1))
-    gateway.endings = {**endings, Likeness: largest}
-    try:
+    with pooled_by(replica, "max"):
         await ask(browser, address, "All is well", "Well done")
         await browser.wait(
             "return document.getElementById('alike').textContent.includes('pooling')"
         )
-    finally:
-        gateway.endings = endings
     shown = await browser.run("return document.getElementById('alike').textContent")
 
     assert re.match(r"Why alike0\.\d{4}cosine", shown) and 'pooling "max"' in shown

@@ -12,7 +12,7 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
-from service.encode.plan import Planner
+from service.encode.resolver import Resolver
 from service.replica import Replica
 from tests.seams import bound
 from tests.service.api.exact import Array, pooled
@@ -288,7 +288,7 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     """429 with Retry-After; 424 for what the model did."""
     bound(monkeypatch, replica.batcher, requests=0)
     late = await http.post("/embed", json={"inputs": "a"})
-    monkeypatch.setattr(Planner, "plan", None)  # whatever asks for the model now fails
+    monkeypatch.setattr(Resolver, "adapter", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")

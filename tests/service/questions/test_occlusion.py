@@ -2,7 +2,8 @@
 
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -13,8 +14,9 @@ from safetensors.numpy import load
 from model import packing
 from model.maps.units import divide
 from model.pooling import Pooling
-from service.encode.occlusion import Occlusion
+from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
+from service.questions.similarity.occlusion import occluded
 
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = [101, 2035, 2003, 102]
@@ -108,17 +110,19 @@ async def test_a_text_of_one_part_is_refused(client: httpx.AsyncClient) -> None:
 def test_copies_hold_no_more_memory_than_is_counted() -> None:
     """Of token ids with types, and of embeddings."""
     outputs = Outputs(Pooling(("mean",), normalize=True))
+    model = SimpleNamespace(config=SimpleNamespace(width=64))
+    resolver = cast(Resolver, SimpleNamespace(model=model, check_tokens=lambda *told: None))
     ids = packing.Sequence([*range(1000, 1200)], [0] * 200)
     rows = packing.Sequence(embeddings=torch.zeros(200, 64))
     for sequence in (ids, rows):
         works = [Work(sequence, outputs, length=200)]
         tracemalloc.start()
-        course = Occlusion.of(works, [divide(200)], 64, lambda tokens, holds: None)
+        ((copies,), held) = occluded(works, [divide(200)], resolver, [])
         used = tracemalloc.get_traced_memory()[0] + sum(
             work.sequence.embeddings.nbytes
-            for work in course.copies
+            for work in copies
             if work.sequence.embeddings is not None
         )
         tracemalloc.stop()
-        vectors = 4 * 64 * len(course.copies)
-        assert used < course.held - vectors < 1.5 * used
+        vectors = 4 * 64 * len(copies)
+        assert used < held - vectors < 1.5 * used

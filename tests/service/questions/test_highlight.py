@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
-from service.encode.passage import DRAWS, Passage
 from service.engine.weights import BUNDLED, locate
+from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
 from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint

@@ -4,7 +4,8 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,18 +16,17 @@ from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
-from model.text.frame import Role, Tokenized
+from model.text.frame import Tokenized
 from model.text.pieces import exhaust
-from model.text.tokenizer import Cut, Tokenizer, Truncate
-from service.encode.request import Base64, Documents, Input
-from service.encode.worker import Worker
-from service.engine.work import Outputs, Work
+from model.text.tokenizer import Tokenizer, Truncate
+from service.core import At, Side
+from service.encode.worker import THREAD_CHARACTERS, Worker
+from service.engine.work import Work
+from service.inputs import Base64Array, Item, items, words
 from service.observe.record import Record
 from service.refusals import Refused
-from service.wording.words import counted, meant, quoted
+from service.wording.words import Loc, counted, meant, quoted
 
-# Fewer characters than this are tokenized on the spot; a thread costs more than they do.
-THREAD_CHARACTERS = 4096
 MOST_TEXT_CHARACTERS = 262_144  # of a text, tokenized whole before it is cut: some 65,536 tokens
 MOST_EMBEDDING = 1e4  # either sign: a hidden state beyond it is none, and would overflow float16
 
@@ -34,7 +34,6 @@ UNINSTRUCTED = "this model's texts have no place for one"
 EMPTY = "expected one character or more, received an empty string"
 
 
-NOTHING = Outputs()
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
 
 Array = NDArray[np.float32]
@@ -62,66 +61,41 @@ class Reader:
     instructions: Mapping[str, str]
     worker: Worker
 
-    async def read(
-        self,
-        inputs: Sequence[Input],
-        truncate: Cut,
-        deadline: float,
-        *,
-        facts: bool,
-        outputs: Outputs = NOTHING,
-        record: Record | None = None,
-        most: int | None = None,
-        counted: bool = True,
-        prompt_name: str | None = None,
-        instruction: str | None = None,
-        adapter: str | None = None,
-        role: Role | None = None,
-        documents: Documents | None = None,
-    ) -> list[Work]:
+    async def read(self, side: Side, deadline: float, record: Record | None = None) -> list[Work]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
-            truncate: "own" is the side that the checkpoint names.
             deadline: when the answer must be there, on time.monotonic's clock.
-            facts: whether the answer shows the tokens; else their facts stay empty.
-            outputs: what is wanted of each, and record: of the request that they are of.
-            most: as of Request.
-            counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
-            instruction: as of Request.
-            prompt_name, adapter: as of `prompt`; every sequence has the adapter.
-            role: the side of a late interaction that they are read for.
-            documents: how the last text of each input is read, where it is a document.
+            record: of the request that they are of.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
-        truncate = self.tokenizer.where(truncate)
-        own = None if role is None or prompt_name is not None else role.prompt
-        prompt = self.prompt(prompt_name, adapter) if own is None else own
-        if instruction is not None:
-            template = self.tokenizer.template
-            if template is None or "system" not in template.roles:
-                raise Refused.at("prompt_not_found", "instruction", detail=UNINSTRUCTED)
-            prompt = instruction
-        if prompt_name is not None:
-            _check_texts(inputs)
+        inputs, at, facts, role, documents = (
+            *(side.inputs, side.at, side.facts, side.role, side.documents),
+        )
+        truncate, prompt = self.tokenizer.where(side.cut), self.prompt_of(side)
+        if side.prompt_name is not None:
+            _check_texts(side)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
         shortened = list[int]()
         for index, one in enumerate(inputs):
-            text, pair = one.text, one.pair
+            text, pair = words(one)
             if text is None:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
-                text, pair = self._bounded(one, index, truncate, documents is not None)
-                if (text, pair) != (one.text, one.pair):
+                whole = text, pair
+                text, pair = self._bounded(
+                    *whole, partial(at, index), truncate, documents is not None
+                )
+                if (text, pair) != whole:
                     shortened.append(index)
             texts.append(index)
             parts.append((text,) if pair is None else (text, pair))
             characters += len(prompt) + len(text)
             if pair is not None:
                 characters += len(prompt) + len(pair)
-        limit, added = min(self.max_tokens, most or self.max_tokens), 0
+        limit, added = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
             limit, added = min(role.length, limit), role.added
         reading = self.tokenizer.reading(
@@ -129,7 +103,7 @@ class Reader:
             limit - added,
             truncate,
             prompt,
-            counted=counted or facts,
+            counted=side.counted or facts,
             facts=facts,
             last=documents.most if documents else None,
             second_whole=documents is not None and documents.whole,
@@ -140,20 +114,36 @@ class Reader:
             else:
                 tokenized = await self.worker.run(reading, deadline, characters, record)
         except SequenceTooLong as error:
-            _refuse_length(error.length + added, limit, texts[error.index])
-        rest = iter(tokenized)
+            _refuse_length(error.length + added, limit, at(texts[error.index]))
+        rest = zip(tokenized, parts, strict=True)
         works = [
-            self._of_numbers(one, index, truncate, facts, limit, role, outputs, record)
-            if one.text is None
-            else self._of_text(next(rest), one.pair is not None, facts, role, outputs, record)
+            self._of_numbers(side, one, partial(at, index), truncate, limit, record)
+            if isinstance(one, Item) and one.text is None
+            else self._of_text(side, *next(rest), record)
             for index, one in enumerate(inputs)
         ]
         for index in shortened:  # cut, though of a long word there may be one token
             works[index].length = max(works[index].length, len(works[index]) + 1)
-        if adapter:
+        for task in side.tasks:
+            task.check(works, at)
+        if any([task.fit for task in side.tasks]):
             for work in works:
-                work.adapter = adapter
+                fitted = tuple([task.fitted(work) for task in side.tasks])
+                work.outputs = replace(work.outputs, task_heads=fitted)
         return works
+
+    def prompt_of(self, side: Side) -> str:
+        """Return what goes before each text of a side; raises as `prompt`."""
+        role, own = side.role, None
+        if role is not None and side.prompt_name is None:
+            own = role.prompt
+        prompt = self.prompt(side.prompt_name, side.adapter) if own is None else own
+        if side.instruction is None:
+            return prompt
+        template = self.tokenizer.template
+        if template is None or "system" not in template.roles:
+            raise Refused.at("prompt_not_found", "instruction", detail=UNINSTRUCTED)
+        return side.instruction
 
     def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; "" is nothing.
@@ -177,81 +167,74 @@ class Reader:
             ) from None
 
     def _bounded(
-        self, item: Input, index: int, truncate: Truncate, documents: bool
+        self, text: str, pair: str | None, at: At, truncate: Truncate, documents: bool
     ) -> tuple[str, str | None]:
         """Return a text and its pair, if any, cut to the characters that are tokenized."""
-        most, last = self.max_characters, "text" if item.pair is None else "pair"
+        most, last = self.max_characters, "text" if pair is None else "pair"
         kept = slice(-most, None) if truncate == "left" else slice(most)
-        for name, text in (("text", item.text), ("pair", item.pair)):
-            if text == "" and not (documents and name == last):
-                raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
-            if text is not None and len(text) > most and truncate == "refuse":
-                loc = ("inputs", index, name)
-                raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
-        return (item.text or "")[kept], item.pair and item.pair[kept]
+        for name, one in (("text", text), ("pair", pair)):
+            if one == "" and not (documents and name == last):
+                raise Refused.at("sequence_empty", *at(name), detail=EMPTY)
+            if one is not None and len(one) > most and truncate == "refuse":
+                raise Refused.at("text_too_long", *at(name), length=len(one), limit=most)
+        return text[kept], pair and pair[kept]
 
     def _of_text(
-        self,
-        text: Tokenized,
-        paired: bool,
-        facts: bool,
-        role: Role | None,
-        outputs: Outputs,
-        record: Record | None,
+        self, side: Side, text: Tokenized, parts: Sequence[str], record: Record | None
     ) -> Work:
-        unseen = 0
+        unseen, role = 0, side.role
         if role is not None:
             unseen, text = role.unseen(text), role.frame(text)
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = text.types if self.config.types > 1 else None
         shown: dict[str, Any] = {}
-        if facts:
-            names = (*FACTS, "segments") if paired else FACTS
+        if side.facts:
+            names = (*FACTS, "segments") if len(parts) > 1 else FACTS
             shown = {name: getattr(text, name) for name in names}
         sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
-        return Work(sequence, outputs, record, None, text.length, shown, role)
+        length, adapter = text.length, side.adapter
+        return Work(sequence, side.outputs, record, None, length, shown, role, adapter)
 
     def _of_numbers(
         self,
-        item: Input,
-        index: int,
+        side: Side,
+        item: Item,
+        at: At,
         truncate: Truncate,
-        facts: bool,
         limit: int,
-        role: Role | None,
-        outputs: Outputs,
         record: Record | None,
     ) -> Work:
+        outputs, adapter = side.outputs, side.adapter
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
-            cut = _cut(len(ids), index, truncate, limit)
-            self._check_ids(ids, types, index)
-            shown = self._facts(ids[cut]) if facts else {}
+            cut = _cut(len(ids), at, truncate, limit)
+            self._check_ids(ids, types, at)
+            shown = self._facts(ids[cut]) if side.facts else {}
             sequence = packing.Sequence(ids[cut], types[cut])
-            return Work(sequence, outputs, record, None, len(ids), shown, role)
+            return Work(sequence, outputs, record, None, len(ids), shown, side.role, adapter)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
-        vectors = _vectors(item.embeddings, index)
-        self._check_vectors(vectors, index)
-        cut = _cut(len(vectors), index, truncate, limit)
+        vectors = _vectors(item.embeddings, at)
+        self._check_vectors(vectors, at)
+        cut = _cut(len(vectors), at, truncate, limit)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
-        shown = dict.fromkeys(FACTS) if facts else {}
-        return Work(sequence, outputs, record, None, len(vectors), shown)
+        shown = dict.fromkeys(FACTS) if side.facts else {}
+        return Work(sequence, outputs, record, None, len(vectors), shown, None, adapter)
 
-    def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
+    def _check_ids(self, ids: Sequence[int], types: Sequence[int], at: At) -> None:
         if not ids:
             detail = "expected one token id or more, received an empty list"
-            raise Refused.at("sequence_empty", "inputs", index, "token_ids", detail=detail)
+            raise Refused.at("sequence_empty", *at("token_ids"), detail=detail)
         if len(types) != len(ids):
             detail = f"expected {len(ids):,} types, one for each token id, received {len(types):,}"
-            raise Refused.at("shape_mismatch", "inputs", index, "token_type_ids", detail=detail)
-        _check_table(ids, self.config.vocabulary, index, "token_ids")
+            raise Refused.at("shape_mismatch", *at("token_type_ids"), detail=detail)
+        _check_table(ids, self.config.vocabulary, at("token_ids"))
         # where there is no table, all are of type 0
-        _check_table(types, max(self.config.types, 1), index, "token_type_ids")
+        _check_table(types, max(self.config.types, 1), at("token_type_ids"))
 
-    def _check_vectors(self, vectors: Array, index: int) -> None:
-        loc = ("inputs", index, "embeddings")
+    def _check_vectors(self, vectors: Array, at: At) -> None:
+        loc = at("embeddings")
         if vectors.shape[:1] == (0,):
             detail = "expected one row or more, received none"
             raise Refused.at("sequence_empty", *loc, detail=detail)
@@ -278,48 +261,48 @@ class Reader:
         }
 
 
-def _check_texts(inputs: Sequence[Input]) -> None:
+def _check_texts(side: Side) -> None:
     """Refuse inputs that no prompt goes before."""
-    for index, one in enumerate(inputs):
+    for index, one in items(side.inputs):
         if one.text is None:
             detail = '"prompt_name" goes with texts, and this input is not one'
-            raise Refused.at("prompt_without_text", "inputs", index, detail=detail)
+            raise Refused.at("prompt_without_text", *side.at(index), detail=detail)
 
 
-def _cut(length: int, index: int, truncate: Truncate, limit: int) -> slice:
+def _cut(length: int, at: At, truncate: Truncate, limit: int) -> slice:
     """Return the part of a sequence used as given that is kept; refuse one that is too long."""
     if length <= limit:
         return slice(None)
     if truncate == "refuse":
-        _refuse_length(length, limit, index)
+        _refuse_length(length, limit, at())
     return slice(limit) if truncate == "right" else slice(-limit, None)
 
 
-def _check_table(numbers: Sequence[int], size: int, index: int, field: str) -> None:
+def _check_table(numbers: Sequence[int], size: int, loc: Loc) -> None:
     """Refuse a number that a table of the model has no row for."""
     if min(numbers) < 0 or max(numbers) >= size:
         place = next(at for at, number in enumerate(numbers) if not 0 <= number < size)
         detail = f"entry {place} is outside this model's table, 0 to {size - 1}"
-        raise Refused.at("token_out_of_range", "inputs", index, field, detail=detail, limit=size)
+        raise Refused.at("token_out_of_range", *loc, detail=detail, limit=size)
 
 
-def _refuse_length(length: int, limit: int, index: int) -> NoReturn:
-    raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
+def _refuse_length(length: int, limit: int, loc: Loc) -> NoReturn:
+    raise Refused.at("sequence_too_long", *loc, length=length, limit=limit)
 
 
-def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64, index: int) -> Array:
+def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64Array, at: At) -> Array:
     """Return embeddings as an array, (tokens, width) if all is well."""
     if isinstance(embeddings, np.ndarray):
         return embeddings
-    if isinstance(embeddings, Base64):
-        return _base64_vectors(embeddings, index)
+    if isinstance(embeddings, Base64Array):
+        return _base64_vectors(embeddings, at)
     widths = {len(row) for row in embeddings}
     detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
-    raise Refused.at("shape_mismatch", "inputs", index, "embeddings", detail=detail)
+    raise Refused.at("shape_mismatch", *at("embeddings"), detail=detail)
 
 
-def _base64_vectors(array: Base64, index: int) -> Array:
-    loc = ("inputs", index, "embeddings")
+def _base64_vectors(array: Base64Array, at: At) -> Array:
+    loc = at("embeddings")
     if len(array.shape) != 2 or min(array.shape) < 0:
         detail = "expected a shape of two numbers, [tokens, width], none of them negative"
         raise Refused.at("shape_mismatch", *loc, detail=detail)

@@ -3,9 +3,9 @@
 import pytest
 
 from model import packing
-from service.encode.highlight import pruned
-from service.encode.passage import DRAWS, Passage, draws, passage
 from service.engine.work import Outputs, Work
+from service.questions.highlight.passage import DRAWS, Passage, draws, passage
+from service.questions.highlight.question import pruned
 
 TEXT = "One.  Two. Three. \n"
 SPANS = [(0, 4), (6, 10), (11, 17)]

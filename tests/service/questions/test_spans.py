@@ -1,5 +1,6 @@
 """Spans of a text through POST /v1/encode: one pass, a vector each."""
 
+from functools import partial
 from typing import Any
 
 import httpx
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from service.core import INPUTS
 from service.encode.indices import locate
-from service.encode.request import MOST_SPANS
+from service.inputs import MOST_SPANS
 from service.replica import Replica
 from tests.conftest import application, connected
 from tests.service.api.exact import Array, array
@@ -197,5 +199,5 @@ async def test_a_span_has_the_tokens_that_a_look_at_each_finds(
                 if end > start and not special[token] and start < last and end > first
             ]
             if inside:
-                (span,) = locate([[first, last]], text, offsets, special, 0)
+                (span,) = locate([[first, last]], text, offsets, special, partial(INPUTS, 0))
                 assert span.tokens == (inside[0], inside[-1] + 1)

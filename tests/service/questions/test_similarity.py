@@ -11,23 +11,22 @@ import pytest
 from safetensors.numpy import load
 
 from model import similarity
-from model.pooling import Pooling
-from service.api import questions
 from service.api.dialect import Served
+from service.api.own import reads
 from service.edge.asked import Asked
-from service.encode import likeness, worker
 from service.encode.answer import PIECE_BYTES, Encoded, Item
-from service.encode.likeness import Likenesses
-from service.encode.request import Likeness
 from service.engine.fair.rotation import Thread
 from service.memory import Hold, Memory
+from service.questions.similarity import question
+from service.questions.similarity.wire import ComparisonRequest
 from service.replica import Replica
 from tests.conftest import application, connected
+from tests.seams import pooled_by
 from tests.service.api.exact import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-TEXTS = (Path(__file__).parents[3] / "model" / "texts.txt").read_text("utf-8").splitlines()
+TEXTS = (Path(__file__).parents[2] / "model" / "texts.txt").read_text("utf-8").splitlines()
 PAIRS = 200
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = {"token_ids": [101, 2035, 2003, 102]}
@@ -168,17 +167,11 @@ async def test_each_side_may_have_a_prompt_of_its_own(
 
 async def test_what_is_no_sum_is_refused_but_for_its_score(replica: Replica) -> None:
     """With what is answered instead, before any work."""
-    client, gateway = connected(application(replica)), replica.gateway
-    endings = gateway.endings
-    largest = Likenesses(Pooling(("max",), normalize=True), 384, worker.Worker(1))
-    gateway.endings = {**endings, Likeness: largest}
-    try:
-        body = {"left": DOG, "right": [CAT]}
+    client, body = connected(application(replica)), {"left": DOG, "right": [CAT]}
+    with pooled_by(replica, "max"):
         refused = await client.post("/v1/similarity", json=body)
         dry = await client.post("/v1/similarity?dry_run=true", json=body)
         scored = await client.post("/v1/similarity", json={**body, "form": "score"})
-    finally:
-        gateway.endings = endings
 
     assert (refused.status_code, refused.json()["code"]) == (422, "similarity_not_explainable")
     assert 'pooling "max"' in refused.json()["detail"]
@@ -231,7 +224,7 @@ async def test_a_large_matrix_is_made_in_steps_of_some_rows(
 
     monkeypatch.setattr(Thread, "run", counted)
     monkeypatch.setattr(similarity, "BLOCK_CELLS", 5000, raising=False)
-    monkeypatch.setattr(likeness, "STEP_CELLS", 4000)
+    monkeypatch.setattr(question, "STEP_CELLS", 4000)
     told = (await ask(client, left, right, form=form))["right"][0]
 
     assert len(steps) == 9
@@ -274,7 +267,7 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
     around = Asked("POST", "", "/v1/similarity", b"", {}, Hold(Memory(), 1))
     body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
-    asked = questions.similarity(body, around, served)
+    asked = reads(ComparisonRequest, files=True)(body, around, served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

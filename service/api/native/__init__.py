@@ -1,1 +1,0 @@
-"""What the requests of our own routes are made of."""

@@ -1,0 +1,223 @@
+"""What travels through the service: each shape once, and which stage fills each field.
+
+Side    a question says which texts are read alike, how, and what is wanted of each
+Work    the reader makes one of each text (engine/work.py)
+Step    a question says which works run together, and what follows from them
+"""
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+
+from model.text.tokenizer import Cut, Truncate
+from service.inputs import Floats, Gate, Texts
+from service.observe.record import Record
+from service.wire import Wire
+from service.wording.words import Loc
+
+if TYPE_CHECKING:  # the chart is rendered where there is no torch
+    from model.text.frame import Role
+    from service.encode.answer import Encoded, Item
+    from service.encode.price import Price
+    from service.encode.tasks import Task
+    from service.engine.work import Outputs, Work
+
+
+class Documents(NamedTuple):
+    """How documents to rank are read, which may be empty: second texts of pairs, or lone ones.
+
+    Args:
+        most: tokens of each, the first ones; None: all.
+        whole: whether of a pair that is too long the first text alone is cut.
+    """
+
+    most: int | None = None
+    whole: bool = False
+
+
+# Of an answer, made of arrays or of as many numbers
+Part = Literal[
+    "pooled", "tokens", "layers", "attention", "task", "sweep", "shares", "matches", "steps"
+]
+PARTS: frozenset[Part] = frozenset(get_args(Part))
+
+
+class Layout(NamedTuple):
+    """How an answer's arrays are written, which its price depends on.
+
+    Args:
+        numbers: the parts that are JSON numbers; the others come as bytes.
+        padded: whether sequences are padded to the longest.
+        times: what is written of arrays, as times of each written so once.
+        beside: bytes that are written in addition.
+    """
+
+    numbers: Collection[Part] = PARTS
+    padded: bool = False
+    times: float = 1.0
+    beside: int = 0
+
+
+class Custom(NamedTuple):
+    """How an API reads and answers: from a dialect to the question.
+
+    Args:
+        layout: how the answer's arrays are written.
+    """
+
+    layout: Layout = Layout()
+
+
+class Ask(Wire):
+    """The request of a question, which is its wire class: checked in form alone.
+
+    Attributes:
+        question: where the class stands that answers it, as text: importing that takes torch.
+    """
+
+    question: ClassVar[str]
+
+    if TYPE_CHECKING:  # what all of them say, each in words of its own
+        model: str | None
+        truncate: Truncate | None
+        gates: Sequence[Gate]
+
+    @property
+    def number_format(self) -> Floats:
+        """Return the format of the answer's numbers."""
+        return "float32"
+
+    @property
+    def array_encoding(self) -> Literal["json", "base64"]:
+        """Return how arrays are written in JSON."""
+        return "json"
+
+    @abstractmethod
+    def texts(self) -> Texts:
+        """Return all that is asked about."""
+
+    @abstractmethod
+    def tree(self, encoded: "Encoded") -> dict[str, Any]:
+        """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
+
+    def file(self, encoded: "Encoded") -> Iterator[bytes]:
+        """Return the answer as a safetensors file, in pieces."""
+        raise NotImplementedError
+
+
+At = Callable[..., Loc]  # by the number of a text and the names of its fields
+
+
+def listed(name: str) -> At:
+    """Place texts in a list of the request."""
+    return lambda number, *field: (name, number, *field)
+
+
+def lone(name: str) -> At:
+    """Place a text that is a field of the request."""
+    return lambda number, *field: (name, *field)
+
+
+INPUTS = listed("inputs")
+
+
+class Side(NamedTuple):
+    """Texts that are read alike, and what is wanted of each: from a question to the reader.
+
+    Args:
+        inputs: texts, token ids or embeddings.
+        outputs: of each.
+        at: where they stand in the request as it was sent.
+        cut: what happens to a sequence that is too long; "own" is the checkpoint's side.
+        most: tokens of a sequence, special ones included, where fewer than the model takes.
+        counted: whether the answer says how long texts are that are cut.
+        facts: whether the answer shows the tokens.
+        prompt_name: of what goes before each text; None: the adapter's or the checkpoint's.
+        instruction: in place of a prompt, of a model whose template has a place for it.
+        adapter: its name.
+        role: the side of a late interaction or of a search.
+        documents: how the last text of each is read, where it is a document.
+        tasks: of the checkpoint's heads, checked and fitted by what was read.
+        vectors: whether its vectors are answered, or make the scores: they are of a space.
+        each: works of one text of the client's, for what is counted as cut.
+    """
+
+    inputs: Texts
+    outputs: "Outputs"
+    at: At = INPUTS
+    cut: Cut = "refuse"
+    most: int | None = None
+    counted: bool = True
+    facts: bool = False
+    prompt_name: str | None = None
+    instruction: str | None = None
+    adapter: str | None = None
+    role: "Role | None" = None
+    documents: Documents | None = None
+    tasks: "Sequence[Task]" = ()
+    vectors: bool = False
+    each: int = 1
+
+
+def place(sides: Sequence[Side], number: int, *field: str | int) -> Loc:
+    """Return where in the request the text of a work stands, or a field of it."""
+    for side in sides:
+        if number < len(side.inputs):
+            return side.at(number, *field)
+        number -= len(side.inputs)
+    raise IndexError("a work of no side: this is a bug")
+
+
+class Step(NamedTuple):
+    """Works that run together, and what follows: from a question to admission.
+
+    Args:
+        works: those of a request's first step begin with one for each text.
+        then: makes the next step, once these have their results.
+        follow: works like those that may follow, and how often: admitted with these.
+        held: bytes that are kept, without the answer; of a first step.
+    """
+
+    works: "Sequence[Work]"
+    then: "Callable[[], Awaitable[Step | None]] | None" = None
+    follow: "Sequence[tuple[Work, int]]" = ()
+    held: int = 0
+
+    @property
+    def every(self) -> "list[tuple[Work, int]]":
+        """Return all works and those like what may follow, and how often each runs."""
+        return [*((work, 1) for work in self.works), *self.follow]
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of all that it may run."""
+        return sum(map(len, self.works)) + sum(len(work) * count for work, count in self.follow)
+
+    @property
+    def sequences(self) -> int:
+        """Count all that it may run."""
+        return len(self.works) + sum(count for _, count in self.follow)
+
+
+Read = Callable[[Side], "Awaitable[list[Work]]"]
+
+
+class Question(Protocol):
+    """One request: how it is read, run and answered, in this order; Ask says how it is written."""
+
+    def sides(self) -> Sequence[Side]:
+        """Return what is read; refuse what this model lacks."""
+
+    async def plan(self, works: "list[Work]", read: Read, deadline: float, record: Record) -> Step:
+        """Return what runs first, and what follows.
+
+        Args:
+            works: of all sides.
+            read: makes works of texts that are made on the way.
+        """
+
+    def price(self, step: Step) -> "Price":
+        """Return what the answer will weigh."""
+
+    async def end(self, deadline: float) -> "Iterable[Item]":
+        """Return what is answered, in the order of the answer; the works have their results."""

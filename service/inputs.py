@@ -1,0 +1,348 @@
+"""What is asked about, as clients write it: texts and token ids, and heads to show or change.
+
+A text alone is a string and a pair two of them: a request may hold thousands.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, LiteralString, final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from service.wire import ForeignRequest, Integers, Wire
+
+Floats = Literal["float32", "float16"]
+
+MOST_SPANS = 2048  # of a request; each is a vector, as a sequence is
+MOST_SCALE = 100.0  # of a gate; much more overflows
+# Lists that fail at their first error: a million errors would cost more than the request
+
+All = Annotated[Literal["all"], Tag("<all>")]
+Listed = Annotated[Integers, Tag("<list>")]
+ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
+Indices = Annotated[
+    All | Listed, Discriminator(lambda value: "<list>" if isinstance(value, list) else "<all>")
+]
+
+
+def _heads_tag(value: object) -> str:
+    if isinstance(value, dict):
+        return "<by layer>"
+    return "<list>" if isinstance(value, list) else "<all>"
+
+
+HeadName = Annotated[str, Field(pattern=f"^{HEAD.pattern}$")]
+Heads = Annotated[
+    All | Listed | ByLayer,
+    Discriminator(_heads_tag),
+    BeforeValidator(
+        by_layer,
+        json_schema_input_type=Literal["all"]
+        | HeadName
+        | list[int]
+        | list[HeadName]
+        | dict[str, list[int]],
+    ),
+]
+Scale = Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
+
+
+class Gate(Wire):
+    """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
+
+    layer: int
+    """The layer, counted from 0."""
+    head: int
+    """The head of that layer, counted from 0."""
+    scale: Scale
+    """The factor: 0 drops the head, 1 changes nothing."""
+
+
+class Patch(Wire):
+    """One head's mixed values before W_O, taken from another input, position by position."""
+
+    layer: int
+    """The layer, counted from 0."""
+    head: int
+    """The head of that layer, counted from 0."""
+    source: int = Field(alias="from")
+    """The input that they are taken from, counted from 0: one without patches, with as many
+    tokens. In POST /v1/similarity, `left` is 0 and the first on the right 1; in POST /v1/maxsim,
+    `query` is 0 and the first document 1."""
+
+
+class Sweep(Wire):
+    """Heads that are scaled one at a time, to see what each is worth."""
+
+    layers: Indices = "all"
+    """Their layers, as of `attention`."""
+    heads: Heads = "all"
+    """The heads, as of `attention`."""
+    scale: Scale = 0.0
+    """What each is multiplied by before W_O, after any gate or patch of its own; 0 drops it."""
+
+
+Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
+Patches = TypeAliasType("Patches", Annotated[list[Patch], FailFast()])
+SweepField = Annotated[
+    Annotated[Literal["heads"], Tag("<heads>")] | Annotated[Sweep, Tag("<how>")],
+    Discriminator(lambda value: "<how>" if isinstance(value, dict | Wire) else "<heads>"),
+]
+
+
+FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
+ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
+NUMBER_AND_FORM: dict[str, LiteralString] = {
+    "k": '"k" goes with "form": "top"',
+    "size": '"size" goes with "form": "blocks"',
+}
+WEIGHT_AND_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
+
+
+class Attention(Wire):
+    """What to show of the attention."""
+
+    layers: Indices = "all"
+    """The layers to show, counted from 0, or from the last by negative numbers."""
+    heads: Heads = "all"
+    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
+    name, "L5H11" or a list of such; the latter two choose the layers too."""
+    form: Form = "full"
+    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
+    statistics, who dominates whom, or one map through all layers."""
+    rows: Integers = []
+    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0."""
+    k: Annotated[int, Field(ge=1)] | None = None
+    """Of the form top: how many keys to show of each row; 8 where left out."""
+    size: Annotated[int, Field(ge=1)] | None = None
+    """Of the form blocks: the most blocks along a side; 32 where left out."""
+    weight: Weight | None = None
+    """Of the forms top and dominance: what a key's weight is, its probability or the length of
+    what its value adds. Left out: probability for top, value_norm for dominance."""
+    level: Level = "token"
+    """What a row and a column are. A word sums over its keys and averages over its queries."""
+    specials: Specials = "keep"
+    """What happens to special tokens. "drop" removes their rows and columns, so that rows sum to
+    less than 1; "renormalize" scales what is left to 1 again."""
+    dtype: Floats = "float32"
+    """Number format of the maps, and what their bytes are counted in."""
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "Attention":
+        """Refuse what a form does not read: its sender expects it to have an effect."""
+        if (self.form == "rows") != bool(self.rows):
+            raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
+        for name, form in (("k", "top"), ("size", "blocks")):
+            if getattr(self, name) is not None and self.form != form:
+                raise PydanticCustomError("number_and_form", NUMBER_AND_FORM[name])
+        if self.weight == "value_norm" and self.form not in ("top", "dominance"):
+            raise PydanticCustomError("weight_and_form", WEIGHT_AND_FORM)
+        return self
+
+    @field_validator("rows")
+    @classmethod
+    def _once(cls, rows: list[int]) -> list[int]:
+        if len(set(rows)) != len(rows):
+            raise PydanticCustomError(
+                "index_out_of_range", "a row is named twice; each counts once"
+            )
+        return rows
+
+
+def sweep_of(field: Literal["heads"] | Sweep | None) -> Sweep | None:
+    """Return the sweep that a request asks for, if it does."""
+    return Sweep() if field == "heads" else field
+
+
+Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
+Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
+
+
+class Base64Array(Wire):
+    """An array as base64 of its little-endian bytes."""
+
+    shape: Integers
+    """Length of each axis, tokens first: [tokens, embedding_width]."""
+    dtype: Floats
+    """Number format of the bytes."""
+    data: str
+    """Base64 of the little-endian bytes, row by row."""
+
+
+def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32]:
+    """Return rows of one width as an array, an eighth the size of lists; others unchanged."""
+    widths = {len(row) for row in rows} or {0}
+    if len(widths) > 1:
+        return rows
+    with np.errstate(over="ignore"):  # what overflows float32 becomes inf, and is refused
+        return np.array(rows, dtype=np.float32).reshape(len(rows), *widths)
+
+
+def _embeddings_tag(value: object) -> str:
+    return "<numbers>" if isinstance(value, list) else "<base64>"
+
+
+Embeddings = TypeAliasType(
+    "Embeddings",
+    Annotated[
+        Annotated[Rows, AfterValidator(_as_array), Tag("<numbers>")]
+        | Annotated[Base64Array, Tag("<base64>")],
+        Discriminator(_embeddings_tag),
+    ],
+)
+
+
+CUT: LiteralString = (
+    "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
+)
+ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
+MANY: LiteralString = "it holds {count} spans, and the limit is {most}"
+EMPTY: LiteralString = "a span ends where it starts"
+ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
+
+
+def _few(value: Any) -> Any:
+    """Refuse words, and more spans than are worth checking."""
+    if isinstance(value, str):
+        raise PydanticCustomError("spans_by_name", CUT)
+    if isinstance(value, list) and len(value) > MOST_SPANS:
+        size = {"count": f"{len(value):,}", "most": f"{MOST_SPANS:,}"}
+        raise PydanticCustomError("span_count", MANY, size)
+    return value
+
+
+def _in_order(spans: list[list[int]]) -> list[list[int]]:
+    if not all(len(span) == 2 and 0 <= span[0] <= span[1] for span in spans):
+        raise PydanticCustomError("span_ends", ENDS)
+    if any(start == end for start, end in spans):
+        raise PydanticCustomError("span_empty", EMPTY)
+    if [*spans] != sorted(spans, key=lambda span: span[0]):
+        raise PydanticCustomError("span_ends", ORDER)
+    return spans
+
+
+Ends = TypeAliasType("Ends", Annotated[list[int], FailFast()])
+Spans = TypeAliasType(
+    "Spans",
+    Annotated[
+        list[Ends],
+        FailFast(),
+        AfterValidator(_in_order),
+        BeforeValidator(_few, json_schema_input_type=list[list[int]]),
+    ],
+)
+
+
+@final
+class Item(Wire):
+    """One input: a text or pair of texts, token ids used as given, or embeddings."""
+
+    text: str | None = None
+    """The text, at most `max_text_characters` characters."""
+    pair: str | None = None
+    """A second text, which the tokenizer joins to `text` as its second segment."""
+    token_ids: Integers | None = None
+    """Token ids, used as given: the service adds no special tokens."""
+    token_type_ids: Integers | None = None
+    """The segment of each of `token_ids`, counted from 0; 0 for all where left out."""
+    embeddings: Embeddings | None = None
+    """A vector for each token, which replaces the look-up in the table of words, (tokens,
+    embedding_width); the model adds positions and the rest."""
+    spans: Spans | None = None
+    """Parts of `text`, each [start, end) in characters, in the order of their starts, that get a
+    vector each: pooled as the whole is, over their own tokens, none of which is special."""
+    gates: Gates | None = None
+    """Heads to scale or drop in this input, besides the request's and in place of those of the same
+    heads."""
+    patch: Patches | None = None
+    """Heads whose output is taken from another input of the request, in place of the request's
+    gates of the same heads."""
+
+    @property
+    def kind(self) -> str:
+        """Return which of the three it is, as the metrics' label."""
+        if self.text is not None:
+            return "text"
+        return "tokens" if self.token_ids is not None else "embeddings"
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Item":
+        kinds = [self.text, self.token_ids, self.embeddings]
+        lone_pair = self.pair is not None and self.text is None
+        lone_types = self.token_type_ids is not None and self.token_ids is None
+        lone_spans = self.spans is not None and (self.text is None or self.pair is not None)
+        wrong = lone_pair or lone_types or lone_spans
+        if sum(value is not None for value in kinds) != 1 or wrong:
+            raise PydanticCustomError("exactly_one_input", self._kinds())
+        return self
+
+    def _kinds(self) -> LiteralString:
+        """Say which rule on combining fields is broken."""
+        if self.text is None and self.pair is not None:
+            return 'a "pair" goes with a "text"'
+        if self.token_ids is None and self.token_type_ids is not None:
+            return '"token_type_ids" go with "token_ids"'
+        if self.text is not None and self.pair is not None and self.spans is not None:
+            return '"spans" go with a "text" without a "pair"'
+        if self.text is None and self.spans is not None:
+            return '"spans" go with a "text"'
+        return 'expected exactly one of "text", "token_ids" and "embeddings"'
+
+
+Input = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
+    Discriminator(lambda value: "<text>" if isinstance(value, str) else "<item>"),
+]
+Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
+
+Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
+
+
+class Document(ForeignRequest):
+    """A document as an object."""
+
+    text: str
+    """Its text."""
+
+
+Documents = TypeAliasType(
+    "Documents",
+    Annotated[
+        list[
+            Annotated[
+                Annotated[str, Tag("<text>")] | Annotated[Document, Tag("<document>")],
+                Discriminator(lambda value: "<text>" if isinstance(value, str) else "<document>"),
+            ]
+        ],
+        FailFast(),
+    ],
+)
+
+
+Text = str | tuple[str, str] | Item
+Texts = Sequence[Text]
+
+
+def words(text: Text) -> tuple[str | None, str | None]:
+    """Return a text and its pair; None for what it has not."""
+    if type(text) is Item:
+        return text.text, text.pair
+    return (text, None) if isinstance(text, str) else text
+
+
+def items(texts: Texts) -> list[tuple[int, Item]]:
+    """Return the inputs that are more than texts, and their numbers."""
+    return [(number, one) for number, one in enumerate(texts) if type(one) is Item]

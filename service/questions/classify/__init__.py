@@ -1,0 +1,1 @@
+"""How well labels of a request's own fit texts."""

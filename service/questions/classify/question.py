@@ -1,0 +1,137 @@
+"""How well labels of a request's own fit texts, by a model that tells what a text entails.
+
+    pair          the text, and the template with the label in it
+    one label     the softmax of the label's entailment and contradiction
+    several       the softmax of the entailments of all labels
+
+The contradiction is the first class, or the last where the first is the entailment. All is
+float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from model.task_heads import Classifier
+from service.core import Custom, Documents, Read, Side, Step
+from service.encode.answer import Array, Item
+from service.encode.price import SINGLE, Price
+from service.encode.request import Entailment
+from service.encode.resolver import Resolver
+from service.encode.shown import numbers
+from service.encode.worker import Workers
+from service.engine.work import Work
+from service.observe.record import Record
+from service.questions.classify.wire import HOLE, ZeroShotRequest
+from service.refusals import Refused
+from service.wording.words import Loc
+
+
+class Classify:
+    """A request for the scores of each text's labels."""
+
+    def __init__(
+        self, ask: ZeroShotRequest, custom: Custom, resolver: Resolver, workers: Workers
+    ) -> None:
+        self._ask, self._custom, self._resolver = ask, custom, resolver
+        self._works: Sequence[Work] = ()
+
+    def sides(self) -> Sequence[Side]:
+        ask, resolve, labels = self._ask, self._resolver, len(self._ask.labels)
+        _check(ask, resolve.most_sequences, resolve.most_json)
+
+        def at(number: int, *field: str | int) -> Loc:
+            text, label = divmod(number, labels)
+            return ("labels", label) if field == ("pair",) else ("inputs", text)
+
+        adapter, tasks = resolve.adapter(ask.model), resolve.tasks((Entailment(),))
+        hypotheses = [ask.hypothesis_template.replace(HOLE, label) for label in ask.labels]
+        side = Side(
+            [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses],
+            replace(resolve.outputs(False), task_heads=tuple([task.head for task in tasks])),
+            at,
+            cut=resolve.cut(ask.truncate),
+            adapter=adapter,
+            documents=Documents(whole=True),
+            tasks=tasks,
+            each=labels,
+        )
+        return (side,)
+
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+        self._works = works
+        return Step(works)
+
+    def price(self, step: Step) -> Price:
+        """Return what the answer will weigh: a score and a name for each pair."""
+        works, labels = self._works, self._ask.labels
+        each = sum(SINGLE + len(label.encode()) for label in labels)
+        held = sum(head.bytes(len(one)) for one in works for head in one.outputs.task_heads)
+        return Price({"task": each * len(works) // len(labels)}, self._custom.layout, held)
+
+    async def end(self, deadline: float) -> Iterable[Item]:
+        works, many = self._works, len(self._ask.labels)
+        return (
+            _item(self._ask, works[first : first + many]) for first in range(0, len(works), many)
+        )
+
+
+def _item(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
+    """Return a text's labels by their scores; of equal ones the first stays first."""
+    logits = np.stack([work.result.task["logits"] for work in works])
+    scores = numbers(_scores(logits, _entailment(works[0]), asked.multi_label))
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    facts = {
+        "classes": [{"label": asked.labels[place], "score": scores[place]} for place in order],
+        "truncated": any(work.truncated for work in works),
+        "length": max(work.length for work in works),
+    }
+    return Item(sum(map(len, works)), facts)
+
+
+def _entailment(work: Work) -> int:
+    """Return the class that says so."""
+    for head in work.outputs.task_heads:
+        if isinstance(head, Classifier) and head.entailment is not None:
+            return head.entailment
+    raise RuntimeError("a model without the task: this is a bug")
+
+
+def _scores(logits: Array, entailment: int, multi_label: bool) -> Array:
+    """Return the scores of labels, (labels,) float32, by their logits, (labels, classes)."""
+    logits = logits.astype(np.float64)
+    if multi_label or len(logits) == 1:
+        contradiction = 0 if entailment else -1
+        return _softmax(logits[:, [contradiction, entailment]])[:, 1].astype(np.float32)
+    return _softmax(logits[:, entailment]).astype(np.float32)
+
+
+def _softmax(logits: Array) -> Array:
+    """Return shares that sum to 1 along the last axis."""
+    powers: Array = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: Array = powers / powers.sum(-1, keepdims=True)
+    return shares
+
+
+def _check(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
+    """Refuse no text, more pairs than a request may hold, and more characters than are read."""
+    texts, labels, limit = len(asked.inputs), len(asked.labels), most_pairs
+    if not texts:
+        detail = "expected one text or more, received none"
+        raise Refused.at("batch_empty", "inputs", detail=detail)
+    if texts * labels > limit:
+        detail = f"{texts:,} inputs with {labels:,} labels each, and the limit is {limit:,} pairs"
+        raise Refused("batch_too_large", detail=detail, limit=limit)
+    # each text is tokenized with each label, and each label's hypothesis with each text
+    read = sum(map(len, asked.inputs))
+    _check_length("inputs", read, most_json // labels, f"{labels:,} labels")
+    made = labels * len(asked.hypothesis_template) + sum(map(len, asked.labels))
+    _check_length("labels", made, most_json // texts, f"{texts:,} inputs")
+
+
+def _check_length(name: str, length: int, limit: int, others: str) -> None:
+    if length > limit:
+        whole = " in the template" if name == "labels" else ""
+        detail = f"{length:,} characters{whole}, and with {others} the limit is {limit:,}"
+        raise Refused.at("text_too_long", name, detail=detail, length=length, limit=limit)

@@ -1,0 +1,96 @@
+"""One text and others compared with it: what clients say of both, and how answers are written."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, LiteralString, TypeVar
+
+from pydantic import AfterValidator, Discriminator, Tag
+from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from service.encode import answer
+from service.encode.answer import Array, Each, Encoded, Records
+from service.inputs import Input, Item
+from service.wire import Wire
+
+PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
+NONE: LiteralString = "expected one input or more"
+
+
+def _single(value: str | Item) -> str | Item:
+    if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
+        raise PydanticCustomError("pair_in_comparison", PAIR)
+    return value
+
+
+def _some(inputs: list[str | Item]) -> list[str | Item]:
+    if not inputs:
+        raise PydanticCustomError("batch_empty", NONE)
+    return inputs
+
+
+Single = Annotated[Input, AfterValidator(_single)]
+Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
+
+
+Sides = TypeVar("Sides", bound=Wire)
+BothOr = Annotated[  # one name for both sides, or an object with a name for each
+    Annotated[str, Tag("<both>")] | Annotated[Sides, Tag("<each>")],
+    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
+]
+
+
+class SidePrompts(Wire):
+    """A prompt for each side."""
+
+    query: str | None = None
+    """The prompt that goes before `query`; left out: `default_prompt_name` of GET /info."""
+    document: str | None = None
+    """The prompt that goes before each of `documents`; left out: the same default."""
+
+
+Name = TypeVar("Name")
+
+
+def each(said: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
+    """Return what is said of either side, by a name for both or an object with one for each."""
+    if isinstance(said, Wire):
+        return getattr(said, one), getattr(said, other)
+    return said, said
+
+
+def tree(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
+    """Return an answer as JSON nests it.
+
+    Args:
+        one, others: what the answer calls them.
+        table: the prefix of the names of the arrays that are one table.
+    """
+    first, *rest = encoded.items
+
+    def of(item: answer.Item) -> dict[str, Any]:
+        told, columns = {**item.facts}, dict[str, Array]()
+        for name, array in item.arrays.items():
+            short = name.removeprefix(table)
+            (told if short == name else columns)[short] = array
+        if columns:
+            told[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
+        return told
+
+    return _told(encoded, one, first.facts, others, Each(map(of, rest)))
+
+
+def file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
+    """Return an answer as a safetensors file, in pieces; see `tree`."""
+    first, *rest = encoded.items
+    arrays = {
+        f"{item.facts.get('index', place)}.{name}": array  # as in the request
+        for place, item in enumerate(rest)
+        for name, array in item.arrays.items()
+    }
+    told = _told(encoded, one, first.facts, others, [item.facts for item in rest])
+    return answer.as_file(told, arrays)
+
+
+def _told(encoded: Encoded, one: str, first: Any, others: str, rest: Any) -> dict[str, Any]:
+    return {**encoded.preamble, one: first, others: rest, "usage": encoded.usage}

@@ -1,0 +1,1 @@
+"""Which parts of documents carry their scores."""

@@ -1,0 +1,1 @@
+"""How well documents answer a query, token by token."""

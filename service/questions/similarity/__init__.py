@@ -1,0 +1,1 @@
+"""Why one text is like others."""

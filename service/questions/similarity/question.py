@@ -1,0 +1,256 @@
+"""Why one text is like others: the arithmetic behind the model's, and what an answer weighs."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model import similarity
+from model.maps.units import Units
+from model.similarity import BLOCK_CELLS, Linear, NotLinear
+from service.core import Custom, Part, Read, Side, Step, listed, lone, place
+from service.encode.answer import Array, Item
+from service.encode.price import DOUBLE, SINGLE, Price, number
+from service.encode.resolver import Resolver
+from service.encode.selection import units
+from service.encode.swept import Copies
+from service.encode.worker import Steps, Workers
+from service.engine.work import Result, Work, cosine
+from service.inputs import sweep_of
+from service.observe.record import Record
+from service.questions.compared import each
+from service.questions.similarity.occlusion import occluded
+from service.questions.similarity.table import Table, weigh
+from service.questions.similarity.wire import ComparisonRequest
+from service.refusals import Refused
+
+STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
+ANSWERED = (
+    '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
+    'out, and "form": "score"'
+)
+EXPLAINED = ("full", "top")  # forms that are sums of shares
+
+
+class Similarity:
+    """A request for similarities, and what makes them: the left text comes first."""
+
+    def __init__(
+        self, ask: ComparisonRequest, custom: Custom, resolver: Resolver, workers: Workers
+    ) -> None:
+        self._ask, self._custom, self._resolver = ask, custom, resolver
+        self._worker = workers.sums
+        self._works: Sequence[Work] = ()
+        self._units: Sequence[Units] = ()
+        self._occluded: Sequence[Sequence[Work]] = ()
+        self._copies: Copies | None = None
+
+    def sides(self) -> Sequence[Side]:
+        ask, resolve, linear = self._ask, self._resolver, self._resolver.linear
+        if ask.form in EXPLAINED and isinstance(linear, NotLinear):
+            detail = f"this model has {linear}; {ANSWERED}"
+            raise Refused.at("similarity_not_explainable", "form", detail=detail)
+        prompts = each(ask.prompt_name, "left", "right")
+        left_task, right_task = each(ask.task, "left", "right")
+        adapter = resolve.adapter(ask.model, right_task)
+        outputs = resolve.outputs(True, ask.form in EXPLAINED)
+        if sweep := sweep_of(ask.sweep):
+            count, paired = 1 + len(ask.right), ask.sweep_pair is not None
+            self._copies = Copies(sweep, outputs, count, resolve, tokens=paired)
+        right = Side(
+            ask.right,
+            outputs,
+            listed("right"),
+            cut=resolve.cut(ask.truncate),
+            facts=ask.form != "score",
+            prompt_name=prompts[1],
+            adapter=adapter,
+        )
+        left = right._replace(
+            inputs=[ask.left],
+            at=lone("left"),
+            prompt_name=prompts[0],
+            adapter=resolve.adapter(ask.model, left_task),
+        )
+        self._sides = left, right
+        return self._sides
+
+    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+        self._works, axes = works, (self._ask.level, self._ask.specials)
+        if self._ask.form != "score":
+            self._units = [
+                units(*axes, work, place(self._sides, index)) for index, work in enumerate(works)
+            ]
+        self._check_pair()
+        if self._ask.form == "occlusion":
+            made = occluded(works, self._units, self._resolver, self._sides)
+            self._occluded, held = made
+            return Step([*works, *(copy for own in self._occluded for copy in own)], held=held)
+        return self._copies.step(works) if self._copies else Step(works)
+
+    def _check_pair(self) -> None:
+        """Refuse a pair that a matrix does not have."""
+        if (pair := self._ask.sweep_pair) is None:
+            return
+        for index, own in enumerate(self._units):
+            number, size = pair[index > 0], len(own.axis)
+            if number >= size:
+                side = "column" if index else "row"
+                detail = f"there is no {side} {number}: they are 0 to {size - 1}"
+                raise Refused.at("index_out_of_range", "sweep_pair", index > 0, detail=detail)
+
+    def price(self, step: Step) -> Price:
+        how, held, works = self._ask, step.held, self._works
+        sizes = [len(own.axis) for own in self._units]
+        if how.form in EXPLAINED:
+            width = self._resolver.model.config.width
+            held += _hold(width, sizes, *map(len, works))
+        swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
+        shares = weigh(how.form, how.k, number(self._ask.dtype), sizes)
+        parts: dict[Part, int] = {"shares": shares, "sweep": swept}
+        return Price(parts, self._custom.layout, held)
+
+    async def end(self, deadline: float) -> Iterable[Item]:
+        """Return what is answered for the left text, and for each on the right.
+
+        Raises:
+            Refused: it is not done in time, or float16 cannot hold a share.
+        """
+        making = {"score": self._scored, "occlusion": self._occlusion}
+        steps = making.get(self._ask.form, self._explained)()
+        left, *right = await self._worker.run(steps, deadline)
+        copies = self._copies
+        if copies is None:
+            return [left, *right]
+        results = [work.result for work in self._works]
+        swept = [
+            copies.changed(results[0], result, index) for index, result in enumerate(results[1:], 1)
+        ]
+        if pair := self._ask.sweep_pair:
+            shares = await self._worker.run(self._pair_shares(pair, copies.made), deadline)
+            for told, (whole, *each) in zip(swept, shares, strict=True):
+                told["share"] = copies.by_head([share - whole for share in each])
+        return [
+            left,
+            *(
+                replace(item, facts={**item.facts, "sweep": sweep})
+                for item, sweep in zip(right, swept, strict=True)
+            ),
+        ]
+
+    def _scored(self) -> Steps[list[Item]]:
+        """Return scores alone, in one step."""
+        left, *rights = [work.result.vector for work in self._works]
+        scores = [{"score": cosine(left, right)} for right in rights]
+        yield
+        return [self._item(index, told) for index, told in enumerate([{}, *scores])]
+
+    def _occlusion(self) -> Steps[list[Item]]:
+        """Score, and tell what each unit is worth, one text on the right a step."""
+        left, *rights = [work.result.vector for work in self._works]
+        left_copies, *copies = [[copy.result.vector for copy in own] for own in self._occluded]
+        items, kind = [self._item(0, _axes(self._units[0]))], self._ask.dtype
+        for index, (right, own) in enumerate(zip(rights, copies, strict=True), 1):
+            score = cosine(left, right)
+            worth = {
+                "left_worth": [score - cosine(copy, right) for copy in left_copies],
+                "right_worth": [score - cosine(left, copy) for copy in own],
+            }
+            facts = {**_axes(self._units[index]), "score": score, "method": "occlusion"}
+            arrays = {name: np.array(each, kind) for name, each in worth.items()}
+            items.append(self._item(index, facts, arrays))
+            yield
+        return items
+
+    def _explained(self) -> Steps[list[Item]]:
+        """Score, and show what makes the scores, some texts on the right or rows of one a step."""
+        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+        cells, linear, results = 0, self._linear, [work.result for work in self._works]
+        left, items = self._side(results[0], 0), [self._item(0, _axes(self._units[0]))]
+        for index, result in enumerate(results[1:], 1):
+            shares = linear.shares(left, self._side(result, index))
+            table = Table(self._ask, self._units[0], self._units[index])
+            for block in shares.blocks():
+                table.add(block)
+                cells += block.numel()  # since the last pause
+                if cells >= STEP_CELLS:
+                    cells = 0
+                    yield
+            arrays, unlisted = table.arrays()
+            facts = {
+                **_axes(self._units[index]),
+                "score": cosine(results[0].vector, result.vector),
+                "rest": shares.dropped + shares.bias + unlisted,
+            }
+            if linear.bias is not None:
+                facts["bias"] = shares.bias
+            items.append(self._item(index, facts, arrays))
+        return items
+
+    def _pair_shares(
+        self, pair: Sequence[int], copies: Sequence[Sequence[Work]]
+    ) -> Steps[list[list[float]]]:
+        """Return a pair's share of untouched texts, then with each head scaled, for each right."""
+        torch.set_num_threads(1)  # as in _explained
+        sides = list[list[tuple[Tensor, float]]]()
+        for index, (work, own) in enumerate(zip(self._works, copies, strict=True)):
+            sides.append([])
+            for one in (work, *own):
+                side = self._side(one.result, index)
+                sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
+                yield
+        left, *rights = sides
+        return [
+            [
+                float(row @ column) / (length * other or math.inf)
+                for (row, length), (column, other) in zip(left, right, strict=True)
+            ]
+            for right in rights
+        ]
+
+    @property
+    def _linear(self) -> Linear:
+        """Return the pooling as a sum over tokens."""
+        linear = self._resolver.linear
+        if isinstance(linear, NotLinear):
+            raise RuntimeError("a comparison that was refused: this is a bug") from linear
+        return linear
+
+    def _side(self, result: Result, index: int) -> similarity.Side:
+        tokens = result.tokens
+        if tokens is None:
+            raise RuntimeError("token vectors that were asked for are missing: this is a bug")
+        return self._linear.side(torch.from_numpy(tokens), self._units[index])
+
+    def _item(
+        self, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
+    ) -> Item:
+        """Return what is answered for one text: its tokens, and what it has to do with the left."""
+        work = self._works[index]
+        cut = {"truncated": work.truncated, "length": work.length}
+        return Item(len(work), {**work.facts, **cut, **more}, arrays=arrays or {})
+
+
+def _axes(units: Units) -> dict[str, Any]:
+    """Say what rows or columns are, where not all tokens in order; as in maps.facts."""
+    axes: dict[str, Any] = {}
+    if len(units.axis) < len(units.spans):
+        axes["axis"] = units.axis
+    if len(units.spans) < units.tokens:
+        axes["spans"] = units.spans
+    return axes
+
+
+def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
+    """Return the bytes without the answer: token vectors, and what a step makes of them in float64.
+
+    That is those of the left text; of one on the right twice, as they are weighted; and a
+    block of shares twice.
+    """
+    longest, (units, *others) = max(rights), sizes
+    tokens = SINGLE * (left + sum(rights)) + DOUBLE * (left + 2 * longest)
+    return width * tokens + 2 * DOUBLE * min(units * max(others), BLOCK_CELLS)
