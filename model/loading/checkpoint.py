@@ -2,8 +2,9 @@
 
 Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing is
 guessed: what the encoder does not compute exactly is refused by name. This is the outline; the
-details are in files.py, families/ (what families call their sizes and tensors), tensors.py,
-assembly.py, agreement.py (tokenizers) and sentence_transformers.py.
+details are in files.py, families/ (what families call their sizes and tensors), formats.py (what a
+folder holds besides an encoder), tensors.py, assembly.py, agreement.py (tokenizers) and
+sentence_transformers.py.
 """
 
 import hashlib
@@ -36,8 +37,9 @@ from model.loading.modules import (
     weighed_files,
 )
 from model.loading.pipeline.keys import check_modules
+from model.loading.plain import Reading
 from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import Parts, Reading, read_choices
+from model.loading.task_heads import Parts, read_choices
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead, Vectors
@@ -145,7 +147,7 @@ def load(
         encoder = build(config, weights, device, dtype, kernels)
         parts = Parts(folder, raw, config, family, by_plain_name(tensors, family), device, kernels)
         heads = form.read_heads(parts, Reading(said, tokenizer, max_tokens, prompts, roles))
-    # whatever PyLate left in the file of the longest sequence, it takes these
+    # a late interaction has lengths of its own, which count before that file's
     longest = (head.longest for head in heads if isinstance(head, Vectors))
     max_tokens = next(longest, max_tokens)
     paths = [

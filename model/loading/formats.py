@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from model.loading.linears import Linears
+from model.loading.plain import Plain
 from model.loading.rerankers import Reranker
-from model.loading.task_heads import Plain
 from model.loading.vectors import LateInteraction
 
 FORMATS = (Reranker, Linears, LateInteraction, Plain)  # the first that fits counts

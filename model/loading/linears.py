@@ -27,7 +27,8 @@ from model.config import Side
 from model.errors import CheckpointError, advice
 from model.kernels import Affine
 from model.loading.modules import read_modules
-from model.loading.task_heads import Parts, Plain, Reading
+from model.loading.plain import Plain, Reading
+from model.loading.task_heads import Parts
 from model.loading.tensors import Shape, check, open_tensors
 from model.loading.tokenizer_settings import Rules
 from model.loading.vectors import LateInteraction

@@ -22,7 +22,8 @@ from model.errors import CheckpointError
 from model.families.family import NEXT
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import LOGIT_SCORE, generates, home, read_modules, read_optional
-from model.loading.task_heads import Parts, Plain, Reading, read_activations
+from model.loading.plain import Plain, Reading
+from model.loading.task_heads import Parts, read_activations
 from model.loading.tensors import check
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
 from model.pooling import Pooling

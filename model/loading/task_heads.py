@@ -11,14 +11,14 @@ family's says where it has it and how it computes.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.config import EncoderConfig, Side
+from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import fields
 from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe
@@ -32,12 +32,9 @@ from model.loading.modules import (
     read_modules,
     read_optional,
 )
-from model.loading.pipeline import router
 from model.loading.pipeline.keys import SCORES
 from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
-from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import Shape, Stored, check
-from model.loading.tokenizer_settings import Rules
 from model.pooling import Dense, Pooling
 from model.task_heads import (
     Activation,
@@ -51,9 +48,6 @@ from model.task_heads import (
     Transform,
     Vectors,
 )
-from model.text.frame import Role
-from model.text.template import Template
-from model.text.tokenizer import Tokenizer
 
 KINDS = CLASSES, TOKENS, WORDS
 ENTAILS = "entail"  # what the name of the class begins with, in any case
@@ -90,78 +84,6 @@ class Parts:
         """Return the name of the word embeddings' tensor."""
         names = [f"{names['word']}.weight" for names in self.family.names]
         return next((name for name in names if name in self.tensors), names[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a checkpoint's texts are read.
-
-    Args:
-        said: what is said about the tokenizer, special tokens included.
-        max_tokens: of a text.
-        roles: how the texts of either side of a late interaction are read; None elsewhere.
-    """
-
-    said: Rules
-    tokenizer: Tokenizer
-    max_tokens: int
-    prompts: Prompts
-    roles: Mapping[Side, Role] | None
-
-
-@dataclass(frozen=True)
-class Plain:
-    """The format of most folders: an encoder, and the task head that config.json names, if any.
-
-    formats.py lists the others, each of which differs from this in what it says below.
-
-    Args:
-        raw: config.json.
-    """
-
-    folder: Path
-    raw: Mapping[str, Any]
-
-    @staticmethod
-    def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a folder has this format."""
-        return True
-
-    def files(self) -> list[Path]:
-        """List the files whose bytes count besides those of every folder, in a fixed order."""
-        return []
-
-    def choices(self) -> Mapping[str, Any]:
-        """Name, for the digest, what else decides an answer."""
-        return {}
-
-    def read_template(self) -> Template | None:
-        """Read how pairs become one text; None where special tokens go around them."""
-        return None
-
-    def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Mapping[Side, Role] | None:
-        """Read how the texts of either side are read; None where there are no sides."""
-        return None
-
-    def pool(self, stored: Pooling) -> Pooling:
-        """Return the way to one vector, where sentence-transformers' files say this one."""
-        return stored
-
-    def encoders(self, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
-        """Return the tensors that may be the encoder's."""
-        return tensors
-
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[TaskHead, ...]:
-        """Read what follows the encoder.
-
-        Raises:
-            CheckpointError: a part of it is missing, misshapen or not finite, or not supported.
-        """
-        head = read_task_head(parts)
-        if isinstance(head, Splade):
-            roles = router.read_roles(self.folder, reading.max_tokens, reading.prompts.texts)
-            head = replace(head, roles=roles)
-        return () if head is None else (head,)
 
 
 def read_task_head(parts: Parts) -> TaskHead | None:

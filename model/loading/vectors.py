@@ -24,7 +24,8 @@ from model.families.fields import differences
 from model.loading.files import WEIGHTS
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
 from model.loading.pipeline import late, layers
-from model.loading.task_heads import Parts, Plain, Reading
+from model.loading.plain import Plain, Reading
+from model.loading.task_heads import Parts
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
 from model.task_heads import Vectors
