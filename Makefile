@@ -17,6 +17,9 @@ AUDIT := $(BIN)/pip-audit --no-deps --disable-pip --progress-spinner off --vulne
 # The build goes on without a compiler; make operator and make wheel then fail and say why.
 LOADS := $(BIN)/python -c 'from model.native import library; library.load()'
 PROPERTIES = $$(grep --recursive --files-with-matches "^from hypothesis" tests --include="test_*.py")
+# Where it is set, as in many containers, each of the tests' hundred processes would compile what it
+# imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
