@@ -265,11 +265,12 @@ SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activati
     [
         ({}, 1, False),
         ({}, 3, False),
-        ({}, 3, True),
         (REGRESSION, 1, False),
         (REGRESSION, 1, True),
-        (REGRESSION, 3, False),
-        (MULTI, 1, False),
+        *(
+            pytest.param(*cell, marks=pytest.mark.prove)
+            for cell in (({}, 3, True), (REGRESSION, 3, False), (MULTI, 1, False))
+        ),
         (MULTI, 3, False),
         (SINGLE, 3, False),
         (LEGACY, 1, False),

@@ -157,15 +157,23 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, Any], Request]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def unchanged(saved: Path) -> tuple[Any, str]:
+    """What decides the space of that model, and its name."""
+    return parts_of(saved), name(saved)
+
+
 @pytest.mark.parametrize("part", CHANGES)
-def test_each_change_makes_another_space(part: str, saved: Path, copy: Path) -> None:
+def test_each_change_makes_another_space(part: str, unchanged: Any, copy: Path) -> None:
     """And that part alone is another one."""
     change, more, request = CHANGES[part]
     change(copy)
 
-    before, after = parts_of(saved), parts_of(copy, request, **more)
+    before, own = unchanged
+    spaces, side = read(copy, request, **more)
+    after = spaces.parts(side, edited=False)
 
-    assert name(copy, request, **more) != name(saved)
+    assert spaces.of(side, edited=False) != own
     assert before is not None and after is not None
     assert {each for each, _ in before.items() ^ after.items()} == {part}
 
