@@ -64,8 +64,10 @@ def operator() -> list[Extension]:
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then
         # as torch's own headers need it; without the symbols that Python's settings ask for; with
-        # OpenMP, which is torch's own then, since nothing links another
-        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp"],
+        # OpenMP, which is torch's own then, since nothing links another; and without a warning
+        # that g++ gives of a tuple of more than three in torch's headers
+        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp"]
+        + ["-Wno-array-bounds"],
         extra_link_args=["-Wl,--strip-all"],
         language="c++",
         optional=True,  # a failure is told, and fails nothing

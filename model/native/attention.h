@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -28,23 +29,11 @@ struct Group {
   Maybe bias;  // what is added to the scores, (1 or heads, query, key)
 };
 
-// What multiplies a head's mixed values in some rows.
-struct Gate {
-  int64_t start, stop, head;
-  double scale;
-};
-
-// What replaces a head's mixed values in some rows.
-struct Patch {
-  int64_t start, stop, head;
-  Tensor value;  // (tokens, head)
-};
-
-// What is done to the mixed values of one layer's heads.
-struct Edits {
-  std::vector<Gate> gates;
-  std::vector<Patch> patches;
-};
+// In which rows, from which to before which, and of which head; and what is done there to its mixed
+// values: what multiplies them, or what replaces them, (tokens, head).
+using Gate = std::tuple<int64_t, int64_t, int64_t, double>;
+using Patch = std::tuple<int64_t, int64_t, int64_t, Tensor>;
+using Edits = std::tuple<std::vector<Gate>, std::vector<Patch>>;  // of one layer
 
 // What is common to all layers.
 struct Heads {
@@ -122,10 +111,9 @@ struct Attention {
     const auto part = [&](int64_t start, int64_t stop, int64_t head) {
       return z.slice(0, start, stop).narrow(1, head * heads.size, heads.size);
     };
-    for (const auto& each : edits.patches) {
-      part(each.start, each.stop, each.head).copy_(each.value);
-    }
-    for (const auto& each : edits.gates) part(each.start, each.stop, each.head).mul_(each.scale);
+    const auto& [gates, patches] = edits;
+    for (const auto& [start, stop, head, value] : patches) part(start, stop, head).copy_(value);
+    for (const auto& [start, stop, head, scale] : gates) part(start, stop, head).mul_(scale);
   }
 
  private:

@@ -19,8 +19,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -40,7 +40,17 @@
 namespace {
 
 using Ints = std::vector<int64_t>;
-using Maybes = std::vector<Maybe>;
+using Pair = std::tuple<Maybe, Maybe>;  // weight and bias, or cosines and sines; none: nothing
+
+// What stack.py hands over as its Batch, field for field; its Edits are in attention.h.
+using Vectors = std::vector<std::tuple<int64_t, Tensor>>;
+using Groups = std::vector<std::tuple<int64_t, int64_t, int64_t, Maybe>>;
+using Entry = std::optional<std::tuple<int64_t, Tensor, Tensor>>;
+using Batch = std::tuple<Tensor, Tensor, Tensor, Vectors, Groups, Entry>;
+
+template <typename Value>
+using ByLayer = c10::Dict<int64_t, Value>;
+using Left = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensors>;  // what a Trace has, in its order
 
 // What is common to all layers; as config.EncoderConfig.
 struct Shape {
@@ -50,7 +60,10 @@ struct Shape {
   std::string activation, algorithm;  // as oneDNN calls them
   std::optional<Gated> gated;
 
-  Norm norm(const Maybe& weight, const Maybe& bias) const { return {weight, bias, eps, rms}; }
+  Norm norm(const Pair& pair) const {
+    const auto& [weight, bias] = pair;
+    return {weight, bias, eps, rms};
+  }
 };
 
 // The word, segment and position tables, and what follows them; as embeddings.Embeddings.
@@ -62,11 +75,9 @@ struct Embeddings {
   int64_t offset;  // row of `position` for position 0
 
   Tensor operator()(const Tensor& ids, const Tensor& positions, const Tensor& segments,
-                    const Ints& starts, const Tensors& vectors) const {
+                    const Vectors& vectors) const {
     auto x = at::embedding(word, ids);
-    for (size_t i = 0; i < starts.size(); ++i) {
-      x.narrow(0, starts[i], vectors[i].size(0)).copy_(vectors[i]);
-    }
+    for (const auto& [start, own] : vectors) x.narrow(0, start, own.size(0)).copy_(own);
     if (types) x.add_(at::embedding(*types, segments));
     if (position) x.add_(at::embedding(*position, positions + offset));
     x = norm(x);
@@ -132,28 +143,28 @@ struct Stack : torch::CustomClassHolder {
     if (gated) shape_.gated.emplace(activation, algorithm);
   }
 
-  // Tables, norm and projection of the embeddings, then the norm after the last layer.
-  void embed(const Maybes& t, int64_t offset) {
-    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4], shape_.eps, false}, Linear(t[5], t[6]), offset};
-    norm_ = shape_.norm(t[7], t[8]);
+  // The embeddings, and the norm after the last layer.
+  void embed(const Tensor& word, const Maybe& position, const Maybe& types, int64_t offset,
+             const Pair& norm, const Pair& project, const Pair& last) {
+    const auto& [weight, bias] = norm;
+    embeddings_ = {word, position, types, {weight, bias, shape_.eps, false}, linear(project), offset};
+    norm_ = shape_.norm(last);
   }
 
-  // One more layer: weights and biases of its linears and norms; the tables of its rotation; and how
-  // far a query looks, negative for all.
-  void add(const Maybes& linears, const Maybes& norms, const Maybes& turns, int64_t before,
-           int64_t after) {
-    const auto linear = [&](size_t i, const std::string& activation = "none",
-                            const std::string& algorithm = "") {
-      return Linear(linears[2 * i], linears[2 * i + 1], activation, algorithm);
-    };
-    const auto norm = [&](size_t i) { return shape_.norm(norms[2 * i], norms[2 * i + 1]); };
-    const auto up = shape_.gated ? linear(2) : linear(2, shape_.activation, shape_.algorithm);
-    layers_.push_back({{linear(0), {linear(1), norm(4)}, norm(2), norm(3), turns[0], turns[1],
-                        {before, after}},
+  // One more layer: what it has by name; and how far a query looks, negative for all.
+  void add(const c10::Dict<std::string, Pair>& weights, int64_t before, int64_t after) {
+    const auto norm = [&](const char* name) { return shape_.norm(weights.at(name)); };
+    const auto plain = [&](const char* name) { return linear(weights.at(name)); };
+    const auto [cos, sin] = weights.at("rotation");
+    const auto up = shape_.gated
+                        ? plain("up")
+                        : linear(weights.at("up"), shape_.activation, shape_.algorithm);
+    layers_.push_back({{plain("project"), {plain("output"), norm("output_norm")},
+                        norm("query_norm"), norm("key_norm"), cos, sin, {before, after}},
                        up,
-                       {linear(3), norm(5)},
-                       norm(0),
-                       norm(1)});
+                       {plain("down"), norm("down_norm")},
+                       norm("attention_norm"),
+                       norm("feed_forward_norm")});
     auto& layer = layers_.back();
     layer.attention.project.precede(layer.attention.output.linear);
     layer.attention.output.linear.precede(layer.up);
@@ -174,56 +185,55 @@ struct Stack : torch::CustomClassHolder {
     return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
   }
 
-  // Encode a packed batch; as encoder.Encoder.
-  //
-  // groups: start, count and length of each, biases: of each, empty where none. gates, patches:
-  // layer, first row, last row and head of each, scales, values: of each. first: the layer to begin
-  // in, with its residual and mixed values in entry; empty begins at the embeddings. hidden, traces:
-  // which to keep, in rising order. Returns the last state, those kept, of each layer kept q, k, v,
-  // z and a normaliser a group; and whether all of the last state is finite.
-  std::tuple<Tensors, bool> run(const Tensor& ids, const Tensor& positions, const Tensor& segments,
-                                const Ints& starts, const Tensors& vectors, const Ints& groups,
-                                const Tensors& biases, const Ints& gates,
-                                const std::vector<double>& scales, const Ints& patches,
-                                const Tensors& values, int64_t first, const Tensors& entry,
-                                const Ints& hidden, const Ints& traces) const {
-    const auto batch = grouped(groups, biases);
-    const auto edits = edited(gates, scales, patches, values);
-    const bool inside = !entry.empty();
-    const std::set<int64_t> wanted(hidden.begin(), hidden.end());
-    const std::set<int64_t> kept(traces.begin(), traces.end());
-    auto x = inside ? entry[0] : embeddings_(ids, positions, segments, starts, vectors);
-    Tensors states, traced;
-    if (wanted.count(0) && !inside) states.push_back(x);
-    const auto count = static_cast<int64_t>(layers_.size());
-    TORCH_CHECK(0 <= first && first < count, "no such layer: ", first, " of ", count);
-    for (int64_t i = first; i < count; ++i) {
-      const bool known = inside && i == first;
-      Trace trace;
-      x = known ? layers_[i].resume(shape_, x, entry[1], edits[i])
-                : layers_[i](shape_, x, positions, batch, edits[i], trace);
-      if (i + 1 == count) x = norm_(x);
-      if (wanted.count(i + 1)) states.push_back(x);
-      if (known || !kept.count(i)) continue;
-      traced.insert(traced.end(), {trace.q, trace.k, trace.v, trace.z});
-      traced.insert(traced.end(), trace.normalisers.begin(), trace.normalisers.end());
+  // Encode a packed batch; as encoder.Encoder.loop. Returns the last state, the hidden ones and the
+  // traces that are wanted, and whether all of the last state is finite.
+  std::tuple<Tensor, ByLayer<Tensor>, ByLayer<Left>, bool> run(
+      const Batch& batch, const std::vector<std::tuple<int64_t, Edits>>& edits, const Ints& hidden,
+      const Ints& traces) const {
+    const auto& [ids, positions, segments, vectors, runs, entry] = batch;
+    std::vector<Group> groups;
+    for (const auto& [start, count, length, bias] : runs) {
+      groups.push_back({start, count, length, bias});
     }
-    Tensors out{x};
-    out.insert(out.end(), states.begin(), states.end());
-    out.insert(out.end(), traced.begin(), traced.end());
-    return {out, finite(x)};
+    const auto count = static_cast<int64_t>(layers_.size());
+    const auto place = [&](int64_t layer) {
+      TORCH_CHECK(0 <= layer && layer < count, "no such layer: ", layer, " of ", count);
+      return layer;
+    };
+    const auto first = place(entry ? std::get<0>(*entry) : 0);
+    std::vector<Edits> own(count);
+    for (const auto& [layer, each] : edits) own[place(layer)] = each;
+
+    ByLayer<Tensor> states;
+    ByLayer<Left> left;
+    const auto wanted = [](const Ints& some, int64_t i) {
+      return std::find(some.begin(), some.end(), i) != some.end();
+    };
+    auto x = entry ? std::get<1>(*entry) : embeddings_(ids, positions, segments, vectors);
+    if (!entry && wanted(hidden, 0)) states.insert(0, x);
+    for (auto i = first; i < count; ++i) {
+      if (entry && i == first) {
+        x = layers_[i].resume(shape_, x, std::get<2>(*entry), own[i]);
+      } else {
+        Trace t;
+        x = layers_[i](shape_, x, positions, groups, own[i], t);
+        if (wanted(traces, i)) left.insert(i, Left(t.q, t.k, t.v, t.z, t.normalisers));
+      }
+      if (i + 1 == count) x = norm_(x);
+      if (wanted(hidden, i + 1)) states.insert(i + 1, x);
+    }
+    return {x, states, left, finite(x)};
   }
 
   // Vectors of some sequences, (sequences, size or dimensions); as pooling.pool_each, without dense
   // layers. rows: first row and length of each. dimensions: 0 keeps all.
-  Tensor pool(const Tensor& last, const Ints& rows, const std::vector<std::string>& modes,
-              bool normalize, int64_t dimensions) const {
+  Tensor pool(const Tensor& last, const std::vector<std::tuple<int64_t, int64_t>>& rows,
+              const std::vector<std::string>& modes, bool normalize, int64_t dimensions) const {
     Tensors vectors;
-    for (size_t i = 0; i < rows.size(); i += 2) {
+    for (const auto& [start, length] : rows) {
+      const auto tokens = last.narrow(0, start, length).to(at::kFloat);
       Tensors parts;
-      for (const auto& mode : modes) {
-        parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]).to(at::kFloat), mode));
-      }
+      for (const auto& mode : modes) parts.push_back(reduce(tokens, mode));
       auto vector = at::cat(parts);
       if (dimensions) vector = vector.slice(0, 0, dimensions);
       // a zero vector stays zero, as by torch.nn.functional.normalize
@@ -234,36 +244,10 @@ struct Stack : torch::CustomClassHolder {
   }
 
  private:
-  static std::vector<Group> grouped(const Ints& numbers, const Tensors& biases) {
-    std::vector<Group> groups;
-    for (size_t i = 0; i < numbers.size(); i += 3) {
-      const auto bias = biases[i / 3].numel() ? Maybe(biases[i / 3]) : Maybe();
-      groups.push_back({numbers[i], numbers[i + 1], numbers[i + 2], bias});
-    }
-    return groups;
-  }
-
-  // Gates and patches by layer; four numbers of each: layer, first row, last row, head. A layer that
-  // is not there would be written past the end.
-  std::vector<Edits> edited(const Ints& gates, const std::vector<double>& scales,
-                            const Ints& patches, const Tensors& values) const {
-    TORCH_CHECK(gates.size() == 4 * scales.size(), "four numbers a gate, not ", gates);
-    TORCH_CHECK(patches.size() == 4 * values.size(), "four numbers a patch, not ", patches);
-    std::vector<Edits> edits(layers_.size());
-    const auto of = [&](int64_t layer) -> Edits& {
-      const auto count = static_cast<int64_t>(edits.size());
-      TORCH_CHECK(0 <= layer && layer < count, "no such layer: ", layer, " of ", count);
-      return edits[layer];
-    };
-    for (size_t i = 0; i < scales.size(); ++i) {
-      const auto* each = &gates[4 * i];
-      of(each[0]).gates.push_back({each[1], each[2], each[3], scales[i]});
-    }
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto* each = &patches[4 * i];
-      of(each[0]).patches.push_back({each[1], each[2], each[3], values[i]});
-    }
-    return edits;
+  static Linear linear(const Pair& pair, const std::string& activation = "none",
+                       const std::string& algorithm = "") {
+    const auto& [weight, bias] = pair;
+    return {weight, bias, activation, algorithm};
   }
 
   static bool finite(const Tensor& rows) {
