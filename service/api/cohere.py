@@ -12,7 +12,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import orjson
 from pydantic import Field
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
@@ -23,15 +22,15 @@ from service.api.dialect import (
     Example,
     JSONCall,
     Reply,
-    Route,
     Sent,
     Served,
     sentence,
+    to_json,
 )
 from service.api.inputs import Dimensions, check_dense, find_prompt, items
 from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
 from service.core import PARTS, Documents, Layout
-from service.encode.answer import JSON, Each, Encoded
+from service.encode.answer import Each, Encoded
 from service.encode.request import Pooled, Request
 from service.inputs import Strings
 from service.observe.families import OF_TEXT
@@ -163,8 +162,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
     here = copy.copy(refused)
     here.faults = [replace(fault, loc=_place(fault.loc)) for fault in refused.faults]
     told = sentence(here, {})
-    body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
-    return Reply(body, refused.status, media_type=JSON)
+    return to_json({"message": told, "detail": told, "code": refused.code}, refused.status)
 
 
 def _place(loc: Loc) -> Loc:
@@ -178,15 +176,10 @@ def _place(loc: Loc) -> Loc:
 
 
 API = Api(
-    "Cohere",
-    problem,
-    body_codes=EMBEDDING,
-    document="https://docs.cohere.com/reference/embed",
+    "Cohere", problem, body_codes=EMBEDDING, document="https://docs.cohere.com/reference/embed"
 )
-ROUTES = (
-    Route(
-        API,
-        "post",
+ROUTES = [
+    API.post(
         "/v2/embed",
         "Cohere: vectors of texts, in one or more precisions",
         EmbedV2Request,
@@ -198,7 +191,7 @@ ROUTES = (
         '"query" for search_query; "document", "passage" or "corpus" for search_document;\n'
         '"classification" and "clustering" by their names; the default prompt where it has none of '
         "these.",
-        examples=(
+        examples=[
             Example(
                 "two precisions",
                 "Two kinds of vectors of one pass",
@@ -210,7 +203,7 @@ ROUTES = (
                     "output_dimension": 16,
                     "truncate": "END",
                 },
-            ),
-        ),
-    ),
-)
+            )
+        ],
+    )
+]

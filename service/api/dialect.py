@@ -101,9 +101,9 @@ class Reply:
         self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
 
 
-def to_json(value: Any) -> Reply:
+def to_json(value: Any, status: int = 200) -> Reply:
     """Return a value as it is sent."""
-    return Reply(orjson.dumps(value), media_type=JSON)
+    return Reply(orjson.dumps(value), status, media_type=JSON)
 
 
 class Served(NamedTuple):
@@ -260,6 +260,16 @@ class Api(NamedTuple):
     document: str = ""
     error: str = ANY
     media_type: str = JSON
+
+    def get(self, path: str, summary: str = "", **more: Any) -> "Route":
+        """Return a route of it without a body."""
+        return Route(self, "get", path, summary, **more)
+
+    def post(
+        self, path: str, summary: str, request: Any, parse: Parse | None = None, **more: Any
+    ) -> "Route":
+        """Return a route of it with a body."""
+        return Route(self, "post", path, summary, request, parse, **more)
 
 
 class Example(NamedTuple):

@@ -215,7 +215,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Encode:
     return Encode(request=request.plain(written), media_type=accept)
 
 
-ROUTES = (
+ROUTES = [
     question(
         "/v1/encode",
         "Encode texts, token ids or embeddings, with the attention asked for",
@@ -223,5 +223,5 @@ ROUTES = (
         parse,
         answer="Answer | Priced",
         answer_media=FILE,
-    ),
-)
+    )
+]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import Discriminator, Tag
 from typing_extensions import TypeAliasType
 
@@ -26,7 +25,6 @@ from service.api.dialect import (
     Here,
     JSONCall,
     Reply,
-    Route,
     Sent,
     Served,
     sentence,
@@ -45,7 +43,7 @@ from service.api.inputs import (
 )
 from service.api.precisions import Precision, vectors, written
 from service.core import Layout
-from service.encode.answer import JSON, Each, Encoded
+from service.encode.answer import Each, Encoded
 from service.encode.names import find
 from service.encode.request import Pooled, Request
 from service.inputs import Document, Documents
@@ -274,7 +272,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
         "code": CODES.get(refused.code, refused.code),
     }
     told = {"error": fault, "detail": fault["message"]}  # where Jina's clients look
-    return Reply(orjson.dumps(told), status, media_type=JSON)
+    return to_json(told, status)
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -303,39 +301,28 @@ API = Api(
     "https://platform.openai.com/docs/api-reference/embeddings",
 )
 _embeddings = partial(
-    Route,
-    API,
-    "post",
+    API.post,
     request=EmbeddingsRequest,
     parse=parse,
     inputs=OF_TOKENS,
     metric="/v1/embeddings",
-    examples=(
+    examples=[
         Example(
             "a text",
             "One vector for one text",
             {"model": "all-MiniLM-L6-v2", "input": ["All is well"], "dimensions": 4},
-        ),
-    ),
+        )
+    ],
 )
-ROUTES = (
+ROUTES = [
     _embeddings("/v1/embeddings", "OpenAI: one vector for each input"),
     _embeddings("/embeddings", "OpenAI: as POST /v1/embeddings"),
-    Route(API, "get", "/v1/models", "OpenAI: the model that is served", answers=models),
-    Route(
-        API,
-        "get",
-        "/models",
-        "OpenAI: as GET /v1/models",
-        answers=models,
-        metric="/v1/models",
-    ),
-    Route(
-        API,
-        "get",
+    API.get("/v1/models", "OpenAI: the model that is served", answers=models),
+    API.get("/models", "OpenAI: as GET /v1/models", answers=models, metric="/v1/models"),
+    API.get(
         "/v1/models/{id}",
         "OpenAI: a model by its name",
         answers=model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-)
+]

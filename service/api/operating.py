@@ -1,10 +1,9 @@
 """What people ask who run the service: whether it lives, what it serves, how it does."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from service.api.dialect import ALWAYS, READING, Here, Reply, Route, Sent, to_json
+from service.api.dialect import ALWAYS, READING, Here, Reply, Sent, to_json
 from service.api.own import NATIVE
 from service.api.query import choice
 from service.cores import count_cores
@@ -109,8 +108,8 @@ async def targets(sent: Sent, here: Here) -> Reply:
     return to_json([{"targets": await here.targets(), "labels": labels}])
 
 
-_get = partial(Route, NATIVE, "get")
-ROUTES = (
+_get = NATIVE.get
+ROUTES = [
     _get(
         "/v1/heads",
         "What each head of the model does, as measured",
@@ -119,12 +118,7 @@ ROUTES = (
         codes=(*READING, *LATE),
     ),
     _get(
-        "/live",
-        "The process answers",
-        answers=live,
-        answer="Live",
-        public="always",
-        trusted=False,
+        "/live", "The process answers", answers=live, answer="Live", public="always", trusted=False
     ),
     _get(
         "/ready",
@@ -145,7 +139,7 @@ ROUTES = (
         codes=(*ALWAYS, "out_of_range"),
         public="public_metrics",
         trusted=False,
-        parameters=(
+        parameters=[
             {
                 "name": "scope",
                 "in": "query",
@@ -153,8 +147,8 @@ ROUTES = (
                 "answers with those of the replica that is asked, for scrapers that ask each one "
                 "at its own address (GET /metrics/targets).",
                 "schema": {"enum": [*SCOPES], "default": SCOPES[0]},
-            },
-        ),
+            }
+        ],
     ),
     _get(
         "/metrics/targets",
@@ -165,4 +159,4 @@ ROUTES = (
         public="public_metrics",
         metric="/metrics",
     ),
-)
+]

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from service.api.dialect import Here, Reply, Route, Sent, to_json
+from service.api.dialect import Here, Reply, Sent, to_json
 from service.api.own import NATIVE
 from service.page import site
 
@@ -33,10 +33,10 @@ async def part(sent: Sent, here: Here) -> Reply:
     return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
 
-_get = partial(Route, NATIVE, "get", public="always", metric="/docs")
-ROUTES = (
+_get = partial(NATIVE.get, public="always", metric="/docs")
+ROUTES = [
     _get("/docs", answers=docs),
-    Route(NATIVE, "get", "/openapi.json", answers=openapi),
+    NATIVE.get("/openapi.json", answers=openapi),
     _get("/", answers=page),
     *(_get(PART + name, answers=part) for name in site.PARTS),
-)
+]

@@ -7,7 +7,7 @@ from service.questions.highlight.wire import HighlightRequest
 from service.questions.maxsim.wire import MaxsimRequest
 from service.questions.similarity.wire import ComparisonRequest
 
-ROUTES = (
+ROUTES = [
     question(
         "/v1/similarity",
         "Why one text is like others: each cosine, and the pairs of tokens that make it",
@@ -48,4 +48,4 @@ ROUTES = (
         "scores pairs, a model of many vectors by late interaction, any\nother by the cosine "
         "of its vectors.",
     ),
-)
+]

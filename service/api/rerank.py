@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import Field
 
 from model.text.tokenizer import Cut
-from service.api.dialect import Api, Example, JSONCall, Reply, Route, Sent, Served, sentence
+from service.api.dialect import Api, Example, JSONCall, Reply, Sent, Served, sentence, to_json
 from service.api.inputs import MostTokens
 from service.api.ranking import RANKING, Instructed, Ranking, echoing, ranking_request, relocate
-from service.encode.answer import JSON, Each, Encoded
+from service.encode.answer import Each, Encoded
 from service.inputs import Documents
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
@@ -131,8 +130,7 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal that the clients of both can read."""
     told = sentence(relocate(refused, "documents"), {})
-    body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
-    return Reply(body, refused.status, media_type=JSON)
+    return to_json({"message": told, "detail": told, "code": refused.code}, refused.status)
 
 
 API = Api(
@@ -142,16 +140,14 @@ API = Api(
     document="https://docs.cohere.com/reference/rerank",
 )
 _route = partial(
-    Route,
-    API,
-    "post",
+    API.post,
     summary="Documents by how well they answer a query",
     request=RerankRequest,
     inputs=OF_TEXT,
     more="The shape that Jina's and Cohere's clients share. Scores are by the checkpoint's own "
     "activation,\nas sentence-transformers' CrossEncoder gives them: between 0 and 1 where that is "
     "the sigmoid.",
-    examples=(
+    examples=[
         Example(
             "no such task",
             "Best document first; refused here, since this checkpoint has no head for it",
@@ -164,11 +160,11 @@ _route = partial(
                 "max_tokens_per_doc": 4096,
                 "truncate": True,
             },
-        ),
-    ),
+        )
+    ],
 )
-ROUTES = (
+ROUTES = [
     _route("/rerank", parse=jina, when=names_documents),
     _route("/v1/rerank", parse=jina),
     _route("/v2/rerank", parse=cohere),
-)
+]

@@ -140,8 +140,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
     told = explain(refused, refused.faults, _where)
     if refused.code in TITLES:
         told = f"inputs: {TITLES[refused.code]}"
-    body = orjson.dumps({"error": f"{refused.code}: {told}"})
-    return Reply(body, status(refused.code), media_type=JSON)
+    return to_json({"error": f"{refused.code}: {told}"}, status(refused.code))
 
 
 def status(code: str) -> int:
@@ -329,11 +328,9 @@ API = Api(
 MODEL = "/v2/models/{model}"
 BYTES = {OCTETS: {"type": "string", "format": "binary"}}
 HEADER = {"schema": {"type": "integer"}, "description": "of octets"}
-_get = partial(Route, API, "get")
+_get = API.get
 _infer = partial(
-    Route,
-    API,
-    "post",
+    API.post,
     summary="Encode texts, token ids or embeddings: the outputs named, and no others",
     request=InferRequest,
     parse=parse,
@@ -351,7 +348,7 @@ Outputs are `pooled` (FP32 [B, width], the one where none is named), `tokens` (F
 the longest sequence. Of Triton's parameters, `timeout` (microseconds) shortens the deadline, any
 `priority` is taken and is one level here, and a `sequence_id` is refused: no state is kept between
 requests. With the header, the JSON's bytes come first, those of tensors follow, little-endian.""",
-    examples=(
+    examples=[
         Example(
             "texts",
             "A vector and a map, as JSON",
@@ -369,16 +366,16 @@ requests. With the header, the JSON's bytes come first, those of tensors follow,
                     "binary_data_output": False,
                 },
             },
-        ),
-    ),
-    parameters=(
+        )
+    ],
+    parameters=[
         {
             "name": INFERENCE_HEADER,
             "in": "header",
             "description": "bytes of JSON, where those of tensors follow",
             "schema": {"type": "integer", "minimum": 0},
-        },
-    ),
+        }
+    ],
 )
 
 
@@ -391,7 +388,7 @@ def _of_model(path: str) -> tuple[Route, ...]:
     )
 
 
-ROUTES = (
+ROUTES = [
     _get("/v2", "The server, and what it can beyond the protocol", answers=server),
     _get(
         "/v2/health/live",
@@ -411,4 +408,4 @@ ROUTES = (
     # first, since a model's name may hold slashes
     *_of_model(MODEL + "/versions/{version}"),
     *_of_model(MODEL),
-)
+]

@@ -1,6 +1,6 @@
 """The mechanism, and one layer, step by step: POST /v1/attend and POST /v1/explain."""
 
-from service.api.dialect import Example, Here, Reply, Route, Sent
+from service.api.dialect import Example, Here, Reply, Sent
 from service.api.own import NATIVE
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.observe.families import OF_TEXT
@@ -20,16 +20,14 @@ async def explain(sent: Sent, here: Here) -> Reply:
     return await here.write(sent, await lessons.explain(asked, here.deadline(sent), sent.record))
 
 
-ROUTES = (
-    Route(
-        NATIVE,
-        "post",
+ROUTES = [
+    NATIVE.post(
         "/v1/attend",
         "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
         AttendBody,
         answers=attend,
         answer="Attended",
-        examples=(
+        examples=[
             Example(
                 "scores",
                 "'well' takes 60 % of 'All' and 40 % of itself",
@@ -52,18 +50,16 @@ ROUTES = (
                     "bias": [[0.0, 0.5]],
                 },
             ),
-        ),
+        ],
     ),
-    Route(
-        NATIVE,
-        "post",
+    NATIVE.post(
         "/v1/explain",
         "One text through one layer, every step of it",
         ExplainRequest,
         answers=explain,
         answer="Explained",
         inputs=OF_TEXT,
-        examples=(
+        examples=[
             Example("a layer", "Every step of layer 0", {"text": "All is well", "layer": 0}),
             Example(
                 "with its weights",
@@ -81,6 +77,6 @@ ROUTES = (
                     "truncate": "right",
                 },
             ),
-        ),
+        ],
     ),
-)
+]

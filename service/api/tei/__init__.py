@@ -5,7 +5,7 @@ text; a named prompt before token ids is refused. Source: text-embeddings-infere
 router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
 """
 
-from service.api.dialect import Call, Route, Sent, Served
+from service.api.dialect import Call, Sent, Served
 from service.api.tei import embed, tasks, tokens
 from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
@@ -20,10 +20,8 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
     return (tasks.embed_sparse if only_sparse(served.tasks) else embed.embed)(body, sent, served)
 
 
-ROUTES = (
-    Route(
-        embed.API,
-        "post",
+ROUTES = [
+    embed.API.post(
         "/",
         "TEI: as POST /embed",
         embed.EmbedRequest,
@@ -38,4 +36,4 @@ ROUTES = (
     *embed.ROUTES,
     *tokens.ROUTES,
     *tasks.ROUTES,
-)
+]

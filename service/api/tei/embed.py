@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 
 from model.text import tokenizer
 from service.api.dialect import (
@@ -13,14 +12,14 @@ from service.api.dialect import (
     Example,
     JSONCall,
     Reply,
-    Route,
     Sent,
     Served,
     sentence,
+    to_json,
 )
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
 from service.core import Layout
-from service.encode.answer import JSON, Array, Each, Encoded, Item
+from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Pooled, Request
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
@@ -138,8 +137,8 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
-    body = orjson.dumps({"error": sentence(refused, NAMES), "error_type": kind})
-    return Reply(body, TEI_STATUSES.get(refused.code, refused.status), media_type=JSON)
+    status = TEI_STATUSES.get(refused.code, refused.status)
+    return to_json({"error": sentence(refused, NAMES), "error_type": kind}, status)
 
 
 def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut | None:
@@ -185,13 +184,11 @@ API = Api(
     document="https://huggingface.github.io/text-embeddings-inference/",
 )
 TASKS = (*ENCODING, "task_not_found")  # codes of routes that some models lack
-ONE_VECTOR = (
-    Example("a text", "One vector for one text", {"inputs": ["All is well"], "dimensions": 4}),
-)
-ROUTES = (
-    Route(
-        API,
-        "post",
+ONE_VECTOR = [
+    Example("a text", "One vector for one text", {"inputs": ["All is well"], "dimensions": 4})
+]
+ROUTES = [
+    API.post(
         "/embed",
         "TEI: one vector for each input",
         EmbedRequest,
@@ -200,36 +197,28 @@ ROUTES = (
         codes=TASKS,
         examples=ONE_VECTOR,
     ),
-    Route(
-        API,
-        "post",
+    API.post(
         "/embed_all",
         "TEI: a vector for each token of each input",
         EmbedAllRequest,
         embed_all,
         inputs=OF_TOKENS,
-        examples=(
+        examples=[
             Example(
                 "a text",
                 "A vector for each token",
-                {
-                    "inputs": "All is well",
-                    "truncate": True,
-                    "truncation_direction": "Left",
-                },
-            ),
-        ),
+                {"inputs": "All is well", "truncate": True, "truncation_direction": "Left"},
+            )
+        ],
     ),
-    Route(
-        API,
-        "post",
+    API.post(
         "/similarity",
         "TEI: the cosine of one sentence with each of others",
         SimilarityRequest,
         similarity,
         inputs=OF_TEXT,
         codes=TASKS,
-        examples=(
+        examples=[
             Example(
                 "two sentences",
                 "The cosine with each",
@@ -240,7 +229,7 @@ ROUTES = (
                     },
                     "parameters": {"truncate": True, "truncation_direction": "Left"},
                 },
-            ),
-        ),
+            )
+        ],
     ),
-)
+]

@@ -13,7 +13,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service import inputs
-from service.api.dialect import Example, JSONCall, Reply, Route, Sent, Served
+from service.api.dialect import Example, JSONCall, Reply, Sent, Served
 from service.api.inputs import Text, Texts
 from service.api.ranking import (
     RANKING,
@@ -213,10 +213,8 @@ def _scores(logits: Array, function: str | None) -> Array:
 
 
 TRUNCATED = {"truncate": True, "truncation_direction": "Left"}
-ROUTES = (
-    Route(
-        API._replace(problem=rerank_problem),
-        "post",
+ROUTES = [
+    API._replace(problem=rerank_problem).post(
         "/rerank",
         "TEI: texts by how well they answer a query",
         RankRequest,
@@ -227,7 +225,7 @@ ROUTES = (
         "whatever\nactivation the checkpoint names; the routes for Jina's and Cohere's clients "
         "follow that one. A request\nwith `documents` in place of `texts` is one of POST "
         "/v1/rerank, and is answered and refused so.",
-        examples=(
+        examples=[
             Example(
                 "no such task",
                 "Best text first; refused here, since this checkpoint has no head for it",
@@ -238,19 +236,17 @@ ROUTES = (
                     "top_n": 1,
                     "truncate": True,
                 },
-            ),
-        ),
+            )
+        ],
     ),
-    Route(
-        API,
-        "post",
+    API.post(
         "/predict",
         "TEI: the classes of texts and pairs",
         PredictRequest,
         predict,
         inputs=OF_TEXT,
         codes=TASKS,
-        examples=(
+        examples=[
             Example(
                 "no such task",
                 "Best class first; refused here, since this checkpoint has no head for it",
@@ -260,24 +256,22 @@ ROUTES = (
                     "parameters": {"function_to_apply": "softmax", "top_k": 2},
                     **TRUNCATED,
                 },
-            ),
-        ),
+            )
+        ],
     ),
-    Route(
-        API,
-        "post",
+    API.post(
         "/embed_sparse",
         "TEI: a sparse vector for each input",
         EmbedAllRequest,
         embed_sparse,
         inputs=OF_TOKENS,
         codes=TASKS,
-        examples=(
+        examples=[
             Example(
                 "no such task",
                 "Weights by token; refused here, since this checkpoint has no head for it",
                 {"inputs": "All is well", **TRUNCATED},
-            ),
-        ),
+            )
+        ],
     ),
-)
+]

@@ -12,7 +12,7 @@ from pydantic import Discriminator
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
-from service.api.dialect import TAKING, Example, Here, Reply, Route, Sent
+from service.api.dialect import TAKING, Example, Here, Reply, Sent
 from service.api.inputs import Batch, Ids, Text, Texts, tag
 from service.api.tei.embed import API
 from service.encode.worker import Steps
@@ -264,38 +264,32 @@ async def health(sent: Sent, here: Here) -> Reply:
     return Reply()
 
 
-ROUTES = (
-    Route(
-        API,
-        "post",
+ROUTES = [
+    API.post(
         "/tokenize",
         "TEI: texts as tokens",
         TokenizeRequest,
         answers=tokenize,
         codes=TAKING,
-        examples=(
-            Example("a text", "Its tokens", {"inputs": "All is well", "add_special_tokens": True}),
-        ),
+        examples=[
+            Example("a text", "Its tokens", {"inputs": "All is well", "add_special_tokens": True})
+        ],
     ),
-    Route(
-        API,
-        "post",
+    API.post(
         "/decode",
         "TEI: token ids as texts",
         DecodeRequest,
         answers=decode,
         codes=TAKING,
-        examples=(
+        examples=[
             Example(
                 "ids",
                 "The text of token ids",
                 {"ids": [2035, 2003, 2092], "skip_special_tokens": True},
-            ),
-        ),
+            )
+        ],
     ),
-    Route(
-        API,
-        "get",
+    API.get(
         "/health",
         "TEI: as GET /ready",
         answers=health,
@@ -303,4 +297,4 @@ ROUTES = (
         public="always",
         metric=READY_PATH,
     ),
-)
+]
