@@ -195,14 +195,9 @@ ROUTES = [
             Example(
                 "two precisions",
                 "Two kinds of vectors of one pass",
-                {
-                    "model": "all-MiniLM-L6-v2",
-                    "input_type": "search_document",
-                    "texts": ["All is well"],
-                    "embedding_types": ["int8", "ubinary"],
-                    "output_dimension": 16,
-                    "truncate": "END",
-                },
+                '{"model": "all-MiniLM-L6-v2", "input_type": "search_document", '
+                '"texts": ["All is well"], "embedding_types": ["int8", "ubinary"], '
+                '"output_dimension": 16, "truncate": "END"}',
             )
         ],
     )

@@ -277,14 +277,19 @@ class Example(NamedTuple):
 
     Args:
         summary: what it asks for.
-        value: its JSON.
+        body: its JSON.
         query: the end of its address.
     """
 
     name: str
     summary: str
-    value: Any
+    body: str
     query: str = ""
+
+    @property
+    def value(self) -> Any:
+        """Return its JSON, read."""
+        return orjson.loads(self.body)
 
 
 class Route(NamedTuple):

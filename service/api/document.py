@@ -168,8 +168,9 @@ def _operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
 def _examples(route: Route) -> dict[str, Any]:
     """Return its examples by name; x-query is the end of the address."""
     return {
-        name: {"summary": summary, "value": value, **({"x-query": query} if query else {})}
-        for name, summary, value, query in route.examples
+        each.name: {"summary": each.summary, "value": each.value}
+        | ({"x-query": each.query} if each.query else {})
+        for each in route.examples
     }
 
 

@@ -310,7 +310,7 @@ _embeddings = partial(
         Example(
             "a text",
             "One vector for one text",
-            {"model": "all-MiniLM-L6-v2", "input": ["All is well"], "dimensions": 4},
+            '{"model": "all-MiniLM-L6-v2", "input": ["All is well"], "dimensions": 4}',
         )
     ],
 )

@@ -1,5 +1,6 @@
 """What our own routes share: how they refuse, answer and are priced, and their examples."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from importlib.resources import files
@@ -115,8 +116,11 @@ PRICED = {
 
 TOLD = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
 EXAMPLES = {
-    path: [Example(name, **each) for name, each in examples.items()]
-    for path, examples in TOLD.items()
+    path: [
+        Example(name, one["summary"], json.dumps(one["value"]), one.get("query", ""))
+        for name, one in told.items()
+    ]
+    for path, told in TOLD.items()
 }
 
 

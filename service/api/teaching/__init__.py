@@ -31,24 +31,15 @@ ROUTES = [
             Example(
                 "scores",
                 "'well' takes 60 % of 'All' and 40 % of itself",
-                {
-                    "scores": [[0.6, 0.0, 0.4]],
-                    "probabilities": True,
-                    "value": [[10.0, 0.0], [1.0, 1.0], [0.0, 10.0]],
-                    "heads": 1,
-                },
+                '{"scores": [[0.6, 0.0, 0.4]], "probabilities": true, "value": [[10.0, 0.0], '
+                '[1.0, 1.0], [0.0, 10.0]], "heads": 1}',
             ),
             Example(
                 "queries, keys and values",
                 "Two heads, a mask and a bias",
-                {
-                    "query": [[1.0, 0.0, 2.0, 0.0]],
-                    "key": [[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 2.0]],
-                    "value": [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]],
-                    "heads": 2,
-                    "mask": [[True, True]],
-                    "bias": [[0.0, 0.5]],
-                },
+                '{"query": [[1.0, 0.0, 2.0, 0.0]], "key": [[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, '
+                '0.0, 2.0]], "value": [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]], '
+                '"heads": 2, "mask": [[true, true]], "bias": [[0.0, 0.5]]}',
             ),
         ],
     ),
@@ -60,22 +51,17 @@ ROUTES = [
         answer="Explained",
         inputs=OF_TEXT,
         examples=[
-            Example("a layer", "Every step of layer 0", {"text": "All is well", "layer": 0}),
+            Example("a layer", "Every step of layer 0", '{"text": "All is well", "layer": 0}'),
             Example(
                 "with its weights",
                 "The same, with what q, k and v are made of, to recompute them",
-                {"text": "All is well", "layer": 0, "weights": True},
+                '{"text": "All is well", "layer": 0, "weights": true}',
             ),
             Example(
                 "a pair",
                 "A pair of texts, cut where it is too long",
-                {
-                    "model": "all-MiniLM-L6-v2",
-                    "text": "Is it?",
-                    "pair": "It is",
-                    "layer": 5,
-                    "truncate": "right",
-                },
+                '{"model": "all-MiniLM-L6-v2", "text": "Is it?", "pair": "It is", '
+                '"layer": 5, "truncate": "right"}',
             ),
         ],
     ),

@@ -185,7 +185,7 @@ API = Api(
 )
 TASKS = (*ENCODING, "task_not_found")  # codes of routes that some models lack
 ONE_VECTOR = [
-    Example("a text", "One vector for one text", {"inputs": ["All is well"], "dimensions": 4})
+    Example("a text", "One vector for one text", '{"inputs": ["All is well"], "dimensions": 4}')
 ]
 ROUTES = [
     API.post(
@@ -207,7 +207,7 @@ ROUTES = [
             Example(
                 "a text",
                 "A vector for each token",
-                {"inputs": "All is well", "truncate": True, "truncation_direction": "Left"},
+                '{"inputs": "All is well", "truncate": true, "truncation_direction": "Left"}',
             )
         ],
     ),
@@ -222,13 +222,9 @@ ROUTES = [
             Example(
                 "two sentences",
                 "The cosine with each",
-                {
-                    "inputs": {
-                        "source_sentence": "All is well",
-                        "sentences": ["All is good", "A dog ate"],
-                    },
-                    "parameters": {"truncate": True, "truncation_direction": "Left"},
-                },
+                '{"inputs": {"source_sentence": "All is well", "sentences": ["All is good", '
+                '"A dog ate"]}, "parameters": {"truncate": true, '
+                '"truncation_direction": "Left"}}',
             )
         ],
     ),

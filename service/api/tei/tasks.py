@@ -212,7 +212,6 @@ def _scores(logits: Array, function: str | None) -> Array:
     return sigmoid(logits) if function == "sigmoid" else logits
 
 
-TRUNCATED = {"truncate": True, "truncation_direction": "Left"}
 ROUTES = [
     API._replace(problem=rerank_problem).post(
         "/rerank",
@@ -229,13 +228,8 @@ ROUTES = [
             Example(
                 "no such task",
                 "Best text first; refused here, since this checkpoint has no head for it",
-                {
-                    "query": "Is it well?",
-                    "texts": ["All is well", "A dog ate"],
-                    "return_text": True,
-                    "top_n": 1,
-                    "truncate": True,
-                },
+                '{"query": "Is it well?", "texts": ["All is well", "A dog ate"], '
+                '"return_text": true, "top_n": 1, "truncate": true}',
             )
         ],
     ),
@@ -250,12 +244,9 @@ ROUTES = [
             Example(
                 "no such task",
                 "Best class first; refused here, since this checkpoint has no head for it",
-                {
-                    "inputs": [["All is well"], ["Is it?", "It is"]],
-                    "raw_scores": False,
-                    "parameters": {"function_to_apply": "softmax", "top_k": 2},
-                    **TRUNCATED,
-                },
+                '{"inputs": [["All is well"], ["Is it?", "It is"]], "raw_scores": false, '
+                '"parameters": {"function_to_apply": "softmax", "top_k": 2}, '
+                '"truncate": true, "truncation_direction": "Left"}',
             )
         ],
     ),
@@ -270,7 +261,7 @@ ROUTES = [
             Example(
                 "no such task",
                 "Weights by token; refused here, since this checkpoint has no head for it",
-                {"inputs": "All is well", **TRUNCATED},
+                '{"inputs": "All is well", "truncate": true, "truncation_direction": "Left"}',
             )
         ],
     ),

@@ -272,7 +272,7 @@ ROUTES = [
         answers=tokenize,
         codes=TAKING,
         examples=[
-            Example("a text", "Its tokens", {"inputs": "All is well", "add_special_tokens": True})
+            Example("a text", "Its tokens", '{"inputs": "All is well", "add_special_tokens": true}')
         ],
     ),
     API.post(
@@ -285,7 +285,7 @@ ROUTES = [
             Example(
                 "ids",
                 "The text of token ids",
-                {"ids": [2035, 2003, 2092], "skip_special_tokens": True},
+                '{"ids": [2035, 2003, 2092], "skip_special_tokens": true}',
             )
         ],
     ),
