@@ -248,8 +248,6 @@ class Api(NamedTuple):
         statuses: by code, if they differ from those in service/refusals.py.
         codes, body_codes: of routes without and with a body.
         document: the address of its own document, which describes its answers; empty: ours does.
-        error: the kind of a refusal, as answers.yaml writes kinds.
-        media_type: of a refusal.
     """
 
     name: str
@@ -258,8 +256,6 @@ class Api(NamedTuple):
     codes: Sequence[str] = READING
     body_codes: Sequence[str] = ENCODING
     document: str = ""
-    error: str = ANY
-    media_type: str = JSON
 
     def get(self, path: str, summary: str = "", **more: Any) -> "Route":
         """Return a route of it without a body."""

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 from model.config import Task
 from model.maps.choices import FIELDS
 from service.api import ROUTES
-from service.api.dialect import Route
+from service.api.dialect import ANY, Route
 from service.encode.answer import JSON
-from service.refusals import REFUSALS
+from service.refusals import MEDIA_TYPE, REFUSALS
 from service.wire import IGNORED, WARNING
 
 WORDS = {  # the enums that answers.yaml takes from the code
@@ -210,7 +210,8 @@ def _refusals(rows: Sequence[Route]) -> dict[str, Any]:
     order = {code: place for place, (code, _) in reversed([*enumerate(statuses)])}
     for code, status in sorted(statuses, key=lambda each: order[each[0]]):
         by_status.setdefault(status, {})[code] = None
-    content = {rows[0].api.media_type: {"schema": _kind(rows[0].api.error)}}
+    media_type, kind = (JSON, ANY) if rows[0].api.document else (MEDIA_TYPE, "Problem")
+    content = {media_type: {"schema": _kind(kind)}}
     return {
         str(status): {"description": ", ".join(codes), "content": content}
         for status, codes in sorted(by_status.items())

@@ -21,13 +21,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
     return Reply(problem_details(refused, request_id), refused.status, media_type=MEDIA_TYPE)
 
 
-NATIVE = Api(
-    "Headlight",
-    problem,
-    body_codes=tuple(REFUSALS),
-    error="Problem",
-    media_type=MEDIA_TYPE,
-)
+NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 
 
 class FileCall(JSONCall):
