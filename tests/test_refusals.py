@@ -30,6 +30,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
 MARK = "<!-- refusals -->\n"
 WHOLE = "unknown_field"  # the code of which the page shows a body
 ID = "an-id"
+PATHS = re.compile(r"(?<=POST of /v1/encode, ).*(?=; GET /docs)")  # the page shows one of all
 MACHINES = re.compile(r"\b[0-9,]+ ms")  # what depends on the machine
 
 Make = Callable[[Replica], ASGIApp]
@@ -47,7 +48,7 @@ async def page(replica: Replica, application: Make) -> str:
                 answer.text[:999],
             )
             where = f"On a service {row.under}:\n\n" if row.under else ""
-            more = message(answer).removeprefix(kind.title).strip()
+            more = PATHS.sub("..", message(answer).removeprefix(kind.title).strip())
             said = f"\n> {more}\n" if more else ""
             parts.append(f"{where}```\n{row.request()}\n```\n{said}")
     return "\n".join(parts)
