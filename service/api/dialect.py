@@ -298,7 +298,7 @@ class Route(NamedTuple):
         when: tells whether a body is one for this route, of several with one path; without it, a
             body is where no other tells so.
         answers: answers any other route.
-        answer: the kind of its JSON; empty if it has none.
+        kind: of the JSON that it answers, as answers.yaml writes kinds; empty if it has none.
         inputs: what metrics call the inputs that it may hold.
         metric: its name in metrics, if several paths share one.
         codes: what it may refuse with, if other than its API's routes.
@@ -319,7 +319,7 @@ class Route(NamedTuple):
     parse: Parse | None = None
     when: Callable[[bytes, Served], bool] | None = None
     answers: Answers | None = None
-    answer: str = ANY
+    kind: str = ANY
     inputs: tuple[str, ...] = NO_INPUT
     metric: str = ""
     codes: Sequence[str] = ()

@@ -184,10 +184,10 @@ def _in_path(path: str) -> list[dict[str, Any]]:
 
 
 def _success(route: Route) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": "The answer." if route.answer else "No body."}
+    response: dict[str, Any] = {"description": "The answer." if route.kind else "No body."}
     content = _content(route.answer_media)
-    if route.answer:
-        content = {JSON: {"schema": _kind(route.answer)}, **content}
+    if route.kind:
+        content = {JSON: {"schema": _kind(route.kind)}, **content}
     elif content:
         response["description"] = "The page."
     if content:

@@ -221,7 +221,7 @@ ROUTES = [
         "Encode texts, token ids or embeddings, with the attention asked for",
         EncodeRequest,
         parse,
-        answer="Answer | Priced",
+        kind="Answer | Priced",
         answer_media=FILE,
     )
 ]

@@ -114,25 +114,23 @@ ROUTES = [
         "/v1/heads",
         "What each head of the model does, as measured",
         answers=heads,
-        answer="Heads",
+        kind="Heads",
         codes=(*READING, *LATE),
     ),
-    _get(
-        "/live", "The process answers", answers=live, answer="Live", public="always", trusted=False
-    ),
+    _get("/live", "The process answers", answers=live, kind="Live", public="always", trusted=False),
     _get(
         "/ready",
         "The forward path lately proved itself",
         answers=ready,
-        answer="Ready",
+        kind="Ready",
         public="always",
     ),
-    _get("/info", "The model and its limits", answers=info, answer="Info"),
+    _get("/info", "The model and its limits", answers=info, kind="Info"),
     _get(
         "/metrics",
         "Every replica's metrics, as Prometheus text or OpenMetrics",
         answers=metrics,
-        answer="",
+        kind="",
         answer_media=dict.fromkeys(
             form.partition(";")[0] for form in (TEXT_TYPE, OPENMETRICS_TYPE)
         ),
@@ -154,7 +152,7 @@ ROUTES = [
         "/metrics/targets",
         "Where Prometheus finds each replica by itself",
         answers=targets,
-        answer="Targets",
+        kind="Targets",
         codes=(*READING, "not_found"),
         public="public_metrics",
         metric="/metrics",

@@ -13,7 +13,7 @@ ROUTES = [
         "Why one text is like others: each cosine, and the pairs of tokens that make it",
         ComparisonRequest,
         reads(ComparisonRequest, files=True),
-        answer="Compared | Priced",
+        kind="Compared | Priced",
         answer_media=FILE,
     ),
     question(
@@ -21,7 +21,7 @@ ROUTES = [
         "Many vectors: how well each document answers a query, and which tokens match",
         MaxsimRequest,
         reads(MaxsimRequest, files=True),
-        answer="Matched | Priced",
+        kind="Matched | Priced",
         answer_media=FILE,
     ),
     question(
@@ -29,7 +29,7 @@ ROUTES = [
         "Texts by labels of your own, with a model of natural language inference",
         ZeroShotRequest,
         reads(ZeroShotRequest),
-        answer="Classified | Priced",
+        kind="Classified | Priced",
         inputs=OF_TEXT,
         more="As transformers' pipeline for zero-shot classification: each text and what the "
         "template makes of each label\nare a pair, and a label fits as far as the text entails "
@@ -41,7 +41,7 @@ ROUTES = [
         "Which sentences or words of a document carry its score, and what is left without them",
         HighlightRequest,
         reads(HighlightRequest),
-        answer="Highlighted | Priced",
+        kind="Highlighted | Priced",
         inputs=(*OF_TEXT, "mixed"),  # documents are texts
         more="Scores documents as a query's answers, and shows the units that carry each score "
         "with a control: the score without\nthem, and without as many random ones. A reranker "

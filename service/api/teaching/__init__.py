@@ -26,7 +26,7 @@ ROUTES = [
         "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
         AttendBody,
         answers=attend,
-        answer="Attended",
+        kind="Attended",
         examples=[
             Example(
                 "scores",
@@ -48,7 +48,7 @@ ROUTES = [
         "One text through one layer, every step of it",
         ExplainRequest,
         answers=explain,
-        answer="Explained",
+        kind="Explained",
         inputs=OF_TEXT,
         examples=[
             Example("a layer", "Every step of layer 0", '{"text": "All is well", "layer": 0}'),

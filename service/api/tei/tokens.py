@@ -293,7 +293,7 @@ ROUTES = [
         "/health",
         "TEI: as GET /ready",
         answers=health,
-        answer="",
+        kind="",
         public="always",
         metric=READY_PATH,
     ),
