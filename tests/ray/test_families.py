@@ -99,12 +99,22 @@ class Family:
 
     Args:
         name: how the names of its classes begin.
+        tokenizer: transformers' class.
     """
 
     name: str
-    words: str
-    frame: Frame
+    tokenizer: str
     sizes: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        """What its tokenizer cuts texts into."""
+        return TOKENIZERS[self.tokenizer][0]
+
+    @property
+    def frame(self) -> Frame:
+        """What its tokenizer has next to its words."""
+        return TOKENIZERS[self.tokenizer][1]
 
     @property
     def types(self) -> int:
@@ -130,9 +140,11 @@ TOKENIZERS = {
     "XLMRobertaTokenizer": ("pieces of sentences", ROBERTA),
     "TokenizersBackend": ("bytes", BERT),  # has none of its own
 }
+# which have another unknown token, lower-case, or trim offsets: their files are read as they are
+BY_FILE = ("MPNetTokenizer", "AlbertTokenizer", "RobertaTokenizer")
 ALIBI = Tiny(jina.JinaBert.__name__, {**bert.SMALL, "feed_forward_type": "reglu"})
 FAMILIES = {
-    name: Family(tiny.prefix, *TOKENIZERS[one.tokenizer], {**tiny.sizes, **LONGEST})
+    name: Family(tiny.prefix, one.tokenizer, {**tiny.sizes, **LONGEST})
     for one in families.FAMILIES
     for name, tiny in [("jina_bert", ALIBI) if one is jina_v2.FAMILY else (one.name, one.tiny)]
     if tiny
@@ -313,8 +325,7 @@ async def served(
     own = folder.parent / ADAPTER
     adapted = adapter(reference, own, name, 1, stored)
     library.save(str(folder / "tokenizer.json"))
-    # whose class has another unknown token, lower-cases, or trims offsets
-    if name in ("mpnet", "albert", "roberta"):
+    if family.tokenizer in BY_FILE:
         (folder / "tokenizer_config.json").write_text(json.dumps(AS_IT_IS))
     every = cases(family, library, reference.get_input_embeddings().weight.shape[1])
     expected = {kind: computed(reference, case) for kind, case in every.items()}
