@@ -30,9 +30,8 @@ from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import reading, rules
 from service.edge.asked import Asked, seconds
-from service.edge.encoding import TRUNCATED, Encoding
 from service.edge.gate import Full, Gate, Place
-from service.edge.handlers import Handlers, Scrape, Targets
+from service.edge.handlers import TRUNCATED, Handlers, Scrape, Targets
 from service.edge.reading import Bodies, BodyWorker
 from service.edge.routes import UNKNOWN, Routes, expected
 from service.edge.rules import Keys, RawHeaders, Rules
@@ -79,10 +78,7 @@ class Door:
     ) -> None:
         settings, worker = replica.settings, BodyWorker()
         self._replica, self._observer = replica, replica.observer
-        own, encoding = Handlers(replica, scrape, targets, worker), Encoding(replica, worker)
-        self._routes = Routes(
-            lambda routes: encoding.handler(routes) if routes[0].parse else own.handler(routes[0])
-        )
+        self._routes = Routes(Handlers(replica, scrape, targets, worker).handler)
         replica.metrics.publish_routes(expected())
         self._ring = replica.ring
         self._shared = self._ring.keys  # the keys that share

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from service.api import ROUTES, own
 from service.api.dialect import Route, Wording
-from service.edge.encoding import Handler
+from service.edge.handlers import Handler
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
 
