@@ -614,6 +614,22 @@ def test_a_file_of_encode_imports_only_those_before_it(above: str) -> None:
     assert bool(early) is bool(above)
 
 
+def test_the_life_of_a_request_names_functions_that_are_there() -> None:
+    """In eight lines, at the top of the page."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    life = page.partition("## The life of a request")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\S+)\.py` `([\w.]+)`", life)
+    trees, there = parsed(ROOT), set[tuple[str, str]]()
+    for file, _ in named:
+        for node in trees[file.replace("/", ".")].body:
+            own = getattr(node, "name", "")
+            there.add((file, own))
+            there |= {(file, f"{own}.{getattr(one, 'name', '')}") for one in ast.walk(node)}
+
+    assert re.findall(r"^(\d)\. ", life, re.MULTILINE) == list("12345678")
+    assert {*named} - there == set()
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources and of the pages that tell of them."""

@@ -3,6 +3,8 @@
 A request is admitted or refused as a whole, by service/encode/admission.py, which asks here; its
 sequences may run in several batches.
 
+`_step` is the engine: it runs a batch and hands its results out.
+
 Nothing here loops: `_pump` runs when work arrives, when a lane falls idle and when company is no
 longer expected, so there is no task that could die and leave the queue standing.
 """
@@ -11,7 +13,6 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
-from functools import partial
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Result, Timing, Work
@@ -111,7 +112,7 @@ class Batcher(Generic[Work, Result]):
         self._small = small
         self._queue: Queue[Work, Result] = Queue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running: dict[asyncio.Task[list[Job[Work, Result]]], Run] = {}
+        self._running = dict[int, tuple[Run, asyncio.Task[None]]]()  # by lane
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
         self._starts = 0  # of batches
         self._company = Company(self._pump)
@@ -132,7 +133,9 @@ class Batcher(Generic[Work, Result]):
     def waiting_seconds(self) -> float:
         """Return the seconds until all waiting or running is done, at the recent speed."""
         now = self._clock()
-        return self._queue.cost / self.speed + sum(run.left(now) for run in self._running.values())
+        return self._queue.cost / self.speed + sum(
+            run.left(now) for run, _ in self._running.values()
+        )
 
     @property
     def busy(self) -> bool:
@@ -146,7 +149,7 @@ class Batcher(Generic[Work, Result]):
     def hangs(self, least: float, times: float) -> bool:
         """Tell whether a batch takes more than `least` seconds and `times` what it should take."""
         now = self._clock()
-        return any(run.hangs(now, least, times) for run in self._running.values())
+        return any(run.hangs(now, least, times) for run, _ in self._running.values())
 
     def fewest_seconds(self, cost: float) -> float:
         """Return the seconds of a request with nothing ahead of it, at the best speed measured.
@@ -194,7 +197,8 @@ class Batcher(Generic[Work, Result]):
     async def drain(self) -> None:
         """Return once nothing waits and nothing runs."""
         while len(self._queue) or self._running:
-            await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
+            running = [task for _, task in self._running.values()]
+            await asyncio.wait([job.future for job in self._queue.jobs] or running)
 
     def cost(self, works: Sequence[Work]) -> float:
         """Return how many tokens of short sequences take as long as these works."""
@@ -215,7 +219,7 @@ class Batcher(Generic[Work, Result]):
             raise DeadlinePassed()
         seconds = deadline - now
         if self._running:
-            seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
+            seconds = seconds * SURE - sum(run.left(now) for run, _ in self._running.values())
         self._queue.check(tokens, cost, seconds, self._speed.current, key)
 
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
@@ -262,61 +266,66 @@ class Batcher(Generic[Work, Result]):
                 self._fail(job, DeadlinePassed())
 
     def _start(self, most: int, lanes: list[int]) -> None:
-        """Run a batch of `most` tokens in the last of `lanes`, with the cores of all of them."""
+        """Take a batch of `most` tokens, which runs in `lanes` from now on."""
         batch = self._queue.take(most, self._clock())
         self._idle = [lane for lane in self._idle if lane not in lanes]
         self._starts += 1
         alone = self._starts if len(batch) == 1 and not self._running else None
-        task = asyncio.get_running_loop().create_task(self._run(batch, lanes, alone))
+        task = asyncio.get_running_loop().create_task(self._step(batch, lanes, alone))
         share = len(lanes) / self.lanes
-        self._running[task] = Run(self._clock(), batch.cost / share / self._speed.current, share)
-        task.add_done_callback(partial(self._end, lanes))
+        run = Run(self._clock(), batch.cost / share / self._speed.current, share)
+        self._running[lanes[-1]] = run, task
 
-    def _end(self, lanes: list[int], task: asyncio.Task[list[Job[Work, Result]]]) -> None:
-        """Free the lanes, then tell the requests: what one sends next finds them idle."""
-        del self._running[task]
-        self._idle = sorted([*self._idle, *lanes], reverse=True)
-        jobs = () if task.cancelled() else task.result()
-        answered = [job for job in jobs if not job.unfinished and not job.future.done()]
-        for job in answered:
-            job.future.set_result(None)
-        if self.lanes == PAIR:
-            self._company.answered(len(answered))
-        self._pump()
-
-    async def _run(
-        self, batch: Batch[Work, Result], lanes: list[int], alone: int | None
-    ) -> list[Job[Work, Result]]:
-        """Run a batch and keep its results; returns the jobs it was for.
+    async def _step(self, batch: Batch[Work, Result], lanes: list[int], alone: int | None) -> None:
+        """Run a batch in the last of some lanes, with the cores of all, and hand its results out.
 
         Args:
             alone: the number of its start, if it is one sequence and nothing else runs.
         """
-        start = self._clock()
-        works = [job.works[index] for job, index in batch]
+        start, results = self._clock(), list[Result | Exception]()
         try:
-            results = await self._launch(lanes[-1], works, len(lanes))
+            results += await self._launch(lanes[-1], batch.works, len(lanes))
         except Exception as error:  # a lane that broke fails its batch, never the queue
             results = [error] * len(batch)
+        finally:
+            self._free(lanes)  # before anyone is told: what one sends next finds them idle
         seconds = self._clock() - start
-        if alone == self._starts:  # nor since
-            self._alone.record(len(lanes), batch.tokens, seconds)
-        self._measure(batch, seconds, len(lanes))
+        self._measure(batch, seconds, len(lanes), alone)
+        self._tell(batch, results, seconds)
+        self._pump()
+
+    def _free(self, lanes: list[int]) -> None:
+        """Let lanes take the next batch."""
+        del self._running[lanes[-1]]
+        self._idle = sorted([*self._idle, *lanes], reverse=True)
+
+    def _tell(
+        self, batch: Batch[Work, Result], results: Sequence[Result | Exception], seconds: float
+    ) -> None:
+        """Give requests their results, and tell those that have all of them."""
         for (job, index), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 self._fail(job, result)
             else:
                 job.results[index] = result
                 job.unfinished -= 1
-        jobs = list(dict.fromkeys(job for job, _ in batch))
+        jobs = dict.fromkeys(job for job, _ in batch)
         for job in jobs:
             job.computed += seconds
-        return jobs
+        answered = [job for job in jobs if not job.unfinished and not job.future.done()]
+        for job in answered:
+            job.future.set_result(None)
+        if self.lanes == PAIR:
+            self._company.answered(len(answered))
 
-    def _measure(self, batch: Batch[Work, Result], seconds: float, cores: int) -> None:
+    def _measure(
+        self, batch: Batch[Work, Result], seconds: float, cores: int, alone: int | None
+    ) -> None:
         """Update the speed from a batch, scaled up if it had only some of the cores.
 
         A small batch takes the same time whatever it holds, so it says nothing about a queue.
         """
+        if alone == self._starts:  # nor since
+            self._alone.record(cores, batch.tokens, seconds)
         if batch.cost >= self._small:
             self._speed.record(batch.cost * self.lanes / cores, seconds)

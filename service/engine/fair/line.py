@@ -80,6 +80,11 @@ class Batch(list[tuple[Job[Work, Result], int]]):
     tokens: int = 0
     cost: float = 0.0
 
+    @property
+    def works(self) -> list[Work]:
+        """Return what is to run."""
+        return [job.works[index] for job, index in self]
+
 
 class Line(Generic[Work, Result]):
     """The requests of one key whose works are not all started.
