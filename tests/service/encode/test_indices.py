@@ -21,7 +21,7 @@ from service.inputs import Attention
 )
 def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
     """All of them, the same of every layer, or some of each; layers count from either end."""
-    assert heads_by_layer(Attention.model_validate(asked).plain(), 2, 3) == named
+    assert heads_by_layer(Attention.model_validate(asked), 2, 3) == named
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, obj
 def test_a_head_that_does_not_exist_is_an_index_error(asked: dict[str, object]) -> None:
     """Nothing is guessed or left out."""
     with pytest.raises(IndexError):
-        heads_by_layer(Attention.model_validate(asked).plain(), 2, 3)
+        heads_by_layer(Attention.model_validate(asked), 2, 3)
 
 
 def test_hidden_states_count_from_either_end() -> None:
