@@ -46,11 +46,12 @@ def ours(folder: Path) -> dict[str, Request]:
     from model.maps.forms import Selection
     from model.maps.units import divide
     from model.packing import Sequence
-    from service.encode import answer, maps
+    from service.encode import answer
     from service.engine.lanes import Lanes
     from service.engine.loading import accelerate, load
     from service.engine.weights import Source
     from service.engine.work import Outputs, Work
+    from service.questions.encode import maps
 
     place, cpu = Source(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.

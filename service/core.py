@@ -1,8 +1,12 @@
 """What travels through the service: each shape once, and which stage fills each field.
 
-Side    a question says which texts are read alike, how, and what is wanted of each
-Work    the reader makes one of each text (engine/work.py)
-Step    a question says which works run together, and what follows from them
+    Ask     an API's parser makes it of a body: the wire class of a question, checked in form alone
+    Custom  the same parser says how that API reads and answers, where not as our own
+    Side    a question says which texts are read alike, how, and what is wanted of each
+    Work    the reader makes one of each text (engine/work.py); a lane gives it its result
+    Step    a question says which works run together, and what follows from them
+
+Nothing here imports torch, nor what does: the chart and the API document need the wire alone.
 """
 
 from abc import abstractmethod
@@ -59,13 +63,27 @@ class Layout(NamedTuple):
 
 
 class Custom(NamedTuple):
-    """How an API reads and answers: from a dialect to the question.
+    """How an API reads and answers, where it is not as our own: from a dialect to the question.
 
     Args:
         layout: how the answer's arrays are written.
+        truncate: what happens to a sequence that is too long, where the request says so.
+        usual: the same where neither request nor service says.
+        most: tokens of a sequence, special ones included, where fewer than the model takes.
+        counted: whether the answer says how long texts are that are cut.
+        instruction: in place of a prompt, of a model whose template has a place for it.
+        documents: how texts are read that are documents.
+        rerank: whether pairs are scored.
     """
 
     layout: Layout = Layout()
+    truncate: Cut | None = None
+    usual: Cut = "refuse"
+    most: int | None = None
+    counted: bool = True
+    instruction: str | None = None
+    documents: Documents | None = None
+    rerank: bool = False
 
 
 class Ask(Wire):
@@ -138,6 +156,7 @@ class Side(NamedTuple):
         role: the side of a late interaction or of a search.
         documents: how the last text of each is read, where it is a document.
         tasks: of the checkpoint's heads, checked and fitted by what was read.
+        filled: whether each must have a token that is kept, of many vectors.
         vectors: whether its vectors are answered, or make the scores: they are of a space.
         each: works of one text of the client's, for what is counted as cut.
     """
@@ -155,6 +174,7 @@ class Side(NamedTuple):
     role: "Role | None" = None
     documents: Documents | None = None
     tasks: "Sequence[Task]" = ()
+    filled: bool = False
     vectors: bool = False
     each: int = 1
 

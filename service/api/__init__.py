@@ -2,7 +2,6 @@
 
 from service.api import (
     cohere,
-    encode,
     open_inference,
     openai,
     operating,
@@ -15,7 +14,6 @@ from service.api import (
 from service.api.dialect import Route
 
 DIALECTS = (
-    encode,
     questions,
     teaching,
     operating,

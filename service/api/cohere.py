@@ -27,13 +27,14 @@ from service.api.dialect import (
     sentence,
     to_json,
 )
-from service.api.inputs import Dimensions, check_dense, find_prompt, items
+from service.api.inputs import Dimensions, check_dense, find_prompt
 from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
-from service.core import PARTS, Documents, Layout
+from service.core import PARTS, Custom, Documents, Layout
 from service.encode.answer import Each, Encoded
-from service.encode.request import Pooled, Request
 from service.inputs import Strings
 from service.observe.families import OF_TEXT
+from service.outputs import Pooled
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc
@@ -117,18 +118,24 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
     _check(asked)
     check_dense(served.tasks)
     cut = "END" if asked.max_tokens else asked.truncate
-    native = Request(
-        inputs=items(asked.texts),
-        model=asked.model,
-        truncate=CUTS[cut] if cut else None,
-        usual="right",
-        counted=False,
-        prompt_name=find_prompt(asked.input_type, served),
-        documents=Documents(asked.max_tokens) if asked.max_tokens else None,
-        pooled=Pooled(normalize=True, dimensions=asked.output_dimension),
-        layout=_layout(asked.embedding_types, len(body)),
+    kinds = asked.embedding_types
+    return Embed(
+        request=EncodeRequest.of(
+            asked.texts,
+            model=asked.model,
+            truncate=CUTS[cut] if cut else None,
+            prompt_name=find_prompt(asked.input_type, served),
+            pooled=Pooled.model_construct(normalize=True, dimensions=asked.output_dimension),
+        ),
+        custom=Custom(
+            _layout(kinds, len(body)),
+            usual="right",
+            counted=False,
+            documents=Documents(asked.max_tokens) if asked.max_tokens else None,
+        ),
+        precisions=kinds,
+        texts=asked.texts,
     )
-    return Embed(request=native, precisions=asked.embedding_types, texts=asked.texts)
 
 
 def _check(asked: EmbedV2Request) -> None:

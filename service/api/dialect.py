@@ -21,7 +21,6 @@ from service import refusals
 from service.core import Ask, Custom
 from service.encode import answer
 from service.encode.answer import JSON, Encoded
-from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.observe.families import NO_INPUT
 from service.observe.record import Record
@@ -134,7 +133,7 @@ class Call(ABC):
         media_type: of the answer.
     """
 
-    request: Ask | Request
+    request: Ask
     custom: Custom = Custom()
     seconds: float = math.inf
     media_type: str = JSON

@@ -42,12 +42,13 @@ from service.api.inputs import (
     tag,
 )
 from service.api.precisions import Precision, vectors, written
-from service.core import Layout
+from service.core import Custom, Layout
 from service.encode.answer import Each, Encoded
 from service.encode.names import find
-from service.encode.request import Pooled, Request
 from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
+from service.outputs import Pooled
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
 from service.wording.words import quoted
@@ -184,19 +185,25 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
         prompt_name = find_prompt(request.input_type, served)
     if request.input_type and not prompt_name:
         sent.ignored["input_type"] = None
-    native = Request(
-        inputs=_items(request.input),
-        model=request.model,
-        task=task,
-        truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
-        usual="refuse" if request.truncate_prompt_tokens is None else "right",
-        most=request.truncate_prompt_tokens,
-        counted=False,
-        prompt_name=prompt_name,
-        pooled=Pooled(normalize=request.normalized, dimensions=request.dimensions),
-        layout=NUMBERS if precision == "float" else BYTES,
+    return Embeddings(
+        request=EncodeRequest.of(
+            _items(request.input),
+            model=request.model,
+            task=task,
+            truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
+            prompt_name=prompt_name,
+            pooled=Pooled.model_construct(
+                normalize=request.normalized, dimensions=request.dimensions
+            ),
+        ),
+        custom=Custom(
+            NUMBERS if precision == "float" else BYTES,
+            usual="refuse" if request.truncate_prompt_tokens is None else "right",
+            most=request.truncate_prompt_tokens,
+            counted=False,
+        ),
+        precision=precision,
     )
-    return Embeddings(request=native, precision=precision)
 
 
 def _check(request: EmbeddingsRequest) -> None:

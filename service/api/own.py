@@ -1,7 +1,6 @@
 """What our own routes share: how they refuse, answer and are priced, and their examples."""
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -24,30 +23,19 @@ def problem(refused: Refused, request_id: str) -> Reply:
 NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 
 
-class FileCall(JSONCall):
-    """A request that is answered in JSON or as a safetensors file."""
+class QuestionCall(JSONCall):
+    """A request that is answered as its question writes it, in JSON or as a safetensors file."""
 
-    @abstractmethod
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        """Return the answer as a file, in pieces."""
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return self.request.tree(encoded)
 
     def at_once(self, encoded: Encoded) -> Reply | None:
         return None if self.media_type == SAFETENSORS else super().at_once(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        return (self.file if self.media_type == SAFETENSORS else super().pieces)(encoded)
-
-
-class QuestionCall(FileCall):
-    """A request that is answered as its question writes it."""
-
-    request: Ask
-
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        return self.request.tree(encoded)
-
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        return self.request.file(encoded)
+        if self.media_type == SAFETENSORS:
+            return self.request.file(encoded)
+        return super().pieces(encoded)
 
 
 def accepted(sent: Sent) -> str:

@@ -1,13 +1,22 @@
-"""The routes of the questions that stand in folders of their own."""
+"""Our own routes that encode: one for each question."""
 
 from service.api.own import FILE, question, reads
 from service.observe.families import OF_TEXT
 from service.questions.classify.wire import ZeroShotRequest
+from service.questions.encode.wire import EncodeRequest
 from service.questions.highlight.wire import HighlightRequest
 from service.questions.maxsim.wire import MaxsimRequest
 from service.questions.similarity.wire import ComparisonRequest
 
 ROUTES = [
+    question(
+        "/v1/encode",
+        "Encode texts, token ids or embeddings, with the attention asked for",
+        EncodeRequest,
+        reads(EncodeRequest, files=True),
+        kind="Answer | Priced",
+        answer_media=FILE,
+    ),
     question(
         "/v1/similarity",
         "Why one text is like others: each cosine, and the pairs of tokens that make it",

@@ -9,10 +9,10 @@ import numpy as np
 
 from model.text.tokenizer import Cut
 from service.api.dialect import ENCODING, JSONCall, Served
-from service.core import Documents, Layout
+from service.core import Custom, Documents, Layout
 from service.encode.answer import Array, Encoded
-from service.encode.request import Request, Rerank
 from service.encode.shown import Classes, numbers, of_kind
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc
@@ -50,14 +50,14 @@ def ranking_request(
     model: str | None = None,
     most_of_text: int | None = None,
     most: int | None = None,
-) -> Request:
+) -> tuple[EncodeRequest, Custom]:
     """Return the request to rank texts by how well each answers a query.
 
     Args:
         name: of the texts, in the request as sent.
         layout: how the answer is written; see `echoing`.
         most_of_text: how many of a text's first tokens are read; None: all.
-        most: as of Request.
+        most: as of Custom.
 
     Raises:
         Refused: there is no query or no text, the query is too long for so many texts, or the model
@@ -77,20 +77,23 @@ def ranking_request(
     if len(query) * len(texts) > room:
         limit = room // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
-    return Request(
-        inputs=[(query, text) for text in texts],
+    request = EncodeRequest.of(
+        [(query, text) for text in texts],
         model=model,
-        truncate=truncate,
+        prompt_name=asked.prompt_name,
+        pooled=False,
+    )
+    custom = Custom(
+        layout,
+        truncate,
         usual="own",
         most=most,
         counted=False,
-        prompt_name=asked.prompt_name,
         instruction=instruction,
         documents=Documents(most_of_text),
-        pooled=False,
-        tasks=(Rerank(),),
-        layout=layout,
+        rerank=True,
     )
+    return request, custom
 
 
 def echoing(body: bytes, query: str, texts: Sequence[str], most: int | None) -> Layout:

@@ -112,7 +112,7 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
     if request.return_documents is not None:
         documents = request.return_documents
     shown = texts if documents else ()
-    native = ranking_request(
+    asked, custom = ranking_request(
         request,
         texts,
         "documents",
@@ -124,7 +124,7 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
         layout=echoing(body, request.query, shown, request.top_n),
     )
     scored: Literal["logits", "own"] = "logits" if request.raw_scores else "own"
-    return Reranking(request=native, most=request.top_n, scored=scored, texts=shown)
+    return Reranking(request=asked, custom=custom, most=request.top_n, scored=scored, texts=shown)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -4,8 +4,7 @@
 before `admission.run` is refusal without work. It knows no question by name: a request names its
 own. The files of this folder, each of which imports only those before it:
 
-    shown  answer  maps          what is answered, and how it is written
-    request                      what most requests ask for, as plain values
+    shown  answer                what is answered, and how it is written
     precisions                   vectors in fewer bytes
     worker                       work that no lane does
     names                        which model and adapter a request names
@@ -15,7 +14,7 @@ own. The files of this folder, each of which imports only those before it:
     price                        what it costs
     interventions  swept         what it changes, and what follows from that
     admission                    whether it may pass
-    selection  encoding          what most requests ask for
+    selection                    which attention of a sequence is shown
     space                        which vectors may stand in one index
     gateway
 """
@@ -32,7 +31,6 @@ from service.encode.interventions import Interventions
 from service.encode.names import Names
 from service.encode.price import Price, step_flops
 from service.encode.reader import Reader
-from service.encode.request import Request
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
 from service.encode.worker import THREAD_CHARACTERS, Workers
@@ -43,8 +41,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-Asks = Ask | Request
-Makes = Callable[[Asks, Custom, Resolver, Workers], Question]
+Makes = Callable[[Any, Custom, Resolver, Workers], Question]
 PLAIN = Custom()
 
 
@@ -57,7 +54,7 @@ class Asked(NamedTuple):
         space: of the vectors that are answered, if they are of one.
     """
 
-    ask: Asks
+    ask: Ask
     question: Question
     sides: Sequence[Side]
     texts: Texts
@@ -104,21 +101,21 @@ class Gateway:
         self._config = resolver.model.config
         self._workers = Workers(reader.worker, admission.endings)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
-        kinds: list[type[Asks]] = [Request, *Ask.__subclasses__()]
-        self._makes: dict[str, Makes] = {one.question: resolve_name(one.question) for one in kinds}
+        names = [one.question for one in Ask.__subclasses__()]
+        self._makes: dict[str, Makes] = {name: resolve_name(name) for name in names}
 
     @property
     def names(self) -> Names:
         """Return what clients may call the model."""
         return self.resolver.names
 
-    def question(self, ask: Asks, custom: Custom = PLAIN) -> Question:
+    def question(self, ask: Ask, custom: Custom = PLAIN) -> Question:
         """Return the question of a request."""
         return self._makes[ask.question](ask, custom, self.resolver, self._workers)
 
     async def encode(
         self,
-        ask: Asks,
+        ask: Ask,
         deadline: float,
         record: Record,
         custom: Custom = PLAIN,
@@ -149,7 +146,7 @@ class Gateway:
 
     async def dry_run(
         self,
-        ask: Asks,
+        ask: Ask,
         deadline: float,
         record: Record,
         custom: Custom = PLAIN,
@@ -175,7 +172,7 @@ class Gateway:
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
     def _ask(
-        self, ask: Asks, deadline: float, record: Record, custom: Custom, expected: str | None
+        self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
     ) -> Asked:
         """Resolve what a request asks of this model.
 

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from service.encode.answer import Array
-from service.encode.request import Smaller
+from service.outputs import Smaller
 
 STEPS, MIDDLE = 255, 128
 WIDEST = 8  # times the quadratic mean of a vector's numbers

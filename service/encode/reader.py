@@ -125,7 +125,7 @@ class Reader:
         for index in shortened:  # cut, though of a long word there may be one token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
-            task.check(works, at)
+            task.check(works, at, filled=side.filled)
         if any([task.fit for task in side.tasks]):
             for work in works:
                 fitted = tuple([task.fitted(work) for task in side.tasks])

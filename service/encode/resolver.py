@@ -12,10 +12,10 @@ from model.text.tokenizer import Cut
 from service.encode import tasks
 from service.encode.indices import Heads, heads_by_layer, hidden_states
 from service.encode.names import Names
-from service.encode.request import Pooled, Wanted
 from service.encode.tasks import Task
 from service.engine.work import Outputs
 from service.inputs import Attention, Sweep
+from service.outputs import Pooled, Wanted
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -81,7 +81,7 @@ class Resolver:
         own = self.model.pooling
         if isinstance(pooled, bool):
             return own if pooled else None
-        normalize = own.normalize if pooled.normalize is None else pooled.normalize
+        normalize = own.normalize if pooled.normalized is None else pooled.normalized
         # the checkpoint's Dense layers are made for its own reduction and for no other
         pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
         size = pooling.size(self.model.config.width)

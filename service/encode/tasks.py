@@ -12,7 +12,9 @@ from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.core import At
 from service.encode import shown
-from service.encode.request import (
+from service.encode.shown import Classes, Labels, Shown, TokenVectors, Weights
+from service.engine.work import Array, Work
+from service.outputs import (
     Classify,
     Entailment,
     LabelTokens,
@@ -21,8 +23,6 @@ from service.encode.request import (
     Sparse,
     Wanted,
 )
-from service.encode.shown import Classes, Labels, Shown, TokenVectors, Weights
-from service.engine.work import Array, Work
 from service.refusals import Refused
 from service.wording.words import quoted
 
@@ -43,7 +43,6 @@ class Task:
         show: a sequence, and what it made of that one -> as it is answered.
         words: whether it takes words.
         fit: the head for one input, where it depends on its tokens.
-        filled: whether each input must have a token that is kept.
         named: what is wrong with an input without token ids, where it takes them; "": nothing.
         shows: whether the answer shows the tokens.
     """
@@ -52,7 +51,6 @@ class Task:
     show: Callable[[Work, Arrays], Shown]
     words: bool = False
     fit: Callable[[Work], TaskHead] | None = None
-    filled: bool = False
     named: str = ""
     shows: bool = False
 
@@ -60,13 +58,17 @@ class Task:
         """Return the head for one input."""
         return self.fit(source) if self.fit else self.head
 
-    def check(self, inputs: Sequence[Work], at: At) -> None:
-        """Refuse inputs that do not have what it takes."""
+    def check(self, inputs: Sequence[Work], at: At, *, filled: bool) -> None:
+        """Refuse inputs that do not have what it takes.
+
+        Args:
+            filled: whether each must have a token that is kept.
+        """
         for index, source in enumerate(inputs):
             if self.words and source.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", *at(index), detail=detail)
-            fitted = self.fitted(source) if self.filled else None
+            fitted = self.fitted(source) if filled else None
             if isinstance(fitted, Vectors) and not fitted.count(len(source)):
                 detail = FIRST if fitted.first else SKIPPED
                 raise Refused.at("nothing_left", *at(index), detail=detail)
@@ -98,20 +100,20 @@ def find(asked: Sequence[Wanted], model: Model) -> list[Task]:
 def _task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
     """Return what is wanted of a head that can do it."""
     match wanted, head:
-        case Classify(activation), Classifier():
+        case Classify(activation=activation), Classifier():
             return _classify(head, head.activation if activation == "default" else activation)
         case Entailment(), Classifier():
             return _classify(head, "none")
         case Rerank(), Classifier():
             return _classify(head, head.ranking)
-        case LabelTokens(level), Tagger():
+        case LabelTokens(level=level), Tagger():
             return _tag(head, level)
-        case Sparse(k, threshold), Splade():
+        case Sparse(k=k, threshold=threshold), Splade():
             return _splade(replace(head, k=k, threshold=threshold), tokenizer)
-        case Sparse(k, threshold), Lexical():
+        case Sparse(k=k, threshold=threshold), Lexical():
             return _lexical(replace(head, k=k, threshold=threshold), tokenizer)
-        case MultiVector(filled), Vectors():
-            return _vectors(head, filled)
+        case MultiVector(), Vectors():
+            return _vectors(head)
     raise RuntimeError("a task without a head: this is a bug")
 
 
@@ -133,7 +135,7 @@ def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | Non
     return None
 
 
-def _vectors(head: Vectors, filled: bool) -> Task:
+def _vectors(head: Vectors) -> Task:
     def show(source: Work, arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
@@ -143,7 +145,7 @@ def _vectors(head: Vectors, filled: bool) -> Task:
             return head
         return replace(head, kept=[place for place in side.kept(ids) if place >= head.first])
 
-    return Task(head, show, fit=fit, filled=filled, shows=True)
+    return Task(head, show, fit=fit, shows=True)
 
 
 def _tag(head: Tagger, level: Level) -> Task:

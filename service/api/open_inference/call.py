@@ -44,14 +44,14 @@ from service.api.open_inference.tensors import (
     InferRequest,
     Tensor,
 )
-from service.core import PARTS, Layout
+from service.core import PARTS, Custom, Layout
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect
 from service.encode.names import find
-from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import REFUSALS, Refused, explain
 from service.wording.words import Loc, meant, place, quoted
 
@@ -105,21 +105,19 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
         raise Refused("body_too_large")
     request = InferRequest.parse(text, sent.ignored)
     outputs, parameters = _outputs(request), request.parameters
-    native = Request(
+    asked = EncodeRequest.of(
+        read_inputs(request.inputs, data, served.most_sequences),
         model=sent.path_params["model"],
-        inputs=read_inputs(request.inputs, data, served.most_sequences),
-        counted=False,
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
         layers=_hidden(parameters, served.layers) if LAYERS in outputs else [],
         attention=_attention(parameters) if ATTENTION in outputs else None,
-        layout=Layout(
-            numbers=[part for part in PARTS if not outputs.get(part, True)],
-            padded=not PADDED.isdisjoint(outputs),
-        ),
     )
+    numbers = [part for part in PARTS if not outputs.get(part, True)]
+    written = Layout(numbers=numbers, padded=not PADDED.isdisjoint(outputs))
     return Inference(
-        request=native,
+        request=asked,
+        custom=Custom(written, counted=False),
         seconds=parameters.timeout / 1e6 or math.inf,
         media_type=OCTETS if any(outputs.values()) else JSON,
         outputs=outputs,

@@ -1,7 +1,7 @@
 """TEI's routes for vectors: POST /embed, /embed_all and /similarity; and how TEI refuses."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from service.api.dialect import (
     to_json,
 )
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
-from service.core import Layout
+from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded, Item
-from service.encode.request import Pooled, Request
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
+from service.outputs import Pooled
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
 
@@ -76,7 +77,7 @@ class SimilarityRequest(Cut):
     """The sentences to compare."""
 
 
-NAMES = {"pooled": "dimensions"}
+NAMES, NUMBERS = {"pooled": "dimensions"}, Layout()
 ERROR_TYPES = {  # by code; for any other code OTHER_ERROR
     "batch_empty": "Empty",
     "token_out_of_range": "Tokenizer",
@@ -111,14 +112,14 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     """
     request = EmbedRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
-    pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
-    return Vectors(request=native(request, request.inputs, pooled=pooled))
+    how = Pooled.model_construct(normalize=request.normalize, dimensions=request.dimensions)
+    return Vectors(**asks(request, request.inputs, pooled=how))
 
 
 def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed_all; raises as `embed` does."""
     request = EmbedAllRequest.parse(body, sent.ignored)
-    return Vectors(request=native(request, request.inputs, pooled=False, tokens=True))
+    return Vectors(**asks(request, request.inputs, pooled=False, tokens=True))
 
 
 def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
@@ -130,8 +131,8 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     staying = Layout(numbers=())  # the vectors are not returned
-    request = native(comparison, texts, pooled=Pooled(normalize=True), layout=staying)
-    return Comparison(request=request)
+    how = Pooled.model_construct(normalize=True)
+    return Comparison(**asks(comparison, texts, staying, pooled=how))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
@@ -150,16 +151,22 @@ def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut | None:
     return "left" if direction in ("Left", "left") else "right"
 
 
-def native(cut: Cut, inputs: str | list[Any], **more: Any) -> Request:
-    """Return the request as encode/ knows it."""
-    return Request(
-        inputs=items(inputs),
-        truncate=side(cut.truncate, cut.truncation_direction),
-        usual="own",
-        counted=False,
-        prompt_name=cut.prompt_name,
-        **more,
-    )
+class Asks(TypedDict):
+    """What a Call is made of."""
+
+    request: EncodeRequest
+    custom: Custom
+
+
+def asks(cut: Cut, inputs: str | list[Any], layout: Layout = NUMBERS, **wanted: Any) -> Asks:
+    """Return what is asked of some inputs.
+
+    Args:
+        wanted: fields of EncodeRequest.
+    """
+    request = EncodeRequest.of(items(inputs), prompt_name=cut.prompt_name, **wanted)
+    truncate = side(cut.truncate, cut.truncation_direction)
+    return {"request": request, "custom": Custom(layout, truncate, usual="own", counted=False)}
 
 
 def _array(item: Item) -> Array:

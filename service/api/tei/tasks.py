@@ -26,11 +26,12 @@ from service.api.ranking import (
 )
 from service.api.tei import embed
 from service.api.tei.embed import API, TASKS, EmbedAllRequest, Side
+from service.core import Custom
 from service.encode.answer import Array, Each, Encoded, Item
-from service.encode.request import Classify, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 
@@ -149,15 +150,15 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     entries = [inputs] if single else inputs
     function = "none" if request.raw_scores else None
     return Prediction(
-        request=Request(
-            inputs=[
-                _item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)
-            ],
+        request=EncodeRequest.of(
+            [_item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)],
+            pooled=False,
+            classify=True,
+        ),
+        custom=Custom(
             truncate=embed.side(request.truncate, request.truncation_direction),
             usual="own",
             counted=False,
-            pooled=False,
-            tasks=(Classify(),),
         ),
         single=single,
         function=request.function_to_apply or function,
@@ -171,18 +172,17 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     truncate = embed.side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echoing(body, query, texts, request.top_n)
-    native = ranking_request(
+    asked, custom = ranking_request(
         request, request.texts, "texts", served, truncate=truncate, layout=layout
     )
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
-    return Ranks(request=native, most=request.top_n, scored=scored, texts=texts)
+    return Ranks(request=asked, custom=custom, most=request.top_n, scored=scored, texts=texts)
 
 
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
     request = EmbedAllRequest.parse(body, sent.ignored)
-    native = embed.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
-    return SparseVectors(request=native)
+    return SparseVectors(**embed.asks(request, request.inputs, pooled=False, sparse=True))
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Reply:

@@ -17,12 +17,12 @@ from model.task_heads import Classifier
 from service.core import Custom, Documents, Read, Side, Step
 from service.encode.answer import Array, Item
 from service.encode.price import SINGLE, Price
-from service.encode.request import Entailment
 from service.encode.resolver import Resolver
 from service.encode.shown import numbers
 from service.encode.worker import Workers
 from service.engine.work import Work
 from service.observe.record import Record
+from service.outputs import Entailment
 from service.questions.classify.wire import HOLE, ZeroShotRequest
 from service.refusals import Refused
 from service.wording.words import Loc

@@ -14,13 +14,13 @@ from service.core import Custom, Documents, Read, Side, Step
 from service.encode import answer
 from service.encode.names import SPARSE, only_sparse
 from service.encode.price import Price
-from service.encode.request import MultiVector, Rerank, Wanted
 from service.encode.resolver import Resolver
 from service.encode.worker import Workers
 from service.engine.work import Work
 from service.inputs import Item, Texts, words
 from service.memory import NoRoom
 from service.observe.record import Record
+from service.outputs import MultiVector, Rerank, Wanted
 from service.questions.compared import each
 from service.questions.highlight.evidence import (
     CHARACTER_BYTES,
@@ -77,7 +77,7 @@ class Highlight:
         texts = self._check(prompts, tasks)
         wanted: Sequence[Wanted] = ()
         if way != "pooled":
-            wanted = (Rerank(),) if way == "rerank" else (MultiVector(filled=True),)
+            wanted = (Rerank(),) if way == "rerank" else (MultiVector(),)
         adapter, heads = resolve.adapter(ask.model, tasks[1]), resolve.tasks(wanted)
         outputs = resolve.outputs(way == "pooled")
         if heads:
@@ -89,6 +89,7 @@ class Highlight:
             self._pair if way == "rerank" else self._document,
             cut=resolve.cut(ask.truncate),
             facts=True,
+            filled=True,
             prompt_name=prompts[1],
             adapter=adapter,
             role=resolve.role(wanted, "document" if way == "maxsim" else None),

@@ -11,11 +11,11 @@ from model.task_heads import Vectors, match
 from service.core import Custom, Read, Side, Step, listed, lone
 from service.encode.answer import Array, Item
 from service.encode.price import DOUBLE, SINGLE, Price
-from service.encode.request import MultiVector
 from service.encode.resolver import Resolver
 from service.encode.worker import Steps, Workers
 from service.engine.work import Result, Work
 from service.observe.record import Record
+from service.outputs import MultiVector
 from service.questions.compared import each
 from service.questions.maxsim.wire import MaxsimRequest
 
@@ -35,7 +35,7 @@ class Maxsim:
         self._works: Sequence[Work] = ()
 
     def sides(self) -> Sequence[Side]:
-        ask, resolve, wanted = self._ask, self._resolver, (MultiVector(filled=True),)
+        ask, resolve, wanted = self._ask, self._resolver, (MultiVector(),)
         adapter, tasks = resolve.adapter(ask.model), resolve.tasks(wanted)
         names = each(ask.prompt_name, "query", "document")
         both = Side(
@@ -43,6 +43,7 @@ class Maxsim:
             replace(resolve.outputs(False), task_heads=tuple([task.head for task in tasks])),
             cut=resolve.cut(ask.truncate),
             facts=True,
+            filled=True,
             adapter=adapter,
             tasks=tasks,
         )

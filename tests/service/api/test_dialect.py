@@ -11,16 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api import encode
 from service.api.dialect import Reply, Served
 from service.api.open_inference import call as inference_protocol
-from service.api.own import problem
+from service.api.own import problem, reads
+from service.core import Ask
 from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER
-from service.encode.request import Request
 from service.engine.weights import BUNDLED
 from service.memory import Hold, Memory
 from service.observe.metrics import Record
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica
 
@@ -31,7 +31,7 @@ CODES = {kind.status for kind in REFUSALS.values()}
 FAULTS = {status for status in CODES if status < REFUSALS["internal"].status}
 IDS = np.array([[101, 2035, 102]])
 
-Decode = Callable[[bytes], Request]
+Decode = Callable[[bytes], Ask]
 ENCODE: dict[str, Any] = {
     "model": None,
     "inputs": [
@@ -95,12 +95,12 @@ def sent(**headers: str) -> Asked:
     return asked
 
 
-def of_json(body: bytes) -> Request:
+def of_json(body: bytes) -> Ask:
     """Our own wire."""
-    return encode.parse(body, sent(), SERVED).request
+    return reads(EncodeRequest, files=True)(body, sent(), SERVED).request
 
 
-def of_inference(body: bytes) -> Request:
+def of_inference(body: bytes) -> Ask:
     """The Open Inference Protocol; the header stands on a first line here, if there is one."""
     header, line, rest = body.partition(b"\n")
     announced = int(header) if line and header.isdigit() and len(header) < 9 else None
@@ -192,7 +192,7 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
     """All that happens to a request before its work ends well, or in the client's fault."""
     try:
         request = decode(body)
-        assert isinstance(request, Request)
+        assert isinstance(request, Ask)
         await replica.gateway.encode(request, time.monotonic() + 30, Record("/"))
     except Exception as error:
         refused = refusal(error)
@@ -214,7 +214,7 @@ async def test_what_is_changed_here_is_right_as_it_was(
     """Else the tests below would change what is refused anyway."""
     request = decode(written(whole))
 
-    assert request.inputs
+    assert request.texts()
     if whole is not ENCODE:  # whose embeddings are those of a model one wide
         told = await replica.gateway.dry_run(request, time.monotonic() + 30, Record("/"))
         assert told["admitted"]

@@ -15,8 +15,8 @@ from sentence_transformers.util import quantize_embeddings
 from headlight_client import AsyncClient
 from service.api.precisions import Precision, written
 from service.encode.precisions import bound
-from service.encode.request import Smaller
 from service.heads import sentences
+from service.outputs import Smaller
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"
 

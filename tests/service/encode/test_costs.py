@@ -23,13 +23,13 @@ from model.maps.tiles import CELLS
 from model.maps.units import divide
 from model.packing import Sequence
 from model.pooling import Pooling
-from service.encode.encoding import weigh
+from service.core import Layout
 from service.encode.price import costs
-from service.encode.request import Layout
 from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, Source, locate
 from service.engine.work import Outputs, Parts, Work
+from service.questions.encode.question import weigh
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
 SQUARE = 2048  # tokens whose square is more than what any batch takes of its lane

@@ -19,13 +19,13 @@ import torch
 
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
-from service.encode.request import Layout, Request
 from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.speed import LoneSpeed
 from service.engine.work import Result, Work
 from service.observe.record import Record
+from service.questions.encode.wire import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
@@ -250,7 +250,7 @@ async def test_the_canary_runs_while_the_replica_is_busy(monkeypatch: pytest.Mon
     monkeypatch.setattr(health, "CANARY_SECONDS", 0.05)
     replica = await Replica.start(Settings(threads=1), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
-    asked = Request(inputs=["All is well"] * 8, layout=Layout(numbers=()))
+    asked = EncodeRequest.of(["All is well"] * 8)
     done = False
 
     async def load() -> None:

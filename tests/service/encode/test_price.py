@@ -21,12 +21,11 @@ from model.maps.units import Units, divide
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
-from service.core import Step
+from service.core import Layout, Step
 from service.encode.answer import SAFETENSORS
-from service.encode.encoding import weigh
 from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops, step_flops
-from service.encode.request import Layout
 from service.engine.work import Outputs, Parts, Result, Work
+from service.questions.encode.question import weigh
 from service.replica import Replica
 from service.settings import JSON_FACTOR
 from tests.seams import believe, slow_down

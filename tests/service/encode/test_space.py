@@ -7,7 +7,6 @@ import shutil
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,20 +27,21 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from model import kernels
 from model.loading import checkpoint
 from service.core import Custom, Side
-from service.encode.encoding import Encoding
 from service.encode.reader import Reader
-from service.encode.request import Pooled, Request
 from service.encode.resolver import Resolver
 from service.encode.space import NAME, Spaces
 from service.encode.worker import Worker, Workers
 from service.engine.weights import BUNDLED, locate
+from service.outputs import Pooled
+from service.questions.encode.question import Encode
+from service.questions.encode.wire import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 WIDTH = 32
-ASKED = Request(inputs=["All is well"])
+ASKED = EncodeRequest.of(["All is well"])
 GATE, NAMED = {"layer": 0, "head": 1, "scale": 0.0}, "all-MiniLM-L6-v2"
 
 
@@ -69,7 +69,7 @@ def copy(saved: Path, tmp_path: Path) -> Path:
 
 
 def read(
-    folder: Path, request: Request, dtype: str = "float32", max_tokens: int | None = None
+    folder: Path, request: EncodeRequest, dtype: str = "float32", max_tokens: int | None = None
 ) -> tuple[Spaces, Side]:
     """The spaces of a folder's model, and what a request reads."""
     ways = kernels.choose(CPU, torch.float32)
@@ -78,17 +78,17 @@ def read(
     worker = cast(Worker, None)  # nothing is read
     reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
     resolver = Resolver("name", model, Settings())
-    (side,) = Encoding(request, Custom(), resolver, Workers(worker, worker)).sides()
+    (side,) = Encode(request, Custom(), resolver, Workers(worker, worker)).sides()
     return Spaces(resolver, reader, dtype, 1e-4), side
 
 
-def parts_of(folder: Path, request: Request = ASKED, **more: Any) -> Any:
+def parts_of(folder: Path, request: EncodeRequest = ASKED, **more: Any) -> Any:
     """What decides the space of a request."""
     spaces, side = read(folder, request, **more)
     return spaces.parts(side, edited=False)
 
 
-def name(folder: Path, request: Request = ASKED, **more: Any) -> str:
+def name(folder: Path, request: EncodeRequest = ASKED, **more: Any) -> str:
     """The name of a request's space."""
     spaces, side = read(folder, request, **more)
     found = spaces.of(side, edited=False)
@@ -143,17 +143,17 @@ def nothing(folder: Path) -> None:
 
 
 # of a folder, of the service, and of the request
-CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, Any], Request]] = {
+CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, Any], EncodeRequest]] = {
     "weights": (other_weights, {}, ASKED),
     "pooling": (other_pooling, {}, ASKED),
-    "prompt": (nothing, {}, replace(ASKED, prompt_name="query")),
+    "prompt": (nothing, {}, EncodeRequest.of(ASKED.inputs, prompt_name="query")),
     "max_tokens": (nothing, {"max_tokens": 128}, ASKED),
     "lower_case": (lower_cased, {}, ASKED),
     "tokenizer": (other_tokenizer, {}, ASKED),
     "dense": (other_dense, {}, ASKED),
     "dtype": (nothing, {"dtype": "bfloat16"}, ASKED),
-    "dimensions": (nothing, {}, replace(ASKED, pooled=Pooled(dimensions=8))),
-    "truncate": (nothing, {}, replace(ASKED, truncate="left")),
+    "dimensions": (nothing, {}, EncodeRequest.of(ASKED.inputs, pooled=Pooled(dimensions=8))),
+    "truncate": (nothing, {}, EncodeRequest.of(ASKED.inputs, truncate="left")),
 }
 
 
@@ -181,14 +181,14 @@ def test_each_change_makes_another_space(part: str, unchanged: Any, copy: Path) 
 def test_what_asks_for_the_same_is_one_space(saved: Path, copy: Path) -> None:
     """A copy elsewhere, the model's own pooling by name, and all of its dimensions."""
     pooled = Pooled(mode="model", normalize=True, dimensions=WIDTH)
-    same = Request(inputs=["Other words"], pooled=pooled)
+    same = EncodeRequest.of(["Other words"], pooled=pooled)
 
     assert name(copy) == name(saved, same) == name(saved)
 
 
 def test_another_reduction_leaves_the_dense_layer_out(saved: Path) -> None:
     """So its weights are no part of that space."""
-    parts = parts_of(saved, Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
+    parts = parts_of(saved, EncodeRequest.of(ASKED.inputs, pooled=Pooled(mode="cls")))
 
     assert parts is not None
     assert (parts["pooling"], parts["dense"]) == ("cls", "")

@@ -9,20 +9,22 @@ from model.maps import price as maps_price
 from model.pooling import Pooling
 from model.task_heads import TaskHead, Vectors
 from service.core import Custom, Layout, Part, Read, Side, Step
-from service.encode import answer, maps
+from service.encode import answer
 from service.encode.answer import Array, Item
 from service.encode.indices import Heads, Span, locate
 from service.encode.precisions import smaller
 from service.encode.price import DOUBLE, SINGLE, Price, number
-from service.encode.request import Pooled, Request
 from service.encode.resolver import Resolver
 from service.encode.selection import show
 from service.encode.shown import Shown
 from service.encode.swept import Copies
 from service.encode.worker import Workers
 from service.engine.work import Parts, Work
-from service.inputs import items
+from service.inputs import items, sweep_of
 from service.observe.record import Record
+from service.outputs import Rerank, Wanted
+from service.questions.encode import maps
+from service.questions.encode.wire import EncodeRequest
 from service.refusals import Refused
 
 REAL = ("values", "vectors")  # of task heads' arrays, those in the format of the request
@@ -33,13 +35,13 @@ FIRST = (
 )
 
 
-class Encoding:
+class Encode:
     """A request for what is wanted of each input, as the model makes it."""
 
     def __init__(
-        self, request: Request, custom: Custom, resolver: Resolver, workers: Workers
+        self, ask: EncodeRequest, custom: Custom, resolver: Resolver, workers: Workers
     ) -> None:
-        self._request, self._resolver = request, resolver
+        self._ask, self._custom, self._resolver = ask, custom, resolver
         self._config = resolver.model.config
         self._works: Sequence[Work] = ()
         self._spans: Mapping[int, Sequence[Span]] = {}
@@ -47,39 +49,39 @@ class Encoding:
         self._heads: Heads = {}
 
     def sides(self) -> Sequence[Side]:
-        request, resolve = self._request, self._resolver
-        adapter = resolve.adapter(request.model, request.task)
-        outputs = resolve.outputs(request.pooled, request.tokens, request.layers)
-        if request.attention:
-            self._heads = resolve.heads(request.attention, "attention")
-        self._tasks = tasks = resolve.tasks(request.tasks)
+        ask, custom, resolve = self._ask, self._custom, self._resolver
+        adapter = resolve.adapter(ask.model, ask.task)
+        outputs = resolve.outputs(ask.pooled, ask.tokens, ask.layers)
+        if ask.attention:
+            self._heads = resolve.heads(ask.attention, "attention")
+        wanted: Sequence[Wanted] = (Rerank(),) if custom.rerank else ask.wanted
+        self._tasks = tasks = resolve.tasks(wanted)
         if tasks:
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
-        if request.sweep:
-            count = len(request.inputs)
-            self._copies = Copies(request.sweep, outputs, count, resolve, tokens=False)
-        self._spanned = any([one.spans for _, one in items(request.inputs)])
-        self._asked = bool(request.tokens or request.layers or request.attention)
+        if sweep := sweep_of(ask.sweep):
+            self._copies = Copies(sweep, outputs, len(ask.inputs), resolve, tokens=False)
+        self._spanned = any([one.spans for _, one in items(ask.inputs)])
+        self._asked = bool(ask.tokens or ask.layers or ask.attention)
         self._side = Side(
-            request.inputs,
+            ask.inputs,
             outputs,
-            cut=resolve.cut(request.truncate, request.usual),
-            most=request.most,
-            counted=request.counted,
+            cut=resolve.cut(custom.truncate or ask.truncate, custom.usual),
+            most=custom.most,
+            counted=custom.counted,
             facts=self._spanned or self._asked or any([task.shows for task in tasks]),
-            prompt_name=request.prompt_name,
-            instruction=request.instruction,
+            prompt_name=ask.prompt_name,
+            instruction=custom.instruction,
             adapter=adapter,
-            role=resolve.role(request.tasks, request.role),
-            documents=request.documents,
+            role=resolve.role(wanted, ask.role),
+            documents=custom.documents,
             tasks=tasks,
-            vectors=bool(request.pooled or request.tokens),
+            vectors=bool(ask.pooled or ask.tokens),
         )
         return (self._side,)
 
     async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
-        self._works, attention = works, self._request.attention
-        if self._request.layout.padded:
+        self._works, attention = works, self._ask.attention
+        if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))
         if self._spanned:
             self._spans = self._locate(works)
@@ -91,12 +93,12 @@ class Encoding:
         return self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
-        request, works = self._request, self._works
-        size = number(request.dtype)
+        layout, works = self._custom.layout, self._works
+        size = number(self._ask.dtype)
         if not (self._asked or self._tasks or self._spans or self._copies):
             vectors = len(works) * _numbers(self._side.outputs.pooling, self._config.width)
-            return Price({"pooled": size * vectors}, request.layout, step.held)
-        return weigh(works, self._config.width, request.layout, size, step.held)
+            return Price({"pooled": size * vectors}, layout, step.held)
+        return weigh(works, self._config.width, layout, size, step.held)
 
     async def end(self, deadline: float) -> Iterable[Item]:
         return map(self._item, range(len(self._works)))
@@ -109,7 +111,7 @@ class Encoding:
     def _locate(self, works: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some."""
         at, found = self._side.at, dict[int, list[Span]]()
-        for index, item in items(self._request.inputs):
+        for index, item in items(self._ask.inputs):
             if item.spans and item.text is not None:
                 if "cls" in self._pooling.modes:
                     raise Refused.at("out_of_range", *at(index, "spans"), detail=FIRST)
@@ -123,7 +125,7 @@ class Encoding:
 
     def _cast(self, array: Array, layer: int = -1) -> Array:
         """Return an array in the format of the request."""
-        dtype = self._request.dtype
+        dtype = self._ask.dtype
         if dtype == "float32":
             return array
         try:
@@ -135,13 +137,13 @@ class Encoding:
         """Return vectors in the precision of the request."""
         if vectors is None:
             return None
-        pooled = self._request.pooled
-        precision = pooled.precision if isinstance(pooled, Pooled) else None
-        return smaller(vectors, precision) if precision else self._cast(vectors)
+        pooled = self._ask.pooled
+        precision = "float" if isinstance(pooled, bool) else pooled.precision
+        return self._cast(vectors) if precision == "float" else smaller(vectors, precision)
 
     def _item(self, index: int) -> Item:
         """Return one sequence's share of the answer."""
-        request, source = self._request, self._works[index]
+        source = self._works[index]
         cast, result, selection = self._cast, source.result, source.outputs.attention
         facts = {**source.facts, "truncated": source.truncated, "length": source.length}
         if index in self._spans:
@@ -165,12 +167,12 @@ class Encoding:
         )
         if selection is None or result.attention is None:
             return item
-        if request.layout.padded:
+        if self._custom.layout.padded:
             return replace(item, arrays=dict(maps.layers(result.attention)))
         return replace(
             item,
             attention=maps.facts(selection, result.attention.path),
-            maps=maps.tree(selection, result.attention, request.encoding),
+            maps=maps.tree(selection, result.attention, self._ask.encoding),
             arrays=dict(maps.tensors(selection, result.attention)),
         )
 

@@ -1,0 +1,1 @@
+"""What most requests ask for: what is wanted of each input, as the model makes it."""
