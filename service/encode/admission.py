@@ -34,7 +34,7 @@ USUAL_CHARACTERS = 4.0  # of a token, until one is seen
 
 # Bytes as tests/service/encode/test_held.py measures them
 REQUEST_BYTES = 11 * 1024  # of one that waits, whatever it holds: tasks, headers, records
-INPUT_BYTES = 800  # of an input, and of the sequence and the work that it becomes
+INPUT_BYTES = 600  # of an input, and of the sequence and the work that it becomes
 ID_BYTES, TYPE_BYTES = 40, 8  # of a number in a list; types are 0 or 1, of which each is there once
 TOKEN_BYTES, COPY_BYTES = 54, 16  # of a token of a text that was read, and of one that came as id
 FACT_BYTES = 250  # of a token that an answer shows

@@ -175,7 +175,7 @@ async def test_an_answer_is_priced_as_what_is_written_in_all_kinds(
     served = Served(NAME, ["encode"], 6, 1 << 20, 15, {})
 
     answer = await client.post("/v2/embed", content=sent, headers=headers)
-    asked = cohere.parse(sent, unread, served).request
-    priced = Price({"pooled": 4 * 384 * len(texts)}, asked.layout).written
+    custom = cohere.parse(sent, unread, served).custom
+    priced = Price({"pooled": 4 * 384 * len(texts)}, custom.layout).written
 
     assert 0.9 <= priced / len(answer.content) <= 1.1

@@ -547,7 +547,8 @@ async def test_many_small_maps_are_written_in_many_turns(replica: Replica) -> No
     asked.path_params = {"model": MODEL}
     served = Served([MODEL], (), 6, 1 << 20, 2048)
     call = inference_protocol.parse(sent, asked, served)
-    encoded = await replica.gateway.encode(call.request, time.monotonic() + 60, Record("other"))
+    due, record = time.monotonic() + 60, Record("other")
+    encoded = await replica.gateway.encode(call.request, due, record, call.custom)
 
     def count(_frame: object, event: str, _given: object) -> None:
         turns[-1] += event in ("call", "c_call")
