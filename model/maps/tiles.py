@@ -1,12 +1,16 @@
 """A trace -> the attention probabilities of one sequence, a tile of rows at a time.
 
 The forward pass never holds a (query, key) matrix, and neither does what looks at it afterwards:
-queries, keys and the log of each softmax row's sum give any row exactly,
+queries, keys and the log of each softmax row's sum give any row exactly, and every form of answer
+is made of tiles of such rows, of bounded memory whatever the length. Of tokens i and j, and of
+units a and b, words for example:
 
-    P = exp(scale q k^T + added - normaliser)
+    P_ij = exp(scale q_i k_j + added_ij - normaliser_i)            Look.logs
+    W_ij = P_ij, or P_ij ||v_j W^O||                               Look._weights
+    U_ab = sum_{i in a, j in b} W_ij / sum_{i in a, every j} W_ij  Look._of_units
 
-and every form of answer is made of tiles of such rows, of bounded memory whatever the length.
-Logarithms are to base 2: exp2 takes a third of exp's time.
+Where each unit is a token, W is P and all are shown, U is P divided by what its rows sum to, 1 but
+for rounding (Look._of_tokens). Logarithms are to base 2: exp2 takes a third of exp's time.
 """
 
 import math
@@ -80,6 +84,7 @@ class Look:
         self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.reach = attention.scale * LOG2E, attention.reach
         self.added = partial(trace.added, rows, self.index)
+        self.merged = not self.units.whole and self.units.merged
         self.norms: Tensor | None = None
         if weight == "value_norm":
             values = trace.v[rows].float().transpose(0, 1)
@@ -92,7 +97,7 @@ class Look:
         return height(self.units.tokens)
 
     def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
-        """Return the probabilities' logarithms, (heads, queries, keys)."""
+        """Return the logarithms of P, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
         with uncut(len(q)):
@@ -104,6 +109,15 @@ class Look:
             place = torch.arange(self.units.tokens, device=self.q.device)
             logs.masked_fill_(beyond(place[queries], place[keys], self.reach), NEVER)
         return logs
+
+    def _weights(self, tokens: Tensor, masses: Tensor) -> Tensor:
+        """Return W of some tokens, (heads, tokens, keys), each row divided by 2 ** its mass."""
+        logs = self.logs(tokens, slice(0, self.units.tokens))
+        if self.merged:  # tokens of a word weigh alike, to the last digit
+            logs -= logs.exp2().sum(-1, keepdim=True).log2_()
+        if self.norms is not None:
+            logs += self.norms
+        return logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
 
     def tiles(
         self,
@@ -120,15 +134,16 @@ class Look:
                 stays as it is.
         """
         if self.units.whole and self.norms is None and places is None:
-            return self._whole(scratch, into)
-        return self._units(range(len(self.units.axis)) if places is None else places, into)
+            return self._of_tokens(scratch, into)
+        return self._of_units(range(len(self.units.axis)) if places is None else places, into)
 
     def scratch(self) -> Tensor:
         """Return memory for one tile of this look, or of any other over the same sequence."""
         tokens = self.units.tokens
         return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
 
-    def _whole(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
+    def _of_tokens(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
+        """Yield all rows, as near as their tokens look; arguments as of `tiles`."""
         first_half, second_half = (None, None) if scratch is None else scratch
         for queries, keys in near(self.units.tokens, self.reach, self.step):
             logs = self.logs(queries, keys, first_half)
@@ -137,11 +152,10 @@ class Look:
             place = values if into is None else into[:, queries, keys]
             yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)
 
-    def _units(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
-        """Yield rows of units, each what its tokens give divided by what they hold in all."""
+    def _of_units(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
+        """Yield the rows of these units; every j is each token, or each shown to renormalize."""
         members, places = (part.to(self.q.device) for part in self.units.members())
         masses, keys = self._masses(members), slice(0, len(self.units.axis))
-        merged = self.units.merged
         for first in range(0, len(units), self.step):
             some = units[first : first + self.step]
             queries = slice(first, first + len(some))
@@ -151,12 +165,7 @@ class Look:
                 values = into[:, queries].zero_()
             held = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of(some):
-                logs = self.logs(tokens, slice(0, self.units.tokens))
-                if merged:  # tokens of a word weigh alike, to the last digit
-                    logs -= logs.exp2().sum(-1, keepdim=True).log2_()
-                if self.norms is not None:
-                    logs += self.norms
-                weights = logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
+                weights = self._weights(tokens, masses)
                 columns = self._columns(weights, members, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
                 values.index_add_(1, rows, columns)
