@@ -220,7 +220,7 @@ class KeyRing:
         clock: seconds.
 
     Raises:
-        Unusable: the file cannot be used, and no good keys of it are kept.
+        UnusableKeys: the file cannot be used, and no good keys of it are kept.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class KeyRing:
         """Return the keys of the settings and a file.
 
         Raises:
-            Unusable: the file is wrong.
+            UnusableKeys: the file is wrong.
         """
         held = [",".join(map(format_entry, self._held))] if self._held else []
         try:
@@ -333,7 +333,7 @@ def check_keys(held: tuple[Key, ...], file: Path | None) -> None:
     """Ensure that the keys can be used.
 
     Raises:
-        Unusable: those of the file cannot.
+        UnusableKeys: those of the file cannot.
     """
     KeyRing(held, file)
 
@@ -342,7 +342,7 @@ def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> 
     """Return a ring of these keys, which a thread keeps in step with its file.
 
     Raises:
-        Unusable: as Ring.
+        UnusableKeys: as KeyRing.
     """
     ring = KeyRing(held, file, kept)
     if file:

@@ -93,8 +93,8 @@ class Replica:
         """Load the weights, check them, start the lanes.
 
         Raises:
-            Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
-                serve.
+            Unservable, ModelNotFound, CheckpointError, NotTrustworthy, UnusableKeys: why it
+                cannot serve.
         """
         replica = cls(settings, label, kept)
         await replica.load_model()

@@ -27,7 +27,7 @@ def read_certificate(settings: Settings) -> bytes:
     """Read a certificate, with those that lead to its root, and its key as one text; b"" of none.
 
     Raises:
-        Wrong: one cannot be read, the key is another's or is encrypted.
+        BadCertificate: one cannot be read, the key is another's or is encrypted.
     """
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None or key is None:
