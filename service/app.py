@@ -141,7 +141,7 @@ def gpu_share(settings: Settings) -> float:
     """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
     if settings.device == "cpu":
         return 0
-    if settings.device == "cuda" and settings.most_replicas == 1:  # whatever Ray has
+    if settings.device == "cuda" and settings.most_replicas == 1:  # Ray is not asked
         return 1
     there = int(cluster.joined(settings.host).resources.get("GPU", 0))
     return machine.share(settings.most_replicas, there) if there else int(settings.device == "cuda")

@@ -2,7 +2,7 @@
 
 The forward pass never holds a (query, key) matrix, and neither does what looks at it afterwards:
 queries, keys and the log of each softmax row's sum give any row exactly, and every form of answer
-is made of tiles of such rows, of bounded memory whatever the length. Of tokens i and j, and of
+is made of tiles of such rows, of bounded memory at any length. Of tokens i and j, and of
 units a and b, words for example:
 
     P_ij = exp(scale q_i k_j + added_ij - normaliser_i)            Look.logs

@@ -1,4 +1,4 @@
-"""Documents to rank, whatever API asks: how they are read, and how each answers the query."""
+"""Documents to rank in any API: how they are read, and how each answers the query."""
 
 import copy
 from collections.abc import Iterator, Sequence

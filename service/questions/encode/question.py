@@ -180,7 +180,7 @@ class Encode:
 def weigh(
     works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
 ) -> Price:
-    """Return what the answer of works weighs, whatever is wanted of them.
+    """Return what the answer of works weighs.
 
     Args:
         width: of a token's vector.
