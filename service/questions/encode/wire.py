@@ -73,11 +73,10 @@ class EncodeRequest(Ask):
     dtype: Floats = "float32"
     """Number format of vectors; `attention` has its own."""
 
-    @classmethod
-    def of(cls, texts: Texts, **fields: Any) -> "EncodeRequest":
+    @staticmethod
+    def of(texts: Texts, **fields: Any) -> "EncodeRequest":
         """Make one of what another API's request says, which was checked as that."""
-        given: dict[str, Any] = {"inputs": texts, **fields}
-        return cls.model_construct(**given)
+        return BLANK.model_copy(update={"inputs": texts, **fields})
 
     @property
     def role(self) -> Side | None:
@@ -114,3 +113,6 @@ class EncodeRequest(Ask):
 
     def file(self, encoded: Encoded) -> Iterator[bytes]:
         return answer.as_safetensors(encoded)
+
+
+BLANK = EncodeRequest.model_construct(inputs=[])  # copied: the default of each field is found once
