@@ -1,4 +1,4 @@
-"""The families of metrics: each one's sentence, buckets and closed labels.
+"""What metrics are counted by: buckets, closed labels, and the bounds of the objective.
 
 Source of the names: Prometheus, "Metric and label naming".
 """
@@ -10,31 +10,6 @@ from service.refusals import REFUSALS
 BUCKETS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 30)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, 0.001, *BUCKETS)
 TOKEN_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-
-# What each family counts, and in what unit; those of `publish_info` bring their own
-HELP_TEXTS = {
-    "requests": "Requests answered; code 499: the client disconnected first.",
-    "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
-    "interactive_duration_seconds": (
-        "Seconds to the end of a 200 of few tokens, without its wait for others of its key."
-    ),
-    "shed": "Requests refused for lack of room or time.",
-    "invalid_inputs": "Requests refused because of what they contain.",
-    "nonfinite_outputs": "Requests refused because the model's answer held NaN or infinity.",
-    "readers_cut_off": "Connections closed because the client read the answer too slowly.",
-    "stage_duration_seconds": "Seconds that a request spends in a stage.",
-    "event_loop_seconds": "Seconds that the event loop's thread has computed.",
-    "tokens": "Tokens of answered requests.",
-    "batch_tokens": "Tokens in a batch, self-checks included.",
-    "lane_seconds": "Seconds that lanes have spent on batches, each lane counted by itself.",
-    "cancelled": "Requests whose client disconnected before the answer.",
-    "canary_runs": "Self-checks that were run.",
-    "canary_failures": "Self-checks that gave a wrong answer or failed.",
-    "accelerator_errors": "Batches lost to a device error.",
-    "log_lines_lost": "Log lines that could not be written, for example because the disk is full.",
-    "start_time_seconds": "Unix time at which the replica started, in seconds.",
-    "replaces_failed": "1 if Ray started the replica in place of one that died or failed.",
-}
 
 # The objective for short requests: the seconds, for a request of at most so many tokens
 OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512

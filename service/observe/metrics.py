@@ -1,6 +1,5 @@
 """Every metric of one replica, each fed in one place.
 
-    families    all there are (families.py); what an alert asks for exists from the start, at 0
     request     counts every answer, from what service/observe/record.py knows of the request
     the rest    what a request does not know: batches, self-checks, the machine
 
@@ -41,9 +40,9 @@ class CounterFamily(dict[Labels, float]):
         labels: their names.
     """
 
-    def __init__(self, name: str, labels: Labels) -> None:
+    def __init__(self, name: str, sentence: str, labels: Labels) -> None:
         super().__init__({} if labels else {(): 0.0})
-        self._name, self._labels, self._lock = name, labels, Lock()
+        self._help, self._labels, self._lock = (name, sentence), labels, Lock()
 
     def add(self, *labels: str, by: float = 1.0) -> None:
         """Count, from any thread; a label outside its closed set is a bug."""
@@ -52,8 +51,10 @@ class CounterFamily(dict[Labels, float]):
 
     def family(self, replica: str) -> Metric:
         """Return what a scrape is told."""
-        sentence, names = families.HELP_TEXTS[self._name], (*self._labels, "replica")
-        family = CounterMetricFamily(f"headlight_{self._name}", sentence, labels=names)
+        name, sentence = self._help
+        family = CounterMetricFamily(
+            f"headlight_{name}", sentence, labels=(*self._labels, "replica")
+        )
         for labels, value in self.items():
             family.add_metric((*labels, replica), value)
         return family
@@ -87,9 +88,9 @@ class HistogramFamily(dict[Labels, Histogram]):
         labels: their names.
     """
 
-    def __init__(self, name: str, labels: Labels, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, sentence: str, labels: Labels, bounds: Sequence[float]) -> None:
         super().__init__({} if labels else {(): Histogram(bounds)})
-        self._name, self._labels, self._bounds = name, labels, bounds
+        self._help, self._labels, self._bounds = (name, sentence), labels, bounds
 
     def __missing__(self, labels: Labels) -> Histogram:
         made = self[labels] = Histogram(self._bounds)
@@ -97,8 +98,10 @@ class HistogramFamily(dict[Labels, Histogram]):
 
     def family(self, replica: str) -> Metric:
         """Return what a scrape is told."""
-        sentence, names = families.HELP_TEXTS[self._name], (*self._labels, "replica")
-        family = HistogramMetricFamily(f"headlight_{self._name}", sentence, labels=names)
+        name, sentence = self._help
+        family = HistogramMetricFamily(
+            f"headlight_{name}", sentence, labels=(*self._labels, "replica")
+        )
         for labels, spread in self.items():
             family.add_metric((*labels, replica), spread.buckets(), spread.sum)
         return family
@@ -112,16 +115,20 @@ class Families(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def add_counter(self, name: str, *labels: str, values: Iterable[str] = ()) -> CounterFamily:
+    def add_counter(
+        self, name: str, sentence: str, *labels: str, values: Iterable[str] = ()
+    ) -> CounterFamily:
         """Return a new family of counters, at 0 for each of these values of its label."""
-        made = CounterFamily(name, labels)
+        made = CounterFamily(name, sentence, labels)
         made.update(((value,), 0.0) for value in values)
         self._made.append(made)
         return made
 
-    def add_histogram(self, name: str, bounds: Sequence[float], *labels: str) -> HistogramFamily:
+    def add_histogram(
+        self, name: str, sentence: str, bounds: Sequence[float], *labels: str
+    ) -> HistogramFamily:
         """Return a new family of histograms."""
-        made = HistogramFamily(name, labels, bounds)
+        made = HistogramFamily(name, sentence, labels, bounds)
         self._made.append(made)
         return made
 
@@ -150,32 +157,82 @@ class Metrics:
         by_key = ("key",) if keys else ()
         self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
 
-        self._requests = of.add_counter("requests", "route", "input", "code", *by_key)
-        self._seconds = of.add_histogram("request_duration_seconds", families.BUCKETS, "route")
-        interactive = of.add_histogram("interactive_duration_seconds", families.BUCKETS)
+        self._requests = of.add_counter(
+            "requests",
+            "Requests answered; code 499: the client disconnected first.",
+            "route",
+            "input",
+            "code",
+            *by_key,
+        )
+        self._seconds = of.add_histogram(
+            "request_duration_seconds",
+            "Seconds from a request's arrival to the end of its answer.",
+            families.BUCKETS,
+            "route",
+        )
+        interactive = of.add_histogram(
+            "interactive_duration_seconds",
+            "Seconds to the end of a 200 of few tokens, without its wait for others of its key.",
+            families.BUCKETS,
+        )
         self._interactive = interactive[()]
-        self._shed = of.add_counter("shed", "reason", *by_key)
+        self._shed = of.add_counter(
+            "shed", "Requests refused for lack of room or time.", "reason", *by_key
+        )
         self._reasons = (*families.SHED_REASONS, *(families.KEY_SHED_REASONS if keys else ()))
-        self._invalid = of.add_counter("invalid_inputs", "code")
-        self._nonfinite = of.add_counter("nonfinite_outputs")
-        stages = of.add_histogram("stage_duration_seconds", families.STAGE_BUCKETS, "stage")
+        self._invalid = of.add_counter(
+            "invalid_inputs", "Requests refused because of what they contain.", "code"
+        )
+        self._nonfinite = of.add_counter(
+            "nonfinite_outputs", "Requests refused because the model's answer held NaN or infinity."
+        )
+        stages = of.add_histogram(
+            "stage_duration_seconds",
+            "Seconds that a request spends in a stage.",
+            families.STAGE_BUCKETS,
+            "stage",
+        )
         self._stages = {stage: stages[stage,] for stage in STAGES}
 
-        self._loop = own.add_counter("event_loop_seconds")
-        self._tokens = own.add_counter("tokens", *by_key)
+        self._loop = own.add_counter(
+            "event_loop_seconds", "Seconds that the event loop's thread has computed."
+        )
+        self._tokens = own.add_counter("tokens", "Tokens of answered requests.", *by_key)
         for key in self._keys:
             self._publish_key(key)
-        self._batch_tokens = own.add_histogram("batch_tokens", families.TOKEN_BUCKETS)[()]
-        self._lane_seconds = own.add_counter("lane_seconds")
-        self._cancelled = own.add_counter("cancelled", "stage", values=families.CANCELLED_STAGES)
-        self._canaries = own.add_counter("canary_runs")
-        self._canary_failures = own.add_counter("canary_failures")
-        self._cut_off = own.add_counter("readers_cut_off")
-        self._errors = own.add_counter(
-            "accelerator_errors", "kind", values=families.ACCELERATOR_ERRORS
+        self._batch_tokens = own.add_histogram(
+            "batch_tokens", "Tokens in a batch, self-checks included.", families.TOKEN_BUCKETS
+        )[()]
+        self._lane_seconds = own.add_counter(
+            "lane_seconds", "Seconds that lanes have spent on batches, each lane counted by itself."
         )
-        self.line_lost = own.add_counter("log_lines_lost").add
-        self._gauge("start_time_seconds").set_to_current_time()
+        self._cancelled = own.add_counter(
+            "cancelled",
+            "Requests whose client disconnected before the answer.",
+            "stage",
+            values=families.CANCELLED_STAGES,
+        )
+        self._canaries = own.add_counter("canary_runs", "Self-checks that were run.")
+        self._canary_failures = own.add_counter(
+            "canary_failures", "Self-checks that gave a wrong answer or failed."
+        )
+        self._cut_off = own.add_counter(
+            "readers_cut_off", "Connections closed because the client read the answer too slowly."
+        )
+        self._errors = own.add_counter(
+            "accelerator_errors",
+            "Batches lost to a device error.",
+            "kind",
+            values=families.ACCELERATOR_ERRORS,
+        )
+        self.line_lost = own.add_counter(
+            "log_lines_lost",
+            "Log lines that could not be written, for example because the disk is full.",
+        ).add
+        self._gauge(
+            "start_time_seconds", "Unix time at which the replica started, in seconds."
+        ).set_to_current_time()
         self.set_replaces_failed(failed=False)
 
     def render(self, *, exemplars: bool = False) -> bytes:
@@ -280,16 +337,20 @@ class Metrics:
 
     def set_replaces_failed(self, *, failed: bool) -> None:
         """Say whether the replica was started in place of one that died or failed its check."""
-        self._gauge("replaces_failed").set(failed)
+        self._gauge(
+            "replaces_failed", "1 if Ray started the replica in place of one that died or failed."
+        ).set(failed)
+
+    def add_counter(self, name: str, sentence: str, *labels: str) -> CounterFamily:
+        """Publish a counter, which its caller adds to; of labels each value as it comes."""
+        return self._of_replica.add_counter(name, sentence, *labels)
 
     def publish_info(self, name: str, sentence: str, **facts: str) -> None:
         """Publish constant facts, as the labels of a 1."""
         self._gauge(name, sentence, **facts).set(1)
 
-    def add_gauge(
-        self, name: str, sentence: str | None, read: Callable[[], float], **labels: str
-    ) -> None:
-        """Publish a gauge that is read at every scrape; its sentence may stand in families.py."""
+    def add_gauge(self, name: str, sentence: str, read: Callable[[], float], **labels: str) -> None:
+        """Publish a gauge that is read at every scrape."""
         self._gauge(name, sentence, **labels).set_function(read)
 
     def _publish_route(self, route: str, kind: str, key: str) -> None:
@@ -327,10 +388,10 @@ class Metrics:
         labels = (reason, *self._keys[key])
         self._shed[labels] = self._shed.get(labels, 0.0) + 1
 
-    def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
+    def _gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
         if name not in self._gauges:
-            text, names = sentence or families.HELP_TEXTS[name], (*labels, "replica")
             self._gauges[name] = Gauge(
-                f"headlight_{name}", text, names, registry=self._of_replica.registry
+                *(f"headlight_{name}", sentence, (*labels, "replica")),
+                registry=self._of_replica.registry,
             )
         return self._gauges[name].labels(**labels, replica=self._replica)

@@ -3,9 +3,10 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, get_args
 
 import pytest
 import pytest_asyncio
@@ -20,87 +21,63 @@ from tests.bge_m3 import bge_m3
 from tests.model.loading.test_adapters import adapter
 from tests.seams import pooled_by
 from tests.served import Listen, Outer, Served, serve
+from tests.space_fields import (
+    A_TEXT,
+    GIVEN,
+    LONG_TEXT,
+    SCORES,
+    Effect,
+    Fields,
+    Spaces,
+    changes_form,
+    changes_space,
+    keeps_bits,
+    names_no_space,
+)
 from tests.task_heads import checkpoint
 
-TEXT = "A dog ate the food, and then the dog slept: the food was the dog's. "
-LONG = TEXT * 5  # more than the model reads, so that it counts how it is cut
 DOES_ALL = Known(["m3"], get_args(Task), 2, 1 << 20, 64, ("query",))
 PROMPTS = {"query": "Who ", "document": "A "}
 
 
-class Does(NamedTuple):
-    """What a field does to the vectors of an answer, and a request that shows it.
-
-    Args:
-        kind: it moves no bit of them; they are of another space; the answer names none; or they
-            are the same numbers in another form.
-        body: what is put into the route's plain request.
-        model: that has what is asked for.
-    """
-
-    kind: Literal["nothing", "another", "none", "form"]
-    body: dict[str, Any]
-    model: str = "m3"
-
-
-Fields = dict[str, "Does | None"]
-
-
-def nothing(*args: Any, **body: Any) -> Does:
-    """The same bits of the same space."""
-    return Does("nothing", body, *args)
-
-
-def another(**body: Any) -> Does:
-    """Vectors of another space."""
-    return Does("another", body)
-
-
-def none(**body: Any) -> Does:
-    """Vectors of no space."""
-    return Does("none", body)
-
-
-def form(**body: Any) -> Does:
-    """The same vectors in other numbers."""
-    return Does("form", body)
-
-
-def attention(**body: Any) -> Does:
+def attention(**body: Any) -> Effect:
     """Maps next to the vectors."""
-    return nothing(attention=body)
+    return keeps_bits(attention=body)
 
 
 def one(**item: Any) -> dict[str, Any]:
     """A request of one input."""
-    return {"inputs": [{"text": LONG, **item}]}
+    return {"inputs": [{"text": LONG_TEXT, **item}]}
 
 
-GIVEN = None  # what is encoded: it makes the vector, and not its space
 GATE, PATCH = {"layer": 0, "head": 1, "scale": 0.0}, {"layer": 0, "head": 1, "from": 0}
-GATES = dict.fromkeys(("gates", "gates.layer", "gates.head", "gates.scale"), none(gates=[GATE]))
+GATES = dict.fromkeys(
+    ("gates", "gates.layer", "gates.head", "gates.scale"), names_no_space(gates=[GATE])
+)
 ENCODE: Fields = {
     **dict.fromkeys(("inputs", "inputs.text", "inputs.pair", "inputs.token_ids"), GIVEN),
     **dict.fromkeys(("inputs.token_type_ids", "inputs.embeddings"), GIVEN),
     **{f"inputs.embeddings.{name}": GIVEN for name in ("shape", "dtype", "data")},
-    "inputs.spans": nothing(**one(spans=[[0, 5]])),
-    **{f"inputs.{name}": none(**one(gates=[GATE])) for name in GATES},
+    "inputs.spans": keeps_bits(**one(spans=[[0, 5]])),
+    **{f"inputs.{name}": names_no_space(**one(gates=[GATE])) for name in GATES},
     **{
-        f"inputs.patch{name}": none(inputs=[LONG, {"text": LONG, "patch": [PATCH]}])
+        f"inputs.patch{name}": names_no_space(
+            inputs=[LONG_TEXT, {"text": LONG_TEXT, "patch": [PATCH]}]
+        )
         for name in ("", ".layer", ".head", ".from")
     },
     **GATES,
-    "model": another(model="m3:lora"),
-    "task": another(task="lora"),
-    "prompt_name": another(prompt_name="query"),
-    "truncate": another(truncate="left"),
-    "pooled": another(pooled=False, tokens=True),
-    "pooled.mode": another(pooled={"mode": "max"}),
-    "pooled.normalize": another(pooled={"mode": "mean", "normalize": False}),
-    "pooled.dimensions": another(pooled={"mode": "mean", "dimensions": 8}),
-    "pooled.precision": form(pooled={"mode": "mean", "precision": "binary"}),
-    "tokens": nothing(tokens=True),
-    "layers": none(layers=[0]),
+    "model": changes_space(model="m3:lora"),
+    "task": changes_space(task="lora"),
+    "prompt_name": changes_space(prompt_name="query"),
+    "truncate": changes_space(truncate="left"),
+    "pooled": changes_space(pooled=False, tokens=True),
+    "pooled.mode": changes_space(pooled={"mode": "max"}),
+    "pooled.normalize": changes_space(pooled={"mode": "mean", "normalize": False}),
+    "pooled.dimensions": changes_space(pooled={"mode": "mean", "dimensions": 8}),
+    "pooled.precision": changes_form(pooled={"mode": "mean", "precision": "binary"}),
+    "tokens": keeps_bits(tokens=True),
+    "layers": names_no_space(layers=[0]),
     "attention": attention(),
     "attention.layers": attention(layers=[1]),
     "attention.heads": attention(heads=[1]),
@@ -112,95 +89,22 @@ ENCODE: Fields = {
     "attention.level": attention(level="word"),
     "attention.specials": attention(specials="drop"),
     "attention.dtype": attention(dtype="float16"),
-    "sweep": nothing(sweep={}),
-    "sweep.layers": nothing(sweep={"layers": [1]}),
-    "sweep.heads": nothing(sweep={"heads": [1]}),
-    "sweep.scale": nothing(sweep={"scale": 2.0}),
-    "classify": nothing("classes", classify=True),
-    "classify.activation": nothing("classes", classify={"activation": "none"}),
-    "label_tokens": nothing("labels", label_tokens=True),
-    "label_tokens.level": nothing("labels", label_tokens={"level": "word"}),
-    "sparse": nothing(sparse=True),
-    "sparse.k": nothing(sparse={"k": 2}),
-    "sparse.threshold": nothing(sparse={"threshold": 0.1}),
-    "sparse.role": another(sparse={"role": "query"}),
-    "multi_vector": another(multi_vector=True),  # a document's prompt
-    "multi_vector.role": another(multi_vector={"role": "query"}),
-    "encoding": form(encoding="base64"),
-    "dtype": form(dtype="float16"),
-}
-EMBEDDINGS: Fields = {
-    **dict.fromkeys(("input", "input.text"), GIVEN),
-    "model": another(model="m3:lora"),
-    "encoding_format": form(encoding_format="base64"),
-    "dimensions": another(dimensions=8),
-    "truncate": another(truncate="left"),
-    "user": nothing(user="me"),
-    "normalized": another(normalized=False),
-    "task": another(task="retrieval.query"),
-    "prompt_name": another(prompt_name="query"),
-    "input_type": another(input_type="query"),
-    "truncate_prompt_tokens": another(truncate_prompt_tokens=9),
-    "late_chunking": nothing(late_chunking=False),
-    "return_multivector": nothing(return_multivector=False),
-    "add_special_tokens": nothing(add_special_tokens=True),
-    "embed_dtype": nothing(embed_dtype="float32"),
-    "endianness": nothing(endianness="little"),
-    "modality": nothing(modality="text"),
-}
-EMBED_ALL: Fields = {
-    "inputs": GIVEN,
-    "truncate": nothing(truncate=True),
-    "truncation_direction": another(truncation_direction="Left"),
-    "prompt_name": another(prompt_name="query"),
-}
-EMBED = {
-    **EMBED_ALL,
-    "normalize": another(normalize=False),
-    "dimensions": another(dimensions=8),
-}
-COHERE: Fields = {
-    "texts": GIVEN,
-    "model": another(model="m3:lora"),
-    "input_type": another(input_type="search_query"),
-    "embedding_types": form(embedding_types=["int8"]),
-    "output_dimension": another(output_dimension=8),
-    "truncate": another(truncate="START"),
-    "max_tokens": another(max_tokens=5),
-    "priority": nothing(priority=1),
-    "images": nothing(images=None),
-}
-LAYERS, MAPS = [{"name": "layers"}], [{"name": "pooled"}, {"name": "attention"}]
-INFER: Fields = {
-    **{f"inputs{name}": GIVEN for name in ("", ".name", ".shape", ".datatype", ".data")},
-    **{
-        f"inputs.parameters{name}": GIVEN
-        for name in ("", ".binary_data_size", ".shared_memory_region")
-    },
-    "id": nothing(id="a"),
-    "parameters": nothing(parameters={}),
-    "parameters.binary_data_output": form(parameters={"binary_data_output": True}),
-    "parameters.layers": none(parameters={"layers": "0"}, outputs=LAYERS),
-    "parameters.attention_layers": nothing(parameters={"attention_layers": "1"}, outputs=MAPS),
-    "parameters.attention_heads": nothing(parameters={"attention_heads": "1"}, outputs=MAPS),
-    "parameters.timeout": nothing(parameters={"timeout": 9_000_000}),
-    "parameters.priority": nothing(parameters={"priority": 1}),
-    "parameters.sequence_id": nothing(parameters={"sequence_id": 0}),
-    "parameters.sequence_start": nothing(parameters={"sequence_start": False}),
-    "parameters.sequence_end": nothing(parameters={"sequence_end": False}),
-    "outputs": another(outputs=[{"name": "tokens"}]),
-    "outputs.name": none(outputs=[{"name": "pooled"}, *LAYERS]),
-    "outputs.parameters": nothing(outputs=[{"name": "pooled", "parameters": {}}]),
-    "outputs.parameters.binary_data": form(
-        outputs=[{"name": "pooled", "parameters": {"binary_data": True}}]
-    ),
-    **{
-        f"outputs.parameters.{name}": nothing(outputs=[{"name": "pooled", "parameters": given}])
-        for name, given in (
-            ("classification", {"classification": 0}),
-            ("shared_memory_region", {"shared_memory_region": None}),
-        )
-    },
+    "sweep": keeps_bits(sweep={}),
+    "sweep.layers": keeps_bits(sweep={"layers": [1]}),
+    "sweep.heads": keeps_bits(sweep={"heads": [1]}),
+    "sweep.scale": keeps_bits(sweep={"scale": 2.0}),
+    "classify": keeps_bits("classes", classify=True),
+    "classify.activation": keeps_bits("classes", classify={"activation": "none"}),
+    "label_tokens": keeps_bits("labels", label_tokens=True),
+    "label_tokens.level": keeps_bits("labels", label_tokens={"level": "word"}),
+    "sparse": keeps_bits(sparse=True),
+    "sparse.k": keeps_bits(sparse={"k": 2}),
+    "sparse.threshold": keeps_bits(sparse={"threshold": 0.1}),
+    "sparse.role": changes_space(sparse={"role": "query"}),
+    "multi_vector": changes_space(multi_vector=True),  # a document's prompt
+    "multi_vector.role": changes_space(multi_vector={"role": "query"}),
+    "encoding": changes_form(encoding="base64"),
+    "dtype": changes_form(dtype="float16"),
 }
 QUERY = ("text", "pair", "token_ids", "token_type_ids", "spans", "patch", "embeddings")
 QUERY += tuple(f"embeddings.{name}" for name in ("shape", "dtype", "data"))
@@ -208,64 +112,42 @@ QUERY += tuple(f"patch.{name}" for name in ("layer", "head", "from"))
 HIGHLIGHT: Fields = {
     **dict.fromkeys(("query", "documents", "documents.text"), GIVEN),
     **{f"query.{name}": GIVEN for name in QUERY},
-    **{f"query.{name}": none(query={"text": TEXT, "gates": [GATE]}) for name in GATES},
+    **{f"query.{name}": names_no_space(query={"text": A_TEXT, "gates": [GATE]}) for name in GATES},
     **GATES,
-    "unit": nothing(unit="word"),
-    "method": nothing(method="alone"),
-    "top": nothing(top=1),
-    "prune": nothing(prune=0.5),
-    "control": nothing(control=False),
-    "model": another(model="dense:lora"),
-    "prompt_name": another(prompt_name="query"),
-    "prompt_name.query": nothing(prompt_name={"query": "query"}),
-    "prompt_name.document": another(prompt_name={"document": "document"}),
-    "task": another(task="lora"),
-    "task.query": nothing(task={"query": "lora"}),
-    "task.document": another(task={"document": "lora"}),
-    "truncate": another(truncate="left"),
+    "unit": keeps_bits(unit="word"),
+    "method": keeps_bits(method="alone"),
+    "top": keeps_bits(top=1),
+    "prune": keeps_bits(prune=0.5),
+    "control": keeps_bits(control=False),
+    "model": changes_space(model="dense:lora"),
+    "prompt_name": changes_space(prompt_name="query"),
+    "prompt_name.query": keeps_bits(prompt_name={"query": "query"}),
+    "prompt_name.document": changes_space(prompt_name={"document": "document"}),
+    "task": changes_space(task="lora"),
+    "task.query": keeps_bits(task={"query": "lora"}),
+    "task.document": changes_space(task={"document": "lora"}),
+    "truncate": changes_space(truncate="left"),
 }
-COMPARED: Fields = {
-    **dict.fromkeys(("inputs", "inputs.source_sentence", "inputs.sentences"), GIVEN),
-    "truncate": nothing(truncate=True),
-    "truncation_direction": another(truncation_direction="Left"),
-    "prompt_name": another(prompt_name="query"),
-}
-# by route, a plain request and what each field does; of some, that only scores are answered
-OPENAI = ({"model": "m3", "input": LONG, "truncate": "right"}, EMBEDDINGS)
-TEI, COHERES = {"inputs": LONG, "truncate": True}, {"input_type": "clustering", "model": "m3"}
-TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}
-COUPLE = {"source_sentence": LONG, "sentences": ["The sky is grey. " * 20]}
-SCORES = None
-ROUTES: dict[str, tuple[dict[str, Any], Fields] | None] = {
-    "/v1/encode": ({"inputs": [LONG], "truncate": "right", "pooled": {"mode": "mean"}}, ENCODE),
-    "/v1/highlight": (
-        {"query": TEXT, "documents": [LONG], "truncate": "right"},
-        {field: does and does._replace(model="dense") for field, does in HIGHLIGHT.items()},
+OWN: Spaces = {
+    "/v1/encode": (
+        {"inputs": [LONG_TEXT], "truncate": "right", "pooled": {"mode": "mean"}},
+        ENCODE,
     ),
-    "/v1/embeddings": OPENAI,
-    "/embeddings": OPENAI,
-    "/": (TEI, EMBED),
-    "/embed": (TEI, EMBED),
-    "/embed_all": (TEI, EMBED_ALL),
-    "/similarity": ({"inputs": COUPLE, "parameters": {"truncate": True}}, COMPARED),
-    "/v2/embed": ({**COHERES, "texts": [LONG], "embedding_types": ["float"]}, COHERE),
-    "/v2/models/{model}/infer": ({"inputs": [TENSOR]}, INFER),
-    "/v2/models/{model}/versions/{version}/infer": ({"inputs": [TENSOR]}, INFER),
-    "/v1/similarity": SCORES,
-    "/v1/maxsim": SCORES,
-    "/v1/classify": SCORES,
-    "/rerank": SCORES,
-    "/predict": SCORES,
-    "/embed_sparse": SCORES,
-    "/v1/rerank": SCORES,
-    "/v2/rerank": SCORES,
+    "/v1/highlight": (
+        {"query": A_TEXT, "documents": [LONG_TEXT], "truncate": "right"},
+        {field: effect and effect._replace(model="dense") for field, effect in HIGHLIGHT.items()},
+    ),
 }
+TESTED = sorted((Path(__file__).parent.parent / "api").glob("*/test_call.py"))
+ROUTES: Spaces = {route.path: SCORES for route in api.ROUTES if route.parse} | OWN
+for test in TESTED:
+    ROUTES |= getattr(import_module(f"tests.service.api.{test.parent.name}.test_call"), "SPACE", {})
 STATED = [
     pytest.param(path, field, id=f"{path} {field}")
     for path, told in ROUTES.items()
     if told is not SCORES
-    for field, does in told[1].items()
-    if does is not GIVEN
+    for field, effect in told[1].items()
+    if effect is not GIVEN
 ]
 
 
@@ -290,7 +172,7 @@ def fields(schema: dict[str, Any], within: str = "") -> Iterator[str]:
 
 
 def test_every_field_says_what_it_does_to_the_space() -> None:
-    """Of every route that encodes; a new one must say it here before it is taken."""
+    """Of every route that answers vectors; a new one must say it before it is taken."""
     assert {*ROUTES} == {route.path for route in api.ROUTES if route.parse}
     for path, told in ROUTES.items():
         if told is not SCORES:
@@ -371,16 +253,16 @@ async def test_what_changes_a_vector_changes_its_space(
     """Or the answer names none; what changes no bit keeps the space."""
     told = ROUTES[path]
     assert told is not SCORES
-    plain, does = told[0], told[1][field]
-    assert does is not GIVEN
-    space, vectors = await ask(served[does.model], path, plain)
-    changed, moved = await ask(served[does.model], path, plain | does.body)
+    plain, effect = told[0], told[1][field]
+    assert effect is not GIVEN
+    space, vectors = await ask(served[effect.model], path, plain)
+    changed, moved = await ask(served[effect.model], path, plain | effect.body)
 
     assert space is not None
-    match does.kind:
+    match effect.kind:
         case "nothing":
             assert (changed, moved) == (space, vectors)
-        case "another":
+        case "changed":
             assert changed not in (None, space) and (vectors is None or moved != vectors)
         case "form":
             assert changed == space

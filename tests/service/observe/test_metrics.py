@@ -289,14 +289,29 @@ async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_page_about_them_names_every_family(client: httpx.AsyncClient) -> None:
+async def test_the_page_about_them_has_every_family_with_its_labels(
+    client: httpx.AsyncClient,
+) -> None:
     """docs/observability.md has what a scrape has; more on CUDA and with keys."""
     docs = Path(__file__).parents[3] / "docs" / "observability.md"
-    text = (await client.get("/metrics")).text
+    rows = re.findall(r"^\| (`headlight_.*?) \| (.*?)\|", docs.read_text("utf-8"), re.MULTILINE)
+    shown = {
+        name: {label for label in labels.strip().split(", ") if label} - {"key"}
+        for names, labels in rows
+        for name in re.findall(r"`headlight_(\w+?)(?:_total)?`", names)
+    }
+    await client.post("/v1/encode", json={"inputs": [""]})  # of which a refusal is counted
 
-    types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
-    named = re.findall(r"`(headlight_\w+)`", docs.read_text("utf-8"))
-    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes", "headlight_keys_stale"])
+    page = (await client.get("/metrics")).text
+
+    assert shown.pop("gpu_memory_bytes") == {"state"} and shown.pop("keys_stale") == set()
+    assert shown == {
+        family.name.removeprefix("headlight_"): {
+            label for sample in family.samples for label in sample.labels
+        }
+        - {"replica", "le"}
+        for family in text_string_to_metric_families(page)
+    }
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -16,7 +16,34 @@ from service.api.precisions import PRECISIONS, written
 from service.encode.price import Price
 from service.encode.shown import numbers
 from service.replica import Replica
+from tests.space_fields import (
+    GIVEN,
+    LONG_TEXT,
+    Fields,
+    Spaces,
+    changes_form,
+    changes_space,
+    keeps_bits,
+)
 
+COHERE: Fields = {
+    "texts": GIVEN,
+    "model": changes_space(model="m3:lora"),
+    "input_type": changes_space(input_type="search_query"),
+    "embedding_types": changes_form(embedding_types=["int8"]),
+    "output_dimension": changes_space(output_dimension=8),
+    "truncate": changes_space(truncate="START"),
+    "max_tokens": changes_space(max_tokens=5),
+    "priority": keeps_bits(priority=1),
+    "images": keeps_bits(images=None),
+}
+PLAIN_BODY = {
+    "input_type": "clustering",
+    "model": "m3",
+    "texts": [LONG_TEXT],
+    "embedding_types": ["float"],
+}
+SPACE: Spaces = {"/v2/embed": (PLAIN_BODY, COHERE)}
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAME = "all-MiniLM-L6-v2"

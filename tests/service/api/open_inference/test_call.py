@@ -26,7 +26,58 @@ from service.memory import Hold, Memory
 from service.observe.record import Record
 from service.refusals import refusal
 from service.replica import Replica
+from tests.space_fields import (
+    A_TEXT,
+    GIVEN,
+    Fields,
+    Spaces,
+    changes_form,
+    changes_space,
+    keeps_bits,
+    names_no_space,
+)
 
+WITH_LAYERS, WITH_MAPS = [{"name": "layers"}], [{"name": "pooled"}, {"name": "attention"}]
+INFER: Fields = {
+    **{f"inputs{name}": GIVEN for name in ("", ".name", ".shape", ".datatype", ".data")},
+    **{
+        f"inputs.parameters{name}": GIVEN
+        for name in ("", ".binary_data_size", ".shared_memory_region")
+    },
+    "id": keeps_bits(id="a"),
+    "parameters": keeps_bits(parameters={}),
+    "parameters.binary_data_output": changes_form(parameters={"binary_data_output": True}),
+    "parameters.layers": names_no_space(parameters={"layers": "0"}, outputs=WITH_LAYERS),
+    "parameters.attention_layers": keeps_bits(
+        parameters={"attention_layers": "1"}, outputs=WITH_MAPS
+    ),
+    "parameters.attention_heads": keeps_bits(
+        parameters={"attention_heads": "1"}, outputs=WITH_MAPS
+    ),
+    "parameters.timeout": keeps_bits(parameters={"timeout": 9_000_000}),
+    "parameters.priority": keeps_bits(parameters={"priority": 1}),
+    "parameters.sequence_id": keeps_bits(parameters={"sequence_id": 0}),
+    "parameters.sequence_start": keeps_bits(parameters={"sequence_start": False}),
+    "parameters.sequence_end": keeps_bits(parameters={"sequence_end": False}),
+    "outputs": changes_space(outputs=[{"name": "tokens"}]),
+    "outputs.name": names_no_space(outputs=[{"name": "pooled"}, *WITH_LAYERS]),
+    "outputs.parameters": keeps_bits(outputs=[{"name": "pooled", "parameters": {}}]),
+    "outputs.parameters.binary_data": changes_form(
+        outputs=[{"name": "pooled", "parameters": {"binary_data": True}}]
+    ),
+    **{
+        f"outputs.parameters.{name}": keeps_bits(outputs=[{"name": "pooled", "parameters": given}])
+        for name, given in (
+            ("classification", {"classification": 0}),
+            ("shared_memory_region", {"shared_memory_region": None}),
+        )
+    },
+}
+TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [A_TEXT]}
+SPACE: Spaces = dict.fromkeys(
+    ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"),
+    ({"inputs": [TENSOR]}, INFER),
+)
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Array = NDArray[Any]

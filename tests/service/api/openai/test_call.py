@@ -19,8 +19,40 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.seams import bound
 from tests.service.api.exact import pooled
+from tests.space_fields import (
+    GIVEN,
+    LONG_TEXT,
+    Fields,
+    Spaces,
+    changes_form,
+    changes_space,
+    keeps_bits,
+)
 from tests.task_heads import checkpoint
 
+EMBEDDINGS: Fields = {
+    **dict.fromkeys(("input", "input.text"), GIVEN),
+    "model": changes_space(model="m3:lora"),
+    "encoding_format": changes_form(encoding_format="base64"),
+    "dimensions": changes_space(dimensions=8),
+    "truncate": changes_space(truncate="left"),
+    "user": keeps_bits(user="me"),
+    "normalized": changes_space(normalized=False),
+    "task": changes_space(task="retrieval.query"),
+    "prompt_name": changes_space(prompt_name="query"),
+    "input_type": changes_space(input_type="query"),
+    "truncate_prompt_tokens": changes_space(truncate_prompt_tokens=9),
+    "late_chunking": keeps_bits(late_chunking=False),
+    "return_multivector": keeps_bits(return_multivector=False),
+    "add_special_tokens": keeps_bits(add_special_tokens=True),
+    "embed_dtype": keeps_bits(embed_dtype="float32"),
+    "endianness": keeps_bits(endianness="little"),
+    "modality": keeps_bits(modality="text"),
+}
+SPACE: Spaces = dict.fromkeys(
+    ("/v1/embeddings", "/embeddings"),
+    ({"model": "m3", "input": LONG_TEXT, "truncate": "right"}, EMBEDDINGS),
+)
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAME = "all-MiniLM-L6-v2"

@@ -16,7 +16,33 @@ from service.encode.resolver import Resolver
 from service.replica import Replica
 from tests.seams import bound
 from tests.service.api.exact import Array, pooled
+from tests.space_fields import GIVEN, LONG_TEXT, Fields, Spaces, changes_space, keeps_bits
 
+EMBED_ALL: Fields = {
+    "inputs": GIVEN,
+    "truncate": keeps_bits(truncate=True),
+    "truncation_direction": changes_space(truncation_direction="Left"),
+    "prompt_name": changes_space(prompt_name="query"),
+}
+EMBED = {
+    **EMBED_ALL,
+    "normalize": changes_space(normalize=False),
+    "dimensions": changes_space(dimensions=8),
+}
+COMPARED: Fields = {
+    **dict.fromkeys(("inputs", "inputs.source_sentence", "inputs.sentences"), GIVEN),
+    "truncate": keeps_bits(truncate=True),
+    "truncation_direction": changes_space(truncation_direction="Left"),
+    "prompt_name": changes_space(prompt_name="query"),
+}
+PLAIN_BODY = {"inputs": LONG_TEXT, "truncate": True}
+COUPLE = {"source_sentence": LONG_TEXT, "sentences": ["The sky is grey. " * 20]}
+SPACE: Spaces = {
+    "/": (PLAIN_BODY, EMBED),
+    "/embed": (PLAIN_BODY, EMBED),
+    "/embed_all": (PLAIN_BODY, EMBED_ALL),
+    "/similarity": ({"inputs": COUPLE, "parameters": {"truncate": True}}, COMPARED),
+}
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # all-MiniLM-L6-v2's mean of the token vectors of LEARNING, not normalised, as TEI publishes it:
