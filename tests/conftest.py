@@ -37,8 +37,8 @@ from service.observe import logs
 from service.observe.scrape import join_pages
 from service.replica import Replica
 from service.settings import Settings
-from tests.mounted import mounted
-from tests.seams import under
+from tests.behind_entrance import mounted
+from tests.replica_internals import under
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -58,7 +58,7 @@ proof.MEASURED_SECONDS = (
 )
 ROOT = Path(__file__).parent.parent
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
-STUMBLING = Path(__file__).with_name("stumbling.py")
+FAILING_SERVICE = Path(__file__).with_name("failing_service.py")
 RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]
 
 
@@ -337,10 +337,10 @@ def alone(client: httpx.AsyncClient) -> Callable[..., Awaitable[NDArray[np.float
 
 
 @pytest.fixture
-def stumbling(app: ASGIApp) -> Callable[..., Any]:
+def failing(app: ASGIApp) -> Callable[..., Any]:
     """The replica behind a layer that fails first."""
-    layer = runpy.run_path(str(STUMBLING))["Stumbling"]
-    return lambda *stumbles, **how: layer(app, list(stumbles), **how)
+    layer = runpy.run_path(str(FAILING_SERVICE))["FailingService"]
+    return lambda *failures, **how: layer(app, list(failures), **how)
 
 
 def application(replica: Replica, prefix: str = "") -> ASGIApp:

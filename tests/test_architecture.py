@@ -460,7 +460,10 @@ def reached(text: str) -> list[str]:
 
 
 def test_ever_fewer_tests_reach_into_private_names() -> None:
-    """What a user of a class cannot see is seldom worth a test; the rest is in tests/seams.py."""
+    """What a user of a class cannot see is seldom worth a test.
+
+    The rest is in tests/replica_internals.py.
+    """
     found = {
         str(path.relative_to(ROOT)): names
         for path in sorted((ROOT / "tests").rglob("*.py"))

@@ -24,7 +24,7 @@ from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
 from tests.refusals import JSON, ROWS, Row
-from tests.seams import pooled_by, under
+from tests.replica_internals import pooled_by, under
 
 PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
 MARK = "<!-- refusals -->\n"

@@ -52,10 +52,10 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_this_machines_service
 
 
 async def test_a_job_of_many_requests_is_joined_in_order_and_never_more_than_asked_at_once(
-    alone: Any, stumbling: Any, listen: Any
+    alone: Any, failing: Any, listen: Any
 ) -> None:
     """Split by tokens and by the service's limits, three in flight."""
-    layer, seen = stumbling(seconds=0.02, limits=LITTLE), []
+    layer, seen = failing(seconds=0.02, limits=LITTLE), []
     async with listen(layer) as url, AsyncClient(url, concurrency=3) as client:
         told = await client.encode(TEXTS, progress=lambda *done: seen.append(done))
 
@@ -127,7 +127,7 @@ async def test_options_reach_the_service(encode: Any, alone: Any, address: str) 
     assert (await encode(address, ["a"], pooled=False)).pooled is None
 
 
-STUMBLES = [
+FAILURES = [
     (429, {"retry-after": "1"}),
     (503, {}),
     None,
@@ -138,25 +138,23 @@ STUMBLES = [
 
 
 async def test_what_may_pass_is_tried_again_until_it_does(
-    encode: Any, alone: Any, stumbling: Any, listen: Any
+    encode: Any, alone: Any, failing: Any, listen: Any
 ) -> None:
     """Busy, not ready, a broken connection, a proxy's errors and 404; Retry-After is waited for."""
-    layer = stumbling(*STUMBLES)
+    layer = failing(*FAILURES)
 
     async with listen(layer) as url:
         told = await encode(url, ["All is well"])
 
-    assert len(layer.came) == len(STUMBLES) + 1
+    assert len(layer.came) == len(FAILURES) + 1
     assert layer.came[1] - layer.came[0] >= 1.0
     assert layer.came[-1] - layer.came[1] < 6.0
     np.testing.assert_array_equal(told.pooled[0], await alone("All is well"))
 
 
-async def test_the_time_left_is_sent_with_each_try(
-    encode: Any, stumbling: Any, listen: Any
-) -> None:
+async def test_the_time_left_is_sent_with_each_try(encode: Any, failing: Any, listen: Any) -> None:
     """So that the service starts nothing that would come too late."""
-    layer = stumbling((429, {"retry-after": "1"}))
+    layer = failing((429, {"retry-after": "1"}))
 
     async with listen(layer) as url:
         await encode(url, ["All is well"], deadline=5.0)
@@ -167,10 +165,10 @@ async def test_the_time_left_is_sent_with_each_try(
 
 
 async def test_a_deadline_ends_the_tries_with_the_last_refusal(
-    encode: Any, stumbling: Any, listen: Any
+    encode: Any, failing: Any, listen: Any
 ) -> None:
     """At once when the service asks for more time than is left."""
-    layer = stumbling(*[(429, {"retry-after": "60"})] * 3)
+    layer = failing(*[(429, {"retry-after": "60"})] * 3)
 
     async with listen(layer) as url:
         with pytest.raises(RequestRefused) as refused:
@@ -181,10 +179,10 @@ async def test_a_deadline_ends_the_tries_with_the_last_refusal(
 
 
 async def test_a_service_that_hangs_is_left_at_the_deadline(
-    encode: Any, stumbling: Any, listen: Any
+    encode: Any, failing: Any, listen: Any
 ) -> None:
     """With an error of our own."""
-    layer, left = stumbling(), asyncio.Event()
+    layer, left = failing(), asyncio.Event()
 
     async def hanging(scope: Any, receive: Any, send: Any) -> None:
         await left.wait()
@@ -209,10 +207,10 @@ async def test_a_service_that_is_not_there_is_said_after_some_tries(encode: Any)
 
 @pytest.mark.parametrize("status", [400, 401, 413, 422])
 async def test_no_other_error_is_tried_again(
-    encode: Any, stumbling: Any, listen: Any, status: int
+    encode: Any, failing: Any, listen: Any, status: int
 ) -> None:
     """It would end the same way."""
-    layer = stumbling((status, {}))
+    layer = failing((status, {}))
 
     async with listen(layer) as url:
         with pytest.raises(RequestRefused) as refused:
@@ -222,12 +220,12 @@ async def test_no_other_error_is_tried_again(
 
 
 async def test_a_refusal_says_what_and_where_in_the_callers_own_counting(
-    encode: Any, stumbling: Any, listen: Any
+    encode: Any, failing: Any, listen: Any
 ) -> None:
     """Also when the input was sent in a later request than the first."""
     inputs = [*TEXTS, "", "fine"]
 
-    async with listen(stumbling(limits=LITTLE)) as url:
+    async with listen(failing(limits=LITTLE)) as url:
         with pytest.raises(RequestRefused) as refused:
             await encode(url, inputs)
 
@@ -248,10 +246,10 @@ async def test_numbers_that_help_come_with_a_refusal(encode: Any, address: str) 
 
 
 async def test_a_request_too_large_as_a_whole_is_sent_in_halves(
-    alone: Any, stumbling: Any, served: Any, listen: Any
+    alone: Any, failing: Any, served: Any, listen: Any
 ) -> None:
     """The maps of two texts fit, of four they do not; callers need not know how many do."""
-    layer = stumbling()
+    layer = failing()
     layer.app = served(max_answer_bytes=3 << 20).app
     texts = [f"{i} " + "well " * 60 for i in range(8)]
 
@@ -269,9 +267,9 @@ async def test_no_inputs_are_refused_by_the_service(encode: Any, address: str) -
         await encode(address, [])
 
 
-async def test_a_key_goes_as_a_bearer_token(encode: Any, stumbling: Any, listen: Any) -> None:
+async def test_a_key_goes_as_a_bearer_token(encode: Any, failing: Any, listen: Any) -> None:
     """And nowhere without one."""
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         await encode(url, ["a"], {"key": "secret-1"})
@@ -300,12 +298,12 @@ async def test_vectors_of_another_space_than_expected_are_refused(
 
 
 async def test_any_request_may_be_asked_for_its_json(
-    address: str, stumbling: Any, listen: Any, client: Any
+    address: str, failing: Any, listen: Any, client: Any
 ) -> None:
     """With a body a POST, tried again as others are."""
     body = {"inputs": ["All is well"], "pooled": {"dimensions": 7}}
 
-    async with listen(stumbling((503, {}))) as url, AsyncClient(url) as ours:
+    async with listen(failing((503, {}))) as url, AsyncClient(url) as ours:
         told = await ours.ask("/v1/encode", body)
         info = await ours.ask("/info")
 
@@ -368,9 +366,7 @@ async def test_another_program_at_the_address_is_noticed(encode: Any, listen: An
             await encode(url, ["a"])
 
 
-async def test_a_stream_takes_inputs_as_it_goes_and_may_be_left(
-    stumbling: Any, listen: Any
-) -> None:
+async def test_a_stream_takes_inputs_as_it_goes_and_may_be_left(failing: Any, listen: Any) -> None:
     """Of an endless iterator too; what is in flight is given up."""
     taken = []
 
@@ -379,7 +375,7 @@ async def test_a_stream_takes_inputs_as_it_goes_and_may_be_left(
             taken.append("well " * 50)
             yield taken[-1]
 
-    layer = stumbling(limits=LITTLE)
+    layer = failing(limits=LITTLE)
 
     async with listen(layer) as url, AsyncClient(url, concurrency=3) as client:
         stream = client.stream(endless())

@@ -99,17 +99,17 @@ async def test_an_encoding_has_its_sweep_and_its_patches(
 
 
 async def test_patches_are_never_sent_apart_from_their_sources(
-    encode: Any, stumbling: Any, listen: Any
+    encode: Any, failing: Any, listen: Any
 ) -> None:
     """Their numbers name inputs of one request."""
     patched = {"text": DOG, "patch": [{"layer": 2, "head": 3, "from": 0}]}
     little = {"max_sequences": 5}
 
-    async with listen(stumbling(limits=little)) as url:
+    async with listen(failing(limits=little)) as url:
         for inputs in ([DOG, patched, *TEXTS], [*TEXTS, patched], [DOG] * 5 + [patched]):
             with pytest.raises(ValueError, match="inputs with patches must fit into one request"):
                 await encode(url, inputs)
-    async with listen(stumbling()) as url:
+    async with listen(failing()) as url:
         with pytest.raises(ValueError, match="inputs with patches must fit into one request"):
             await encode(url, [*["well " * 240] * 2, patched], sweep="heads")
         with pytest.raises(RequestRefused, match="attention_too_large"):  # halves are not tried

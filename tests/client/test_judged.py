@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from headlight_client import Fit, NoAnswer, Rank, RequestRefused
 from headlight_client.judged import classified, ranked
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

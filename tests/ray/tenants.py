@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from tests.scraped import samples
+from tests.metric_samples import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ray.crowd import REQUEST, crowd
+from tests.ray.unfinished_requests import REQUEST, unfinished_requests
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -130,7 +130,7 @@ def ports(service: "Service") -> dict[int, int]:
 
 def test_a_crowd_that_ends_no_request_leaves_room(running: "Service") -> None:
     """Idle, half a head, half a body."""
-    with crowd(running.port, 50):
+    with unfinished_requests(running.port, 50):
         heard = hear(running.port, 2)
 
     assert set(heard.codes) == {200} and len(heard.data) == 1, heard
@@ -159,7 +159,7 @@ def test_three_thousand_connections_that_end_no_request(start: "Start") -> None:
     """1,000 idle, 1,000 slow heads, 1,000 slow bodies for a minute, beside 20 requests a second."""
     with start("--replicas", "2") as service:
         idle = hear(service.port, 20)
-        with crowd(service.port, 1000) as told:
+        with unfinished_requests(service.port, 1000) as told:
             time.sleep(2)
             heard = hear(service.port, RESPONSIVE_SECONDS)
         figures = f"idle: {idle}; beside the crowd: {heard}; the crowd was told {told}"

@@ -41,7 +41,7 @@ class Listener:
     """Knows the longest wait of whoever asks a replica whether it lives."""
 
     def __init__(self, port: int) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("listen.py")), str(port)]
+        command = [sys.executable, str(Path(__file__).with_name("liveness_waits.py")), str(port)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 

@@ -31,9 +31,9 @@ from model.families.family import Tiny
 from service.encode.answer import SAFETENSORS
 from service.replica import Replica
 from service.settings import Settings
-from tests.model.few import AS_IT_IS
 from tests.model.loading import test_jina_bert as jina
 from tests.model.loading.test_adapters import adapter
+from tests.model.small_tokenizer import AS_IT_IS
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Start

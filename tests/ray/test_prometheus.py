@@ -17,8 +17,8 @@ import pytest
 import torch
 import yaml
 
+from tests.metric_samples import samples
 from tests.ray import drill
-from tests.scraped import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Prometheus, Service, Start, Watching

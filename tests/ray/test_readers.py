@@ -12,9 +12,9 @@ import httpx
 import orjson
 import pytest
 
+from tests.metric_samples import samples
 from tests.ray.drill import wait
 from tests.ray.test_floods import MIB, p99, resident
-from tests.scraped import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start

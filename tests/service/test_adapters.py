@@ -37,7 +37,7 @@ from tests.model.loading.test_tasks import (
     TASKS,
     written,
 )
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

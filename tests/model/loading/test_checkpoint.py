@@ -22,7 +22,7 @@ from model.errors import CheckpointError
 from model.loading import assembly, checkpoint, files
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
-from tests.model.few import FEW, few
+from tests.model.small_tokenizer import SMALL_TOKENIZER, save_small_tokenizer
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -63,7 +63,7 @@ def small(tmp_path: Path) -> Path:
     """A folder of a small model with random weights, written by transformers."""
     torch.manual_seed(0)
     BertModel(SIZES).save_pretrained(tmp_path)
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     return tmp_path
 
 
@@ -545,7 +545,7 @@ def test_a_tokenizer_that_reaches_beyond_a_table_is_refused(
     small: Path, edit: Edit, said: str
 ) -> None:
     """With the highest id and the rows, whether or not any text has it."""
-    library = Library.from_file(str(FEW))
+    library = Library.from_file(str(SMALL_TOKENIZER))
     edit(library)
     library.save(str(small / "tokenizer.json"))
     names = ["input_ids", "token_type_ids", "attention_mask"]

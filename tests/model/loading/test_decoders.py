@@ -27,7 +27,6 @@ from model.packing import Sequence
 from model.pooling import pool
 from model.similarity import Linear
 from tests import decoders
-from tests.model.few import few
 from tests.model.loading.test_families import (
     BATCH,
     CPU,
@@ -39,6 +38,7 @@ from tests.model.loading.test_families import (
     theirs,
 )
 from tests.model.loading.test_families import saved as reread
+from tests.model.small_tokenizer import save_small_tokenizer
 
 FAMILY, GEMMA = "qwen3", "gemma3_text"
 LONG = 3 * TILE + 5
@@ -404,7 +404,7 @@ def test_gemmas_norms_round_once_in_bfloat16(tmp_path: Path) -> None:
     """As in transformers, which adds 1 to a weight in float32."""
     reference = theirs(GEMMA).bfloat16()
     reference.save_pretrained(tmp_path)
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     ours = checkpoint.load(tmp_path, CPU, torch.bfloat16, kernels.PLAIN).encoder
     x = torch.randn(31, 48, dtype=torch.bfloat16)
 

@@ -24,7 +24,7 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
 from model.packing import Sequence
-from tests.model.few import few
+from tests.model.small_tokenizer import save_small_tokenizer
 
 CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
@@ -82,7 +82,7 @@ def theirs(family: str, kind: str = "Model", **choices: object) -> PreTrainedMod
 def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
-    few(folder)
+    save_small_tokenizer(folder)
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 
@@ -218,7 +218,7 @@ def test_a_table_of_tasks_that_is_not_read_may_be_there(tmp_path: Path) -> None:
     stored = json.loads(config.read_text())
     config.write_text(json.dumps(stored | {"use_task_id": False}))
     peer = type(reference).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     ours = checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN)
 
     assert not ours.config.kinds

@@ -24,9 +24,9 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.positions import Ntk, Rope
 from model.task_heads import Classifier, Splade
-from tests.model.few import few
 from tests.model.loading.test_families import CPU, LENGTHS, MOST, VOCABULARY, furthest, theirs
 from tests.model.loading.test_task_heads import KINDS, drawn, logits, ours, pooled, splade
+from tests.model.small_tokenizer import save_small_tokenizer
 
 CLOSE = 1e-5
 KERNELS = kernels.choose(CPU, torch.float32)
@@ -126,7 +126,7 @@ def written(folder: Path, model: PreTrainedModel, prefix: str = "", **keys: Any)
     }
     save_file(respelled(tensors, prefix), folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(SMALL | keys))
-    few(folder)
+    save_small_tokenizer(folder)
     return folder
 
 

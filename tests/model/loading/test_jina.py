@@ -11,15 +11,15 @@ from model import families, kernels
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from tests.model.few import few
 from tests.model.loading.test_families import CPU, LENGTHS, furthest, theirs
+from tests.model.small_tokenizer import save_small_tokenizer
 
 FAMILY = "jina_embeddings_v3"
 
 
 def load(folder: Path) -> Model:
     """A folder as we load it."""
-    few(folder)
+    save_small_tokenizer(folder)
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 

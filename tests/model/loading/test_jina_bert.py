@@ -27,7 +27,6 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Classifier
-from tests.model.few import few
 from tests.model.loading.test_families import (
     BATCH,
     CPU,
@@ -37,6 +36,7 @@ from tests.model.loading.test_families import (
     inputs,
     moved,
 )
+from tests.model.small_tokenizer import save_small_tokenizer
 
 CLOSE = 1e-5
 KEYS = {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "emb_pooler": "mean"}
@@ -115,7 +115,7 @@ def written(folder: Path, model: JinaBert, prefix: str = "", **keys: Any) -> Pat
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = model.config.to_dict() | KEYS | {"architectures": ["JinaBertForMaskedLM"]} | keys
     (folder / "config.json").write_text(json.dumps(config))
-    few(folder)
+    save_small_tokenizer(folder)
     return folder
 
 
@@ -252,7 +252,7 @@ def test_tensors_of_another_layout_are_named(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | KEYS
     (tmp_path / "config.json").write_text(json.dumps(config))
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
 
     with pytest.raises(CheckpointError, match=r"missing encoder\.layer\.0\.mlp\.gated_layers"):
         load(tmp_path)

@@ -24,8 +24,8 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
-from tests.model.few import few
 from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY, theirs
+from tests.model.small_tokenizer import save_small_tokenizer
 
 NAMES = [one.name for one in families.FAMILIES if one.tiny and CLASSES in one.heads]
 CLOSE = 1e-5
@@ -38,7 +38,7 @@ Made = Callable[..., tuple[PreTrainedModel, Model]]
 
 def loaded(folder: Path) -> Model:
     """A folder's model as we load it."""
-    few(folder)
+    save_small_tokenizer(folder)
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 

@@ -26,9 +26,9 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
 from model.packing import Sequence
-from tests.model.few import few
 from tests.model.loading.test_adapters import adapter
 from tests.model.loading.test_families import CPU
+from tests.model.small_tokenizer import save_small_tokenizer
 
 RANK, ALPHA, VOCABULARY, TYPES, MOST = 5, 7, 97, 3, 41
 # made-up names beside the hub's own, and one task of no instruction
@@ -136,7 +136,7 @@ def written(folder: Path, modules: bool = True, **keys: Any) -> Merged:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {**SIZES, **CONFIG, **keys}
     (folder / "config.json").write_text(json.dumps(config))
-    few(folder)
+    save_small_tokenizer(folder)
     if modules:
         with_modules(folder)
     return {None: reference, **merged}
@@ -293,7 +293,7 @@ def test_plain_weights_without_adapters_are_read_too(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     config = {k: v for k, v in {**SIZES, **CONFIG}.items() if "lora" not in k}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     model, sequence = load(tmp_path), drawn(MOST)
 
     assert not model.adapters
@@ -407,7 +407,7 @@ def test_another_models_own_transformer_stays_refused(
     reference.save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(stored | keys))
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     with_modules(tmp_path)
 
     assert "custom_st.Transformer" in refusal(tmp_path)
@@ -435,7 +435,7 @@ def written_v5(folder: Path, size: str) -> Merged:
     said |= {"task_names": KINDS, "rope_theta": 1e6, "rope_scaling": None, **keys}
     del stored["rope_parameters"]  # the hub's older names
     (folder / "config.json").write_text(json.dumps(stored | said))
-    few(folder)
+    save_small_tokenizer(folder)
     (folder / "modules.json").write_text(json.dumps(MODULES[:1]))
     prompts = {"prompts": {"query": "Query: ", "document": "Document: "}}
     (folder / "config_sentence_transformers.json").write_text(
@@ -476,7 +476,7 @@ def test_a_leftover_key_names_no_tasks_of_another_family(tmp_path: Path) -> None
     stored = json.loads((tmp_path / "config.json").read_text())
     more = {"task_names": KINDS, "lora_adaptations": TASKS}
     (tmp_path / "config.json").write_text(json.dumps(stored | more))
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
 
     assert not load(tmp_path).adapters
 

@@ -23,8 +23,8 @@ from model.maps.choices import FIELDS
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence
-from tests.model.few import few
 from tests.model.loading.test_families import theirs
+from tests.model.small_tokenizer import save_small_tokenizer
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5
@@ -58,7 +58,7 @@ def pair(
         if name not in cache:
             made, saved = theirs(name, max_position_embeddings=514), tmp_path_factory.mktemp(name)
             made.save_pretrained(saved)
-            few(saved)
+            save_small_tokenizer(saved)
             chosen = kernels.choose(CPU, torch.float32)
             cache[name] = made, checkpoint.load(saved, CPU, torch.float32, chosen)
         return cache[name]

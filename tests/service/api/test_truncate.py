@@ -16,7 +16,7 @@ from service.api import ROUTES
 from service.cli import greeting
 from service.replica import Replica
 from service.settings import Settings
-from tests.seams import under
+from tests.replica_internals import under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import haproxy
-from tests.scraped import samples
+from tests.metric_samples import samples
 
 MOST, PER_SOURCE = 40, 20
 CONFIG = """\

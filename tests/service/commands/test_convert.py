@@ -27,7 +27,7 @@ from model.packing import Sequence, pack
 from model.pooling import pool
 from service.cli import main
 from service.commands import convert, pickles
-from tests.model.few import few
+from tests.model.small_tokenizer import save_small_tokenizer
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 41, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -47,7 +47,7 @@ def bert(tmp_path: Path) -> tuple[Path, dict[str, Tensor]]:
     torch.manual_seed(3)
     model = BertModel(BertConfig(**SIZES))
     model.save_pretrained(folder)
-    few(folder)
+    save_small_tokenizer(folder)
     return folder, dict(model.state_dict())
 
 
@@ -136,7 +136,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
 def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path) -> None:
     """With an index of the new names."""
     safe, tensors = bert
-    few(folder)
+    save_small_tokenizer(folder)
     names, index = sorted(tensors), {}
     for number, part in enumerate((names[:9], names[9:]), 1):
         shard = f"pytorch_model-0000{number}-of-00002.bin"

@@ -16,7 +16,7 @@ from service.commands import encode
 from service.commands.bulk import jobs
 from service.commands.terminal import Failed, Unusable
 from service.replica import Replica
-from tests.seams import under
+from tests.replica_internals import under
 
 
 @pytest.mark.parametrize(("name", "found"), [("L5H11", (5, 11)), ("l0h3", (0, 3))])

@@ -25,7 +25,7 @@ from service.page import site
 from service.replica import Replica
 from service.settings import load_settings
 from tests.conftest import application, connected
-from tests.seams import altered, stalled, under
+from tests.replica_internals import altered, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

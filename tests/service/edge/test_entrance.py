@@ -22,9 +22,9 @@ from service.edge.entrance import Doorway, Entrance
 from service.edge.reading import Bodies
 from service.edge.transport import Protocol
 from service.replica import Replica
+from tests.behind_entrance import Ray, mounted
 from tests.conftest import in_flight
-from tests.mounted import Ray, mounted
-from tests.seams import stalled
+from tests.replica_internals import stalled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,8 +16,8 @@ from service.edge.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, Gate, Place
 from service.edge.transport import CLIENT, Client
 from service.replica import Replica
 from tests.conftest import Connected
-from tests.scraped import samples
-from tests.seams import occupied
+from tests.metric_samples import samples
+from tests.replica_internals import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from service.api import own
 from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
-from tests.seams import slow_down
+from tests.replica_internals import slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -25,7 +25,7 @@ from service.edge.transport import (
     Reader,
 )
 from service.memory import PROCESS
-from tests.scraped import samples
+from tests.metric_samples import samples
 
 SIZE = 1000  # of queries and keys: some 20 MB of numbers, more than sockets hold
 LARGE = {

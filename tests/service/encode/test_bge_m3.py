@@ -15,7 +15,7 @@ from headlight_client import AsyncClient
 from service.replica import Replica
 from service.settings import Settings
 from tests.bge_m3 import POSITIONS, SIZE, TEXTS, WIDTH, BgeM3, bge_m3
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from service.replica import Replica
 from service.settings import Settings
 from tests import decoders
+from tests.api_document import hold
 from tests.decoders import TEMPLATE, WIDTH
-from tests.described import hold
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

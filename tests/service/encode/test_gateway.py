@@ -29,7 +29,7 @@ from service.questions.encode.wire import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
-from tests.seams import believe, bound, stalled, under
+from tests.replica_internals import believe, bound, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

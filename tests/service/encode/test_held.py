@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.memory import PROCESS
 from service.replica import Replica
-from tests.seams import stalled
+from tests.replica_internals import stalled
 
 KIB = 1024
 PIECE_BYTES = 64 * KIB  # of a body that come at once

@@ -28,7 +28,7 @@ from service.engine.work import Outputs, Parts, Result, Work
 from service.questions.encode.question import weigh
 from service.replica import Replica
 from service.settings import JSON_FACTOR
-from tests.seams import believe, slow_down
+from tests.replica_internals import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -19,8 +19,8 @@ from service.encode.answer import JSON
 from service.encode.resolver import Resolver
 from tests.bge_m3 import bge_m3
 from tests.model.loading.test_adapters import adapter
-from tests.seams import pooled_by
-from tests.served import Listen, Outer, Served, serve
+from tests.replica_internals import pooled_by
+from tests.served_model import Listen, Outer, Served, serve
 from tests.space_fields import (
     A_TEXT,
     GIVEN,

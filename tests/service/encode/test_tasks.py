@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, pipeline
 
 from headlight_client import AsyncClient
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import MOST, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,7 +18,7 @@ from service.questions.highlight.evidence import COPY_BYTES
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.seams import occupied, stalled, under
+from tests.replica_internals import occupied, stalled, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -39,7 +39,7 @@ from model.task_heads import (
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Parts, Result, Work
-from tests.service.engine.watching import CUDA, ROOT, Waits, watched
+from tests.service.engine.fake_gpu import CUDA, ROOT, Waits, watched
 
 TABLE = ROOT / "docs" / "gpu.md"
 LAYERS, HEADS, HEAD, WINDOW = 2, 3, 16, 5

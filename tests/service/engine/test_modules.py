@@ -20,7 +20,7 @@ from torch import nn
 
 from service.replica import Replica
 from service.settings import Settings
-from tests.routed import routed
+from tests.sparse_router import routed
 from tests.task_heads import SIZES, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -25,7 +25,7 @@ from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
 from service.replica import Replica
 from service.settings import Settings
-from tests.seams import bound, slow_down, stalled
+from tests.replica_internals import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 

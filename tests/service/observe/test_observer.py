@@ -23,7 +23,7 @@ from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
-from tests.seams import altered
+from tests.replica_internals import altered
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 

@@ -16,7 +16,7 @@ from service.observe.record import STAGES, Record
 from service.observe.tracing import Tracing
 from service.replica import Replica
 from service.settings import Settings
-from tests.seams import stalled
+from tests.replica_internals import stalled
 
 Spans = Callable[[], list[dict[str, Any]]]
 

@@ -17,7 +17,7 @@ from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
-from tests.seams import pooled_by, under
+from tests.replica_internals import pooled_by, under
 from tests.service.page.browser import (
     AXE,
     KEYS,

@@ -10,7 +10,7 @@ import pytest_asyncio
 from service import keys
 from service.replica import Replica
 from tests.conftest import application, listening
-from tests.seams import under
+from tests.replica_internals import under
 from tests.service.page.browser import NEEDED, Page
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]

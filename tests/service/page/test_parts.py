@@ -11,7 +11,7 @@ import pytest
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, listening
-from tests.seams import under
+from tests.replica_internals import under
 from tests.service.page.browser import NEEDED, SHOWN, Page, ask, fresh, labelled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]

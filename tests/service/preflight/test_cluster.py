@@ -21,9 +21,9 @@ from service.preflight.finding import run
 from service.preflight.machine import mib
 from service.preflight.model import Node
 from service.settings import MIB, Settings
-from tests.model.few import few
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import CPU, saved, theirs
+from tests.model.small_tokenizer import save_small_tokenizer
 
 with warnings.catch_warnings():  # Ray's import warns of Ray's own age
     warnings.simplefilter("ignore")
@@ -123,7 +123,7 @@ def test_memory_counts_what_is_made_of_a_debertas_distances(
     theirs("deberta-v2", position_buckets=8192, max_relative_positions=32768).save_pretrained(
         tmp_path
     )
-    few(tmp_path)
+    save_small_tokenizer(tmp_path)
     monkeypatch.setattr(model, "free_memory", lambda: 0)
 
     (said,) = model.memory(

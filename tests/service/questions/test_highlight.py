@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from service.engine.weights import BUNDLED, locate
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

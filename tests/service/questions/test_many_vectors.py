@@ -16,7 +16,7 @@ from headlight_client import AsyncClient
 from service.engine import machine
 from service.engine.machine import Unservable
 from tests.late_interaction import DOCUMENT, QUERY, SIZES, Late, pylate
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

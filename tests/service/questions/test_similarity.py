@@ -21,8 +21,8 @@ from service.questions.similarity import question
 from service.questions.similarity.wire import ComparisonRequest
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.seams import pooled_by
-from tests.service.api.exact import Array, array
+from tests.replica_internals import pooled_by
+from tests.service.api.exact_arrays import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

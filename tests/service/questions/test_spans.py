@@ -13,7 +13,7 @@ from service.encode.indices import locate
 from service.inputs import MOST_SPANS
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.service.api.exact import Array, array
+from tests.service.api.exact_arrays import Array, array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,7 +20,7 @@ from service.engine.work import Outputs, Work
 from service.replica import Replica
 from service.settings import JSON_FACTOR, Settings
 from tests.conftest import application, connected
-from tests.seams import believe
+from tests.replica_internals import believe
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -21,7 +21,7 @@ from transformers import (
     DebertaV2Tokenizer,
 )
 
-from tests.served import Listen, Outer, Served, serve
+from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import MOST, SIZES, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,7 +18,7 @@ from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Splade
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
-from tests.routed import routed
+from tests.sparse_router import routed
 
 LONG = (*TEXTS, "dog dog DOG, the dog", "[SEP] is a word of its own", "the food " * 30)
 TABLE = "query_0_SparseStaticEmbedding"

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from service.api.precisions import Precision, written
 from service.replica import Replica
 from service.settings import Settings
-from tests.seams import bound
-from tests.service.api.exact import pooled
+from tests.replica_internals import bound
+from tests.service.api.exact_arrays import pooled
 from tests.space_fields import (
     GIVEN,
     LONG_TEXT,

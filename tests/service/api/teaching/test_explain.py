@@ -20,7 +20,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.refusals import Refused
 from service.replica import Replica
-from tests.seams import bound
+from tests.replica_internals import bound
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
 from service.encode import worker
 from service.replica import Replica
-from tests.seams import occupied
+from tests.replica_internals import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

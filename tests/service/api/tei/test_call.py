@@ -14,8 +14,8 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 
 from service.encode.resolver import Resolver
 from service.replica import Replica
-from tests.seams import bound
-from tests.service.api.exact import Array, pooled
+from tests.replica_internals import bound
+from tests.service.api.exact_arrays import Array, pooled
 from tests.space_fields import GIVEN, LONG_TEXT, Fields, Spaces, changes_space, keeps_bits
 
 EMBED_ALL: Fields = {

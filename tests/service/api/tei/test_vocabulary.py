@@ -17,7 +17,7 @@ from service.memory import PROCESS
 from service.observe.record import Record
 from service.replica import Replica
 from tests.conftest import application, connected
-from tests.seams import occupied, under
+from tests.replica_internals import occupied, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -127,10 +127,10 @@ async def test_a_file_of_smaller_vectors_is_the_librarys(
     ("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["kill -9", "Ctrl-C"]
 )
 async def test_what_was_done_before_an_interruption_is_not_done_again(
-    folder: Folder, stumbling: Any, listen: Any, alone: Any, number: int, status: int
+    folder: Folder, failing: Any, listen: Any, alone: Any, number: int, status: int
 ) -> None:
     """Nothing lost; at most the one request in flight is computed twice."""
-    layer, interrupted = stumbling(limits=LITTLE), asyncio.Event()
+    layer, interrupted = failing(limits=LITTLE), asyncio.Event()
     ours = layer.app
 
     async def held(scope: Any, receive: Any, send: Any) -> None:
@@ -162,10 +162,10 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
 
 
 async def test_a_stop_and_start_of_the_service_in_between_change_no_byte(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """Nothing listens, then Ray answers 404 until it has the routes; the job waits both out."""
-    layer, tries, tired = stumbling(seconds=0.1, limits=LITTLE), [], asyncio.Event()
+    layer, tries, tired = failing(seconds=0.1, limits=LITTLE), [], asyncio.Event()
 
     async def without_routes(scope: Any, receive: Any, send: Any) -> None:
         tries.append(scope["path"])
@@ -225,10 +225,10 @@ async def test_a_record_only_the_service_can_judge_is_named_too(
 
 
 async def test_a_job_killed_before_its_file_got_its_name_needs_no_service_to_end(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """All rows are there: nothing is sent."""
-    layer = stumbling()
+    layer = failing()
     async with listen(layer) as url:
         await folder.run(url)
         os.rename(folder.out, folder.partial)
@@ -240,13 +240,13 @@ async def test_a_job_killed_before_its_file_got_its_name_needs_no_service_to_end
 
 
 async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_kept(
-    folder: Folder, stumbling: Any, listen: Any, alone: Any
+    folder: Folder, failing: Any, listen: Any, alone: Any
 ) -> None:
     """The job then goes on with --truncate, and what fitted is not computed again."""
     long = "well " * 400
     texts = [*TEXTS[:42], long, *TEXTS[42:]]
     folder.fill(texts)
-    layer = stumbling(limits=LITTLE)
+    layer = failing(limits=LITTLE)
 
     async with listen(layer) as url:
         status, _, line = await folder.run(url)
@@ -269,11 +269,11 @@ async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_ke
     [("", "line 54: the text is empty"), (7, "line 54: neither a string nor an object")],
 )
 async def test_a_bad_line_stops_before_anything_is_sent(
-    folder: Folder, stumbling: Any, listen: Any, bad: Any, line: str
+    folder: Folder, failing: Any, listen: Any, bad: Any, line: str
 ) -> None:
     """Though it is the last."""
     folder.fill([*TEXTS, bad])
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         status, said, errors = await folder.run(url)
@@ -283,12 +283,12 @@ async def test_a_bad_line_stops_before_anything_is_sent(
 
 
 async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
-    folder: Folder, stumbling: Any, listen: Any, alone: Any
+    folder: Folder, failing: Any, listen: Any, alone: Any
 ) -> None:
     """The job stops at what changed; restored, it goes on to exactly the original's rows."""
     lines = [orjson.dumps(text).ljust(60_000) + b"\n" for text in TEXTS]  # three blocks and a bit
     folder.source.write_bytes(b"".join(lines))
-    layer, reached, released = stumbling(limits=LITTLE), asyncio.Event(), asyncio.Event()
+    layer, reached, released = failing(limits=LITTLE), asyncio.Event(), asyncio.Event()
     ours = layer.app
 
     async def held(scope: Any, receive: Any, send: Any) -> None:
@@ -316,10 +316,10 @@ async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
 
 
 async def test_a_changed_source_or_model_is_refused_in_a_line(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """Neither is mixed into what is done."""
-    layer = stumbling(seconds=0.1, limits=LITTLE)
+    layer = failing(seconds=0.1, limits=LITTLE)
     async with listen(layer) as url:
         process = await folder.start(url)
         await folder.some_rows()
@@ -337,10 +337,10 @@ async def test_a_changed_source_or_model_is_refused_in_a_line(
 
 
 async def test_texts_cut_at_another_length_are_not_mixed_into_what_is_done(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """As when the service was started with another --max-tokens in between."""
-    layer = stumbling(seconds=0.1, limits=LITTLE)
+    layer = failing(seconds=0.1, limits=LITTLE)
     async with listen(layer) as url:
         process = await folder.start(url, "--truncate", "right")
         await folder.some_rows()
@@ -354,10 +354,10 @@ async def test_texts_cut_at_another_length_are_not_mixed_into_what_is_done(
 
 
 async def test_a_model_that_changes_under_the_job_ends_it(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """As when a service is upgraded; no row of the new one is written."""
-    layer = stumbling(says={"weights": "sha256:000000000000"})
+    layer = failing(says={"weights": "sha256:000000000000"})
 
     async with listen(layer) as url:
         status, _, line = await folder.run(url)
@@ -384,11 +384,11 @@ async def test_a_service_that_is_not_there_is_said_soon(
 
 
 async def test_a_key_is_read_from_its_file(
-    folder: Folder, stumbling: Any, listen: Any, tmp_path: Path
+    folder: Folder, failing: Any, listen: Any, tmp_path: Path
 ) -> None:
     """Its line end is no part of it."""
     (tmp_path / "key").write_text("secret-1\n")
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         await folder.run(url, "--key-file", str(tmp_path / "key"))

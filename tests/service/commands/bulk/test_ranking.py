@@ -148,12 +148,12 @@ async def test_each_text_comes_with_its_strongest_pairs_of_words(
 
 
 async def test_what_was_measured_before_a_kill_is_not_measured_again(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """At most the request in flight; the answer is that of a job that was not killed."""
     lines = [*TEXTS[:3], " ", *TEXTS[4:]]  # one without a word
     folder.fill(lines)
-    layer, killed = stumbling(limits=LITTLE), asyncio.Event()
+    layer, killed = failing(limits=LITTLE), asyncio.Event()
     ours = layer.app
 
     async def held(scope: Any, receive: Any, send: Any) -> None:
@@ -184,10 +184,10 @@ async def test_what_was_measured_before_a_kill_is_not_measured_again(
 
 
 async def test_each_job_has_a_bookmark_of_its_own(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """Another question or another file goes on from none of the others."""
-    layer = stumbling(*[(422, {})] * 4)
+    layer = failing(*[(422, {})] * 4)
 
     async with listen(layer) as url:
         await folder.run(url)
@@ -200,10 +200,10 @@ async def test_each_job_has_a_bookmark_of_its_own(
 
 
 async def test_texts_cut_elsewhere_are_another_job(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """A service that cuts at another length makes other values; texts that fit keep theirs."""
-    layer = stumbling(*[(422, {})] * 4)
+    layer = failing(*[(422, {})] * 4)
 
     async with listen(layer) as url:
         for more in ((), ("--truncate", "right")):
@@ -275,10 +275,10 @@ REFUSED = {
 
 @pytest.mark.parametrize(("more", "line"), REFUSED.values(), ids=REFUSED.keys())
 async def test_a_job_that_cannot_be_done_is_refused_before_it_begins(
-    folder: Folder, stumbling: Any, listen: Any, more: tuple[str, ...], line: str
+    folder: Folder, failing: Any, listen: Any, more: tuple[str, ...], line: str
 ) -> None:
     """In one line; nothing is asked and nothing is kept."""
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         said = await folder.run(url, *more)
@@ -289,11 +289,11 @@ async def test_a_job_that_cannot_be_done_is_refused_before_it_begins(
 
 
 async def test_a_bad_line_is_refused_by_its_number_before_anything_is_asked(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """Though it is the last."""
     folder.fill([*TEXTS, {"text": "a dog", "relation": "doer"}])
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         said = await folder.run(url)
@@ -319,11 +319,11 @@ async def test_half_a_ranking_is_refused(options: list[str], line: str) -> None:
 
 
 async def test_a_cache_that_cannot_be_written_ends_the_job_before_it_begins(
-    folder: Folder, stumbling: Any, listen: Any
+    folder: Folder, failing: Any, listen: Any
 ) -> None:
     """A job that could not be resumed would say so after hours."""
     folder.cache.touch()
-    layer = stumbling()
+    layer = failing()
 
     async with listen(layer) as url:
         said = await folder.run(url)

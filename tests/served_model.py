@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from service.replica import Replica
 from service.settings import Settings
-from tests.described import hold
+from tests.api_document import hold
 
 Listen = Callable[..., AbstractAsyncContextManager[str]]
 Outer = Callable[[Replica], ASGIApp]

@@ -1,4 +1,4 @@
-"""A service that stumbles: what a client of ours must get over."""
+"""A service that fails first: what a client of ours must get over."""
 
 import asyncio
 import time
@@ -11,18 +11,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 @dataclass
-class Stumbling:
+class FailingService:
     """An application whose first answers to POST /v1/encode are not its own.
 
     Args:
-        stumbles: how it fails in turn: a status and headers, or None: the connection breaks.
+        failures: how it fails in turn: a status and headers, or None: the connection breaks.
         seconds: how long it thinks before its own answers.
         limits: what GET /info says of its limits where they are not the application's.
         says: the same of the rest of GET /info.
     """
 
     app: ASGIApp
-    stumbles: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
+    failures: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
     seconds: float = 0.0
     limits: dict[str, int] = field(default_factory=dict)
     says: dict[str, str] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Stumbling:
         self.came.append(time.monotonic())
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         self.bodies.append(orjson.loads(body))
-        if self.stumbles:
-            return await self.stumble(self.stumbles.pop(0), send)
+        if self.failures:
+            return await self.fail(self.failures.pop(0), send)
         self.busy += 1
         self.most = max(self.most, self.busy)
         await asyncio.sleep(self.seconds)
@@ -69,7 +69,7 @@ class Stumbling:
 
         await self.app(scope, receive, limited)
 
-    async def stumble(self, how: tuple[int, dict[str, str]] | None, send: Send) -> None:
+    async def fail(self, how: tuple[int, dict[str, str]] | None, send: Send) -> None:
         """Fail; the server closes a connection of which less came than was promised."""
         status, headers = how or (200, {"content-length": "1000"})
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,8 +1,8 @@
 """Asks a replica whether it lives, over and over, on its own port.
 
-`python tests/ray/listen.py PORT` answers each line of its input with the longest wait since the
-last, in seconds. In a process of its own: what the asker of large answers does is no wait of the
-replica's.
+`python tests/ray/liveness_waits.py PORT` answers each line of its input with the longest wait since
+the last, in seconds. In a process of its own: what the asker of large answers does is no wait of
+the replica's.
 """
 
 import http.client

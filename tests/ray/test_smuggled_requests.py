@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from tests.disagreements import Attack
     from tests.ray.conftest import Service, Start
+    from tests.smuggled_requests import Attack
 
 pytestmark = pytest.mark.ray
 
-FOUND = runpy.run_path(str(Path(__file__).parent.parent / "disagreements.py"))
+FOUND = runpy.run_path(str(Path(__file__).parent.parent / "smuggled_requests.py"))
 ATTACKS: "dict[str, list[Attack]]" = FOUND["ATTACKS"]
 HIDDEN_ID = FOUND["HIDDEN_ID"].encode()
 VICTIMS = 4

@@ -1,8 +1,8 @@
-"""A crowd of connections that end no request.
+"""Connections that begin requests and end none.
 
-`python tests/ray/crowd.py PORT EACH` holds so many of each kind until its standard input ends, then
-prints what they were told, and the seconds that it had of the cores. It is a process of its own
-behind all others, and cheap, so that who measures beside it does not feel the client of it.
+`python tests/ray/unfinished_requests.py PORT EACH` holds so many of each kind until its standard
+input ends, then prints how they ended, and the seconds that it had of the cores. It is a process of
+its own behind all others, and cheap, so that it takes nothing from what is measured beside it.
 """
 
 import json
@@ -31,13 +31,13 @@ NICE = 10
 
 
 class Place(NamedTuple):
-    """One of the crowd: what it sends first, and its connection once it has one."""
+    """One of them: what it sends first, and its connection once it has one."""
 
     beginning: bytes
     connection: socket.socket | None = None
 
 
-class Crowd:
+class UnfinishedRequests:
     """Connections that are opened again when they are closed."""
 
     def __init__(self, port: int, each: int) -> None:
@@ -103,8 +103,8 @@ class Crowd:
 
 
 @contextmanager
-def crowd(port: int, each: int) -> Iterator[dict[str, float]]:
-    """Such a crowd while it lasts; what it was told is known at its end."""
+def unfinished_requests(port: int, each: int) -> Iterator[dict[str, float]]:
+    """Hold such connections meanwhile; how they ended is known at the end."""
     told: dict[str, float] = {}
     command = [sys.executable, __file__, str(port), str(each)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -118,6 +118,6 @@ if __name__ == "__main__":
     os.nice(NICE)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    crowd_of = Crowd(int(sys.argv[1]), int(sys.argv[2]))
-    crowd_of.hold()
-    print(json.dumps({**crowd_of.told, "seconds of a core": sum(os.times()[:2])}))
+    held = UnfinishedRequests(int(sys.argv[1]), int(sys.argv[2]))
+    held.hold()
+    print(json.dumps({**held.told, "seconds of a core": sum(os.times()[:2])}))

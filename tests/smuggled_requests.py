@@ -2,7 +2,7 @@
 
 Each attack holds a second request where one reader sees a body, a header or nothing at all. If
 HAProxy and a replica disagree, the replica answers it, and the answer goes to whichever client
-asks next on that connection (tests/ray/test_disagreements.py). Sources: RFC 9112, sections 2.2,
+asks next on that connection (tests/ray/test_smuggled_requests.py). Sources: RFC 9112, sections 2.2,
 3.2, 5, 6, 7, 9.3 and 11.2; RFC 9110, sections 7.6, 7.8 and 10.1.1.
 """
 

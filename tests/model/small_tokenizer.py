@@ -4,11 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-FEW = Path(__file__).with_name("few.json")
+SMALL_TOKENIZER = Path(__file__).with_name("small_tokenizer.json")
 AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"}  # no class makes it anew
 
 
-def few(folder: Path) -> None:
+def save_small_tokenizer(folder: Path) -> None:
     """Give a folder that tokenizer, and no other class."""
-    shutil.copy(FEW, folder / "tokenizer.json")
+    shutil.copy(SMALL_TOKENIZER, folder / "tokenizer.json")
     (folder / "tokenizer_config.json").write_text(json.dumps(AS_IT_IS))
