@@ -32,7 +32,10 @@ from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
 from service.edge.door import Door
+from service.edge.request import Request
 from service.engine import health, proof
+from service.engine.weights import BUNDLED
+from service.memory import Hold, Memory
 from service.observe import logs
 from service.observe.scrape import join_pages
 from service.replica import Replica
@@ -341,6 +344,14 @@ def failing(app: ASGIApp) -> Callable[..., Any]:
     """The replica behind a layer that fails first."""
     layer = runpy.run_path(str(FAILING_SERVICE))["FailingService"]
     return lambda *failures, **how: layer(app, list(failures), **how)
+
+
+def post_of(path: str, model: str = BUNDLED, **headers: str) -> Request:
+    """A POST as parsers see it, whose body is apart."""
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = Request({"method": "POST", "path": path, "headers": raw}, Hold(Memory(), 1))
+    request.path_params = {"model": model}
+    return request
 
 
 def application(replica: Replica, prefix: str = "") -> ASGIApp:

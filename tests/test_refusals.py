@@ -19,7 +19,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
-from service.edge import reading
+from service.edge import body
 from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -79,7 +79,7 @@ async def unending() -> AsyncIterator[bytes]:
 @contextmanager
 def state(replica: Replica, row: Row) -> Iterator[Replica]:
     """The replica as a row wants it; afterwards as it was."""
-    health, seconds = replica.health, reading.BODY_SECONDS
+    health, seconds = replica.health, body.BODY_SECONDS
     assert health is not None
     match row.under:
         case "with API keys":
@@ -100,7 +100,7 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
         other.info = broken  # type: ignore[method-assign]
     health.batches.fault = "wrong" if row.under == "known to be wrong" else None
     if row.code == "request_timeout":
-        reading.BODY_SECONDS = 0.01
+        body.BODY_SECONDS = 0.01
     try:
         if row.under == "pooled by the first token":
             with pooled_by(other, "cls"):
@@ -108,7 +108,7 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
         else:
             yield other
     finally:
-        health.batches.fault, reading.BODY_SECONDS = None, seconds
+        health.batches.fault, body.BODY_SECONDS = None, seconds
 
 
 def broken() -> dict[str, Any]:

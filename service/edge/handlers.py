@@ -1,32 +1,117 @@
-"""The handlers of all routes: those that encode, in whichever API, and what others may ask."""
+"""The table of routes, and what answers each: all that encode alike, the others by themselves."""
 
+import asyncio
 import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isinf
-from typing import Any
+from typing import Any, TypeVar
 
-from service.api import dialect, query
-from service.api.dialect import Call, Read, Reply, Route, Sent, Served, to_json
+from service.api import ROUTES, dialect, own, query
+from service.api.dialect import Call, Read, Reply, Route, Sent, Served, Wording, to_json
 from service.api.document import document
 from service.api.own import DRY_RUN
-from service.edge.asked import Asked, in_time, seconds
-from service.edge.reading import LARGE_BYTES, BodyWorker
+from service.edge.body import LARGE_BYTES, BodyWorker
+from service.edge.request import Endpoint, Request, read_timeout
 from service.encode.answer import JSON, collect
 from service.encode.space import EXPECT
 from service.encode.space import HEADER as SPACE
 from service.inputs import Item, items
+from service.observe.families import NO_INPUT
+from service.refusals import Refused
 from service.replica import Replica
 from service.wire import WARNING
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Asked], Awaitable[Reply]]
+Handler = Callable[[Request], Awaitable[Reply]]
 Scrape = Callable[[bool], Awaitable[bytes]]
 Targets = Callable[[], Awaitable[list[str]]]
+Endpoints = dict[str, Endpoint]  # of one path, by method
+Result = TypeVar("Result")
+
+UNKNOWN = "other"  # the name in metrics of requests that no route takes
+# A model's name may hold slashes, but not the verb at the end of the path
+PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
+POSTED = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
+# What a client of another API, or of another version, may have meant
+THERE = f"expected POST of {', '.join(POSTED)}; GET /docs lists all paths"
+NO_PARAMS: Mapping[str, str] = {}
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
 BARE = "ids without this model's special tokens"  # as those of another vocabulary
+
+
+class Routes:
+    """The endpoints of one replica, by path and method.
+
+    Args:
+        handlers: make the handler of the routes with one path and method.
+    """
+
+    def __init__(self, handlers: "Handlers") -> None:
+        self._exact = dict[str, Endpoints]()
+        self._patterns = dict[re.Pattern[str], Endpoints]()
+        shared: dict[tuple[str, str], list[Route]] = {}
+        for route in ROUTES:
+            shared.setdefault((route.path, route.method), []).append(route)
+        for routes in shared.values():
+            self._add(routes[0], handlers.handler(routes))
+
+    def find(self, method: str, path: str) -> tuple[Endpoint | None, Mapping[str, str]]:
+        """Return a request's endpoint, if any, and the named parts of its path."""
+        endpoints = self._exact.get(path)
+        if endpoints is not None:
+            return endpoints.get(method), NO_PARAMS
+        for pattern, endpoints in self._patterns.items():
+            if method in endpoints and (found := pattern.fullmatch(path)):
+                return endpoints[method], found.groupdict()
+        return None, NO_PARAMS
+
+    def of_path(self, path: str) -> Endpoints:
+        """Return the endpoints of a path by method; none if no route has it."""
+        matches = (found for pattern, found in self._patterns.items() if pattern.fullmatch(path))
+        return self._exact.get(path) or next(matches, {})
+
+    def refuse(self, path: str) -> tuple[str, Wording, Refused]:
+        """Return the name, the wording and the refusal of a request that no route takes.
+
+        The refusal names the methods of its path, or all paths.
+        """
+        endpoints = self.of_path(path)
+        for endpoint in endpoints.values():
+            detail = f"it takes {', '.join(sorted(endpoints))}"
+            return endpoint.label, endpoint.word, Refused("method_not_allowed", detail=detail)
+        return UNKNOWN, own.problem, Refused("not_found", detail=THERE)
+
+    def _add(self, route: Route, handler: Handler) -> None:
+        endpoint = Endpoint(route.label, route.api.problem, route.query, route.trusted, handler)
+        if "{" in route.path:
+            endpoints = self._patterns.setdefault(_pattern(route.path), {})
+        else:
+            endpoints = self._exact.setdefault(route.path, {})
+        endpoints[route.method.upper()] = endpoint
+        if route.method == "get":
+            endpoints["HEAD"] = endpoint
+
+
+def inputs_by_label() -> dict[str, tuple[str, ...]]:
+    """Return the inputs that each documented route may hold, by its name in metrics."""
+    published = (row for row in ROUTES if row.method == "post" or row.api is own.NATIVE)
+    inputs = {UNKNOWN: NO_INPUT}
+    for row in published:
+        inputs[row.label] = max(inputs.get(row.label, ()), row.inputs, key=len)
+    return inputs
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern that matches a path of the table."""
+    parts = re.split(r"{(\w+)}", path)
+    named = [f"(?P<{name}>{PARTS[name]})" for name in parts[1::2]]
+    plain = map(re.escape, parts[::2])
+    whole = "".join(p + n for p, n in zip(plain, [*named, ""], strict=True))
+    return re.compile(whole, re.DOTALL)  # a name may hold any character
 
 
 class Handlers:
@@ -57,24 +142,24 @@ class Handlers:
     def handler(self, routes: Sequence[Route]) -> Handler:
         """Return the handler of the routes with one path and method."""
         answers = routes[0].answers
-        return (lambda asked: answers(asked, self)) if answers else self._encodes(routes)
+        return (lambda request: answers(request, self)) if answers else self._encoding(routes)
 
-    def _encodes(self, routes: Sequence[Route]) -> Handler:
+    def _encoding(self, routes: Sequence[Route]) -> Handler:
         """Return the handler of routes that encode, with one path."""
         replica, served = self.replica, self._served
         media_types, priced = routes[0].media_types, DRY_RUN in routes[0].query
         parse = _parser(routes)
 
-        async def encode(asked: Asked) -> Reply:
-            record, body = asked.record, asked.take_body()
+        async def encode(request: Request) -> Reply:
+            record, body = request.record, request.take_body()
             start = time.monotonic()
             try:
-                if asked.media_type != JSON:
-                    dialect.check_type(asked.media_type, media_types)
+                if request.media_type != JSON:
+                    dialect.check_type(request.media_type, media_types)
                 if len(body) <= LARGE_BYTES:
-                    call = parse(body, asked, served)
+                    call = parse(body, request, served)
                 else:
-                    work = partial(parse, body, asked, served)
+                    work = partial(parse, body, request, served)
                     call = await self._worker.run(len(body), work)
                     del work
                 del body
@@ -83,12 +168,12 @@ class Handlers:
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
-            expected = asked.headers.get(EXPECT)
-            asking = call.request, deadline, record, call.custom, expected
-            if priced and asked.query and query.flag(asked.query, DRY_RUN):
-                price = await replica.gateway.dry_run(*asking)
+            expected = request.headers.get(EXPECT)
+            arguments = call.request, deadline, record, call.custom, expected
+            if priced and request.query and query.flag(request.query, DRY_RUN):
+                price = await replica.gateway.dry_run(*arguments)
                 return to_json(price)
-            encoded = await replica.gateway.encode(*asking)
+            encoded = await replica.gateway.encode(*arguments)
             start = time.monotonic()
             try:
                 reply = call.at_once(encoded)
@@ -142,20 +227,36 @@ class Handlers:
         record = sent.record
         if isinf(record.given_seconds):  # of a GET: only some of them may take a while
             most = self.replica.settings.deadline_seconds
-            record.given_seconds = seconds(sent.headers, most)
+            record.given_seconds = read_timeout(sent.headers, most)
         return record.start + record.given_seconds
 
 
-def _parser(routes: Sequence[Route]) -> Callable[[bytes, Asked, Served], Call]:
+def _parser(routes: Sequence[Route]) -> Callable[[bytes, Request, Served], Call]:
     """Return the parser of routes with one path, of which each tells its requests by the body."""
     parsers = [(route.parse, route) for route in routes if route.parse]
     ((usual, _),) = [each for each in parsers if each[1].when is None]
 
-    def parse(body: bytes, asked: Asked, served: Served) -> Call:
+    def parse(body: bytes, request: Request, served: Served) -> Call:
         for parse, route in parsers:
             if route.when and route.when(body, served):
-                asked.wording = route.api.problem
-                return parse(body, asked, served)
-        return usual(body, asked, served)
+                request.word = route.api.problem
+                return parse(body, request, served)
+        return usual(body, request, served)
 
     return parse if len(parsers) > 1 else usual
+
+
+async def in_time(work: Awaitable[Result], deadline: float) -> Result:
+    """Return the result of some work if it arrives in time.
+
+    Args:
+        deadline: when it is due, on time.monotonic's clock.
+
+    Raises:
+        Refused: it is late; work that never awaits cannot be late.
+    """
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await work
+    except TimeoutError:
+        raise Refused("deadline_exceeded") from None

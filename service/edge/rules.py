@@ -10,24 +10,29 @@ sites   Other people's web pages are kept out. A page may have its name point he
 """
 
 import hashlib
-import os
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
+
+from service import wire
 from service.api import ROUTES
-from service.api.dialect import Route
-from service.edge.asked import Asked
+from service.api.dialect import Reply, Route
+from service.edge.handlers import TRUNCATED
+from service.edge.request import MOST_ADDRESS, Request, upgrades
 from service.encode.answer import INFERENCE_HEADER
+from service.encode.space import HEADER as SPACE
 from service.keys import Key
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings
 from service.wording.words import listed
 
-ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-LONGEST_ID = 128
 MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
-MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
 # Headers that decide how a request is read must occur once, and under no name that resembles theirs
 SINGLE = (
@@ -58,8 +63,13 @@ UNMARKED = (
 # media types with which a browser sends a page's POST anywhere; for others it asks first (OPTIONS)
 SIMPLE = (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 OWN = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
-
-RawHeaders = list[tuple[bytes, bytes]]
+REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
+EXPOSED = (  # what a page may read of an answer's headers
+    *(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, wire.WARNING, wire.IGNORED),
+    "Retry-After",
+)
+REQUEST_HEADERS = "access-control-request-headers"
+HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section 5.6.2
 
 
 class Keys:
@@ -74,7 +84,7 @@ class Keys:
         """Admit the holders of these keys, and no others, from now on."""
         self._keys = {bytes.fromhex(key.digest): key for key in keys}
 
-    def admit(self, method: str, path: str, authorization: str) -> Key | None:
+    def find(self, method: str, path: str, authorization: str) -> Key | None:
         """Return the key whose request may pass, or None where it may not.
 
         A preflight (OPTIONS) carries none.
@@ -93,7 +103,7 @@ class Keys:
         # digest begins, but no one can choose a key by that
         return self._keys.get(hashlib.sha256(bearer.encode("latin-1")).digest())
 
-    def check_mark(self, path: str, key: Key | None) -> None:
+    def require_mark(self, path: str, key: Key | None) -> None:
         """Refuse the metrics, which tell of all keys, to a key that is not marked for them."""
         if path in self._marked and not (key and key.metrics):
             raise Refused("unauthorized", detail=UNMARKED)
@@ -111,14 +121,14 @@ class Sites:
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(settings.cors_origins)
 
-    def named(self, host: str) -> bool:
+    def knows_host(self, host: str) -> bool:
         """Tell whether a request names a host of the service's, on any port."""
         if not self._hosts:
             return True
         host = host.lower()
         return host in self._hosts or host.rpartition(":")[0] in self._hosts
 
-    def drives_by(self, media_type: str | None, headers: Mapping[str, str]) -> bool:
+    def is_cross_site(self, media_type: str | None, headers: Mapping[str, str]) -> bool:
         """Tell whether a POST comes from another origin's page without a preflight."""
         if media_type not in SIMPLE:
             return False
@@ -132,88 +142,85 @@ class Sites:
         return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
+class Cors:
+    """Lets pages of some origins ask and read; an answer of no use to them does not mention it."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._middleware = CORSMiddleware(
+            _stand_in,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),  # a client's own, such as x-stainless-*, go unread
+            expose_headers=EXPOSED,
+        )
+
+    def answer_preflight(self, request: Request) -> Reply | None:
+        """Return the answer to a browser's preflight; None if the request is none.
+
+        Raises:
+            Refused: it names headers that no request can have; they would be echoed.
+        """
+        preflight = (
+            request.method == "OPTIONS" and "access-control-request-method" in request.headers
+        )
+        if not (preflight and "origin" in request.headers):
+            return None
+        if not HEADER_NAMES.fullmatch(request.headers.get(REQUEST_HEADERS, "")):
+            raise Refused.at("out_of_range", REQUEST_HEADERS, detail="expected names of headers")
+        answer = self._middleware.preflight_response(Headers(raw=request.raw_headers))
+        headers = {k: v for k, v in answer.headers.items() if k != "content-length"}
+        return Reply(bytes(answer.body), answer.status_code, headers)
+
+    def wrap(self, request: Request, send: Send) -> Send:
+        """Return what sends an answer so that pages of the allowed origins may read it too."""
+        return partial(
+            self._middleware.send, send=send, request_headers=Headers(raw=request.raw_headers)
+        )
+
+
+async def _stand_in(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stand in for the application of Starlette's class, of which only the methods are called."""
+
+
 class Rules:
     """The rules for the headers of a request."""
 
     def __init__(self, settings: Settings) -> None:
         self._sites = Sites(settings)
 
-    def check(self, asked: Asked, raw: RawHeaders, twice: Set[str], *, authorized: bool) -> None:
+    def judge(self, request: Request, *, authorized: bool) -> None:
         """Refuse a request that can be refused without its body.
 
         Args:
-            raw: the headers as received, without HAProxy's own.
-            twice: names that occur more than once.
             authorized: whether it carries a valid key, where it needs one.
 
         Raises:
             Refused: why.
         """
-        headers, method = asked.headers, asked.method
-        _check_sizes(asked, raw)
+        headers, method = request.headers, request.method
+        _judge_sizes(request)
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             raise _refused("bad_request")
         if not TWINS.isdisjoint(headers):
             raise _refused("bad_request")
-        if twice and not twice.isdisjoint(SINGLE):
+        if request.repeated and not request.repeated.isdisjoint(SINGLE):
             raise _refused("bad_request")
-        if asked.closing and (method in WITHOUT_BODY or switches(headers)):
+        if request.closing and (method in WITHOUT_BODY or upgrades(headers)):
             raise _refused("bad_request")
-        if not self._sites.named(headers.get("host", "")):
+        if not self._sites.knows_host(headers.get("host", "")):
             raise Refused("bad_host")
         if not authorized:
             raise Refused("unauthorized")
-        if method == "POST" and self._sites.drives_by(asked.media_type, headers):
+        if method == "POST" and self._sites.is_cross_site(request.media_type, headers):
             raise Refused("forbidden_origin")
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise _refused("unsupported_encoding")
 
 
-def read(raw: RawHeaders) -> dict[str, str]:
-    """Return headers by name, each decoded once; the first where a name occurs twice."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
-
-
-def repeated(raw: RawHeaders) -> Set[str]:
-    """Return the names that occur more than once."""
-    seen, twice = set[bytes](), set[str]()
-    for name, _ in raw:
-        if name in seen:
-            twice.add(name.decode("latin-1"))
-        seen.add(name)
-    return twice
-
-
-def announces(headers: Mapping[str, str]) -> bool:
-    """Tell whether a body follows; a length of 0 means none."""
-    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
-
-
-def switches(headers: Mapping[str, str]) -> bool:
-    """Tell whether a request asks for another protocol, after which its body would not be read.
-
-    Java's client asks for HTTP/2 in passing; without a body that may be ignored.
-    """
-    return "upgrade" in headers and (headers["upgrade"].lower() != "h2c" or announces(headers))
-
-
-def closes(method: str, headers: Mapping[str, str]) -> bool:
-    """Tell whether an unread body could pass for the next request of a connection."""
-    if "upgrade" in headers and switches(headers):
-        return True
-    return method != "POST" and announces(headers)
-
-
-def request_id(given: str) -> str:
-    """Return a request's id: the client's if harmless, else a new one."""
-    if 0 < len(given) <= LONGEST_ID and ID_CHARACTERS.issuperset(given):
-        return given
-    return os.urandom(16).hex()
-
-
-def _check_sizes(asked: Asked, raw: RawHeaders) -> None:
+def _judge_sizes(request: Request) -> None:
     """Refuse headers, or an address, larger than any request needs."""
-    if len(raw) > MOST_HEADERS or len(asked.path) + len(asked.query) > MOST_ADDRESS:
+    raw = request.raw_headers
+    if len(raw) > MOST_HEADERS or len(request.path) + len(request.query) > MOST_ADDRESS:
         raise _refused("headers_too_large")
     if sum(map(len, chain.from_iterable(raw))) + len(": \r\n") * len(raw) > MOST_HEADER_BYTES:
         raise _refused("headers_too_large")

@@ -15,14 +15,13 @@ from service.api.dialect import Reply, Served
 from service.api.open_inference import call as inference_protocol
 from service.api.own import problem, reads
 from service.core import Ask
-from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER
 from service.engine.weights import BUNDLED
-from service.memory import Hold, Memory
 from service.observe.metrics import Record
 from service.questions.encode.wire import EncodeRequest
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica
+from tests.conftest import post_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -81,23 +80,9 @@ TEXTS: dict[str, Any] = {
 SERVED = Served([BUNDLED], (), 6, MOST_JSON, 64)
 
 
-def sent(**headers: str) -> Asked:
-    """A request around its body."""
-    asked = Asked(
-        "POST",
-        "",
-        "/",
-        b"",
-        {n.replace("_", "-"): v for n, v in headers.items()},
-        Hold(Memory(), 1),
-    )
-    asked.path_params = {"model": BUNDLED}
-    return asked
-
-
 def of_json(body: bytes) -> Ask:
     """Our own wire."""
-    return reads(EncodeRequest, files=True)(body, sent(), SERVED).request
+    return reads(EncodeRequest, files=True)(body, post_of("/"), SERVED).request
 
 
 def of_inference(body: bytes) -> Ask:
@@ -105,8 +90,8 @@ def of_inference(body: bytes) -> Ask:
     header, line, rest = body.partition(b"\n")
     announced = int(header) if line and header.isdigit() and len(header) < 9 else None
     if announced is None:
-        return inference_protocol.parse(body, sent(), SERVED).request
-    around = sent(**{INFERENCE_HEADER: str(announced)})
+        return inference_protocol.parse(body, post_of("/"), SERVED).request
+    around = post_of("/", **{INFERENCE_HEADER: str(announced)})
     return inference_protocol.parse(rest, around, SERVED).request
 
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from service.api.body import MOST_KEYS
 from service.edge import door
+from service.edge.body import MOST_KEYS
 from service.refusals import MOST_ERRORS, REFUSALS, Refused, refusal
 from tests.attacks import HERE, LISTS, PLACES, VALUES, keys, many, structures
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from service.api.document import document
 from service.cluster import ingress
-from service.edge import door, reading
+from service.edge import body, door
 from service.encode.answer import INFERENCE_HEADER, OCTETS
 from service.keys import Key
 from service.memory import PROCESS
@@ -204,7 +204,7 @@ async def test_a_body_that_does_not_come_is_refused_in_time(
     app: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of it, then silence."""
-    monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(body, "BODY_SECONDS", 0.05)
 
     assert await Client(app).ask("POST", "/v1/encode", {}, b"{", more=True) == 408
 
@@ -299,7 +299,7 @@ async def test_what_holds_an_answers_reader_up_is_not_for_the_door_to_end(
     """Its connection does, if it is too slow; here it takes longer than the work may."""
     monkeypatch.setattr(ingress, "request_seconds", lambda settings: 0.0)
     app, taken = application(replica), list[str]()
-    monkeypatch.setattr(door, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(door, "OVERDUE_SECONDS", 0.01)
 
     async def slowly(message: Any) -> None:
         await asyncio.sleep(0.05)
@@ -317,7 +317,7 @@ async def test_what_too_many_ask_at_once_is_refused(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work alone: who looks whether the service lives is answered."""
-    monkeypatch.setattr(door, "TIMES", 0)
+    monkeypatch.setattr(door, "POSTS_FACTOR", 0)
     async with connected(application(replica)) as client:
         refused = await client.post("/v1/encode", json={"inputs": ["a"]})
         live = await client.get("/live")

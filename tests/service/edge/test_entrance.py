@@ -15,11 +15,10 @@ import pytest_asyncio
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api import body
-from service.edge import entrance
+from service.edge import body, entrance
+from service.edge.body import BodyReader
 from service.edge.door import Door
 from service.edge.entrance import Doorway, Entrance
-from service.edge.reading import Bodies
 from service.edge.transport import Protocol
 from service.replica import Replica
 from tests.behind_entrance import Ray, mounted
@@ -278,15 +277,15 @@ async def test_of_a_client_that_has_left_nothing_is_begun(
     """It left while its body was looked through."""
     await all_idle(replica)
     left, seen = asyncio.Event(), asyncio.Event()
-    read = Bodies.read
+    read = BodyReader.read
 
-    async def slowly(self: Bodies, *where: Any) -> Any:
+    async def slowly(self: BodyReader, *where: Any) -> Any:
         result = await read(self, *where)
         seen.set()
         await left.wait()
         return result
 
-    monkeypatch.setattr(Bodies, "read", slowly)
+    monkeypatch.setattr(BodyReader, "read", slowly)
     lost = Protocol.connection_lost
 
     def leave(self: Protocol, exc: Exception | None) -> None:
@@ -342,7 +341,7 @@ async def test_a_body_that_never_came_whole_is_not_parsed(
 ) -> None:
     """Nor looked through; its client has left, and so it is counted."""
     looked = list[Any]()
-    monkeypatch.setattr(body, "check", lambda *all_: looked.append(all_))
+    monkeypatch.setattr(body, "scan", lambda *all_: looked.append(all_))
     writer = await open_post(url, 1000, b'{"inputs": ["a')
     writer.close()
     async with asyncio.timeout(10):

@@ -180,7 +180,7 @@ async def test_without_tracing_nothing_of_it_is_imported_or_answered(
 ) -> None:
     """Not a module, not a header."""
     answer = await client.get("/live", headers={"traceparent": GIVEN})
-    script = "import sys, service.edge.routes; print('opentelemetry' in sys.modules)"
+    script = "import sys, service.edge.handlers; print('opentelemetry' in sys.modules)"
     ran = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", script], capture_output=True, check=True
     )

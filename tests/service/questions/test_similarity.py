@@ -13,14 +13,12 @@ from safetensors.numpy import load
 from model import similarity
 from service.api.dialect import Served
 from service.api.own import reads
-from service.edge.asked import Asked
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.engine.fair.rotation import Thread
-from service.memory import Hold, Memory
 from service.questions.similarity import question
 from service.questions.similarity.wire import ComparisonRequest
 from service.replica import Replica
-from tests.conftest import application, connected
+from tests.conftest import application, connected, post_of
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import Array, array
 
@@ -265,9 +263,8 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
-    around = Asked("POST", "", "/v1/similarity", b"", {}, Hold(Memory(), 1))
     body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
-    asked = reads(ComparisonRequest, files=True)(body, around, served)
+    asked = reads(ComparisonRequest, files=True)(body, post_of("/v1/similarity"), served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.api.body import Bounds, check
+from service.edge.body import Bounds, scan
+from service.refusals import Refused
 from service.settings import Settings as Limits
 
 DEEPEST = 7
@@ -67,18 +68,27 @@ def test_each_fault_has_its_code_and_nothing_else_has_one(body: bytes, code: str
 
 @pytest.mark.parametrize(
     ("body", "about"),
-    [(b'{"inputs":1,"inputs":2}', "inputs"), (b'{"canary":1,"canary":2}', "6")],
+    [
+        (b'{"inputs":1,"inputs":2}', 'the key "inputs"'),
+        (b'{"canary":1,"canary":2}', "a key of 6 characters"),
+    ],
     ids=["ours", "another"],
 )
 def test_a_key_that_stands_twice_is_named_where_it_is_ours(body: bytes, about: str) -> None:
     """Any other is counted: it may be a text."""
-    assert check(body, BOUNDS) == f"duplicate_key:{about}"
+    with pytest.raises(Refused) as refused:
+        scan(body, BOUNDS)
+
+    assert refused.value.detail == f"{about} occurs twice in one object"
 
 
 def coded(body: bytes) -> str | None:
     """The code of what is wrong with a body."""
-    fault = check(body, BOUNDS)
-    return fault and fault.partition(":")[0]
+    try:
+        scan(body, BOUNDS)
+    except Refused as refused:
+        return refused.code
+    return None
 
 
 TEXTS = [{"text": "a", "pair": "b"}] * LIMITS.max_sequences
@@ -98,7 +108,7 @@ GATES = [{"layer": i, "head": j, "scale": 0.5} for i in range(48) for j in range
 )
 def test_the_largest_requests_are_within_the_bounds(body: dict[str, Any]) -> None:
     """What each limit lets through by itself, no bound of the body refuses."""
-    assert check(json.dumps(body).encode(), BOUNDS) is None
+    scan(json.dumps(body).encode(), BOUNDS)
 
 
 def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:

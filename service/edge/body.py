@@ -1,0 +1,290 @@
+"""A request's body: read whole, within its limits and in time, and scanned before it is parsed.
+
+The scan counts its values, and finds keys that occur twice. Of duplicate keys a parser keeps the
+last; what the client meant is anybody's guess (RFC 8259, section 4). It also accepts as many values
+as the bytes hold, and blocks every other thread of the process while it runs. The scan builds no
+tree: that would cost as much as parsing. Split at its quotes, a body is strings and the text
+between them.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from service.edge.request import Request
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
+from service.engine.fair.rotation import Thread
+from service.memory import Hold, NoRoom
+from service.observe.families import OVERLOADED
+from service.refusals import Refused, refusal
+from service.settings import BODY_FACTOR, KIB, Settings
+from service.wire import FIELD_NAMES
+
+Result = TypeVar("Result")
+
+INFER = "/v2/models/"  # where a header may announce bytes, often without a media type
+LONGEST_LENGTH = 18  # digits of a length in bytes; Python refuses to read 4,301
+BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit
+TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
+LARGE_BYTES = 16 * KIB  # whatever fewer bytes hold takes a few ms at most
+
+MOST_KEYS = 64  # in one object; attention by layer has the most
+MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
+
+# JSON contains none of these bytes, so they can replace what looks like the end of a string
+BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
+NO_BRACKETS = bytes(set(range(256)) - set(b"{}"))
+SPACES = b" \t\n\r"
+MOST_CACHED = 64  # gaps between strings
+SHORT_BYTES = 1024
+
+
+class BodyWorker:
+    """One thread, apart from the event loop, for work on large bodies.
+
+    Parsing a body keeps other threads waiting until it is done: several at once would keep the
+    event loop waiting for all of them. Keys take turns. The cores belong to the model.
+    """
+
+    def __init__(self) -> None:
+        self._thread = Thread("bodies")
+
+    async def run(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of work on a body of this many bytes."""
+        if size <= LARGE_BYTES:
+            return work()
+        return await self._thread.run(partial(_refusing, work))
+
+
+def _refusing(work: Callable[[], Result]) -> Result:
+    """Do work on a body; its faults are worded here too, which takes as long as parsing."""
+    try:
+        return work()
+    except ValidationError as error:
+        raise refusal(error) from None
+
+
+class Bounds(NamedTuple):
+    """The most values of each kind that a body may hold, in total and in one object.
+
+    Args:
+        strings: including keys.
+        values: counted as commas, one fewer than the values in a list or an object.
+        keys: in one object.
+    """
+
+    objects: int
+    lists: int
+    strings: int
+    values: int
+    keys: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Bounds":
+        """Return more than the largest request needs, yet so few that parsing takes tens of ms."""
+        sequences, tokens = settings.max_sequences, settings.max_request_tokens
+        return cls(
+            objects=4 * sequences + MOST_HEADS,
+            lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row per token
+            strings=16 * sequences + 4 * MOST_HEADS,
+            values=4 * (tokens + MOST_HEADS),
+            keys=MOST_KEYS,
+        )
+
+    def refusal(self) -> Refused:
+        """Return the refusal of a body that holds more."""
+        detail = (
+            f"the limits are {self.objects:,} objects, {self.lists:,} lists, {self.strings:,}"
+            f" strings, {self.values:,} commas, and {self.keys} keys in one object"
+        )
+        return Refused("too_many_values", detail=detail)
+
+
+class BodyReader:
+    """Reads the bodies of requests."""
+
+    def __init__(self, settings: Settings, worker: BodyWorker) -> None:
+        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
+        self._bounds, self._worker = Bounds.of(settings), worker
+
+    async def read(self, request: Request, receive: Receive) -> bytes:
+        """Return the whole body; one that is too large is not read to its end.
+
+        Raises:
+            Refused: it is too large, there is no room for it, or the scan finds a fault.
+            ClientDisconnect: the rest of it never arrives.
+        """
+        limit = self._binary if _may_be_binary(request) else self._json
+        length = request.headers.get("content-length", "").lstrip("0") or "0"
+        if length.isdecimal() and (len(length) > LONGEST_LENGTH or int(length) > limit):
+            raise self._too_large()
+        request.until = time.monotonic() + BODY_SECONDS
+        try:
+            body = await self._receive(receive, limit, request.hold)
+        except NoRoom:
+            request.shed = "memory"
+            raise Refused(OVERLOADED, retry_after=1) from None
+        request.until = math.inf
+        if len(body) <= LARGE_BYTES:
+            self._scan(request, body)
+        else:
+            await self._worker.run(len(body), partial(self._scan, request, body))
+        return body
+
+    async def _receive(self, receive: Receive, limit: int, hold: Hold) -> bytes:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            piece: bytes = message.get("body", b"")
+            hold.take(bodies=BODY_FACTOR * len(piece))
+            if len(body) + len(piece) > limit:
+                raise self._too_large()
+            more = message.get("more_body", False)
+            if not body and not more:
+                return piece
+            body += piece
+            if not more:
+                return bytes(body)
+
+    def _scan(self, request: Request, body: bytes) -> None:
+        """Refuse a body, or the part of it that a route would read as JSON, for what it holds."""
+        if not request.path.startswith(INFER):
+            if request.media_type in (None, JSON):
+                scan(body, self._bounds)
+            return
+        length = request.headers.get(INFERENCE_HEADER, "")
+        announced = length.isdecimal() and len(length) < 10
+        text = body[: int(length)] if announced else body
+        if len(text) > self._json:
+            raise self._too_large()
+        scan(text, self._bounds)
+
+    def _too_large(self) -> Refused:
+        detail = (
+            f"the limit is {self._json:,} bytes of JSON, or {self._binary:,} bytes with binary"
+            " tensors"
+        )
+        return Refused("body_too_large", detail=detail)
+
+
+def too_late() -> Refused:
+    """Return the refusal of a body that does not arrive whole in time."""
+    return Refused("request_timeout", detail=TOO_LATE)
+
+
+def _may_be_binary(request: Request) -> bool:
+    """Tell whether a body may hold arrays as bytes; the scan judges how much of it is JSON."""
+    if request.media_type == OCTETS:
+        return True
+    return INFERENCE_HEADER in request.headers and request.path.startswith(INFER)
+
+
+class Gap(NamedTuple):
+    """The text between two strings: whether it starts with a colon, and its objects' brackets."""
+
+    colon: bool
+    brackets: bytes
+
+
+def scan(body: bytes, bounds: Bounds) -> None:
+    """Refuse a body that holds too many values, or an object that has a key twice.
+
+    What is not JSON at all, or nested beyond any request, passes: the parser refuses it.
+
+    Raises:
+        Refused: too_many_values or duplicate_key.
+    """
+    if len(body) <= SHORT_BYTES and _is_plain(body):
+        return
+    if b"\\" in body:
+        body = body.replace(*BACKSLASH).replace(*QUOTE)
+    if body.count(b'"') > 2 * bounds.strings:
+        raise bounds.refusal()
+    parts = body.split(b'"')
+    if _too_many(b"".join(parts[::2]), bounds):
+        raise bounds.refusal()
+    cache: dict[bytes, Gap] = {}
+    gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
+    _scan_keys(parts[1::2], gaps, bounds)
+
+
+def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
+    """Read the text between two strings; mostly it is short and has been seen before."""
+    gap = Gap(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
+    if len(cache) < MOST_CACHED:
+        cache[text] = gap
+    return gap
+
+
+def _too_many(outside: bytes, bounds: Bounds) -> bool:
+    """Tell whether the text outside strings holds too many values; either bracket counts."""
+    objects = max(outside.count(b"{"), outside.count(b"}"))
+    lists = max(outside.count(b"["), outside.count(b"]"))
+    return objects > bounds.objects or lists > bounds.lists or outside.count(b",") > bounds.values
+
+
+def _is_plain(body: bytes) -> bool:
+    """Tell whether no key appears twice and nothing is escaped, as in most requests.
+
+    So few bytes hold fewer values than any bound.
+    """
+    if b"\\" in body:
+        return False
+    parts = body.split(b'"')
+    keys = [t for t, gap in zip(parts[1::2], parts[2::2], strict=False) if gap.lstrip()[:1] == b":"]
+    return len(set(keys)) == len(keys) <= MOST_KEYS
+
+
+def _scan_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) -> None:
+    """Refuse an object with a duplicate key, or with too many keys.
+
+    Args:
+        gaps: the text before each string, and after the last.
+    """
+    objects: list[set[bytes]] = [set()]  # the keys of each open one
+    _track(gaps[0].brackets, objects)
+    for text, (colon, brackets) in zip(strings, gaps[1:], strict=False):
+        if colon:
+            key = _unescape(text) if b"\\" in text or b"\x01" in text else text
+            if key in objects[-1]:
+                detail = f"{_describe(key)} occurs twice in one object"
+                raise Refused("duplicate_key", detail=detail)
+            objects[-1].add(key)
+            if len(objects[-1]) > bounds.keys:
+                raise bounds.refusal()
+        if brackets:
+            _track(brackets, objects)
+
+
+def _describe(key: bytes) -> str:
+    """Return a key as a refusal may repeat it: one of our fields by name, any other by its size."""
+    name = key.decode("utf-8", "replace")
+    return f'the key "{name}"' if name in FIELD_NAMES else f"a key of {len(name)} characters"
+
+
+def _track(brackets: bytes, objects: list[set[bytes]]) -> None:
+    """Enter and leave objects."""
+    for bracket in brackets:
+        if bracket == ord("{"):
+            objects.append(set())
+        elif bracket == ord("}") and len(objects) > 1:
+            objects.pop()
+
+
+def _unescape(text: bytes) -> bytes:
+    """Return a key without its escapes: "a" and "\\u0061" are the same."""
+    escaped = text.replace(QUOTE[1], QUOTE[0]).replace(BACKSLASH[1], BACKSLASH[0])
+    try:
+        key: str = json.loads(b'"' + escaped + b'"')
+    except ValueError:
+        return text  # not JSON
+    return key.encode("utf-8", "surrogatepass")
