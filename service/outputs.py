@@ -44,6 +44,9 @@ class Pooled(Wire):
         return True if self.normalize is None and self.precision != "float" else self.normalize
 
 
+POOLED = Pooled()  # as the checkpoint does
+
+
 class Classify(Wire):
     """How classes are scored."""
 

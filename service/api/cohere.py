@@ -33,7 +33,7 @@ from service.core import PARTS, Custom, Documents, Layout
 from service.encode.answer import Each, Encoded
 from service.inputs import Strings
 from service.observe.families import OF_TEXT
-from service.outputs import Pooled
+from service.outputs import POOLED
 from service.questions.encode.wire import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
@@ -125,7 +125,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
             model=asked.model,
             truncate=CUTS[cut] if cut else None,
             prompt_name=find_prompt(asked.input_type, served),
-            pooled=Pooled.model_construct(normalize=True, dimensions=asked.output_dimension),
+            pooled=POOLED.altered(normalize=True, dimensions=asked.output_dimension),
         ),
         custom=Custom(
             _layout(kinds, len(body)),

@@ -47,7 +47,7 @@ from service.encode.answer import Each, Encoded
 from service.encode.names import find
 from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
-from service.outputs import Pooled
+from service.outputs import POOLED
 from service.questions.encode.wire import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
@@ -192,9 +192,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
             task=task,
             truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
             prompt_name=prompt_name,
-            pooled=Pooled.model_construct(
-                normalize=request.normalized, dimensions=request.dimensions
-            ),
+            pooled=POOLED.altered(normalize=request.normalized, dimensions=request.dimensions),
         ),
         custom=Custom(
             NUMBERS if precision == "float" else BYTES,

@@ -183,8 +183,9 @@ class Gateway:
         sides = question.sides()
         side = sides[-1]
         texts = side.inputs if len(sides) == 1 else [one for each in sides for one in each.inputs]
-        self._check(texts)
-        edited = bool(ask.gates) or any([one.gates or one.patch for _, one in items(texts)])
+        more = items(texts)
+        self._check(texts, more)
+        edited = bool(ask.gates) or any([one.gates or one.patch for _, one in more])
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
@@ -192,15 +193,19 @@ class Gateway:
             record.weights = self.resolver.model.adapters[side.adapter].digest
         return Asked(ask, question, sides, texts, edited, space, deadline, record)
 
-    def _check(self, texts: Texts) -> None:
-        """Refuse more than a request may hold, before any of it is looked at."""
+    def _check(self, texts: Texts, more: Sequence[tuple[int, Item]]) -> None:
+        """Refuse more than a request may hold, before any of it is looked at.
+
+        Args:
+            more: those that are more than texts.
+        """
         if not texts:
             raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
         if len(texts) > (limit := self.resolver.most_sequences):
             detail = f"it holds {len(texts):,}, and the limit is {limit:,}"
             raise Refused("batch_too_large", detail=detail, limit=limit)
         ids = spans = 0
-        for _, one in items(texts):
+        for _, one in more:
             ids += len(one.token_ids or ())
             spans += len(one.spans or ())
         self.resolver.check_tokens(ids)

@@ -75,6 +75,9 @@ class Reader:
             *(side.inputs, side.at, side.facts, side.role, side.documents),
         )
         truncate, prompt = self.tokenizer.where(side.cut), self.prompt_of(side)
+        if side.instruction is not None:
+            self._check_instruction()
+            prompt = side.instruction
         if side.prompt_name is not None:
             _check_texts(side)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
@@ -133,17 +136,17 @@ class Reader:
         return works
 
     def prompt_of(self, side: Side) -> str:
-        """Return what goes before each text of a side; raises as `prompt`."""
+        """Return what goes before each text of a side, but for an instruction."""
         role, own = side.role, None
         if role is not None and side.prompt_name is None:
             own = role.prompt
-        prompt = self.prompt(side.prompt_name, side.adapter) if own is None else own
-        if side.instruction is None:
-            return prompt
+        return self.prompt(side.prompt_name, side.adapter) if own is None else own
+
+    def _check_instruction(self) -> None:
+        """Refuse an instruction where the model's template has no place for it."""
         template = self.tokenizer.template
         if template is None or "system" not in template.roles:
             raise Refused.at("prompt_not_found", "instruction", detail=UNINSTRUCTED)
-        return side.instruction
 
     def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; "" is nothing.

@@ -114,7 +114,7 @@ class Spaces:
         """Return what a side chooses, as `_of` takes it."""
         most = side.documents.most if side.documents else None
         cut = "left" if self._model.tokenizer.where(side.cut) == "left" else None
-        prompt = self._reader.prompt_of(side._replace(instruction=None))
+        prompt = self._reader.prompt_of(side)
         return side.outputs.pooling, prompt, side.adapter, most or cut, side.most
 
     def _of(

@@ -22,7 +22,7 @@ from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded, Item
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
-from service.outputs import Pooled
+from service.outputs import POOLED
 from service.questions.encode.wire import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
@@ -112,7 +112,7 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     """
     request = EmbedRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
-    how = Pooled.model_construct(normalize=request.normalize, dimensions=request.dimensions)
+    how = POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
     return Vectors(**asks(request, request.inputs, pooled=how))
 
 
@@ -131,7 +131,7 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     staying = Layout(numbers=())  # the vectors are not returned
-    how = Pooled.model_construct(normalize=True)
+    how = POOLED.altered(normalize=True)
     return Comparison(**asks(comparison, texts, staying, pooled=how))
 
 

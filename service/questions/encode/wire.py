@@ -76,7 +76,7 @@ class EncodeRequest(Ask):
     @staticmethod
     def of(texts: Texts, **fields: Any) -> "EncodeRequest":
         """Make one of what another API's request says, which was checked as that."""
-        return BLANK.model_copy(update={"inputs": texts, **fields})
+        return BLANK.altered(inputs=texts, **fields)
 
     @property
     def role(self) -> Side | None:
