@@ -11,7 +11,16 @@ Nothing here imports torch, nor what does: the chart and the API document need t
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    get_args,
+    runtime_checkable,
+)
 
 from model.text.tokenizer import Cut, Truncate
 from service.inputs import Floats, Gate, Texts
@@ -91,9 +100,11 @@ class Ask(Wire):
 
     Attributes:
         question: where the class stands that answers it, as text: importing that takes torch.
+        answer: what describes the answer, where answers.yaml does not.
     """
 
     question: ClassVar[str]
+    answer: ClassVar[type[Wire] | None] = None
 
     if TYPE_CHECKING:  # what all of them say, each in words of its own
         model: str | None
@@ -102,13 +113,15 @@ class Ask(Wire):
 
     @property
     def number_format(self) -> Floats:
-        """Return the format of the answer's numbers."""
-        return "float32"
+        """Return the format of the answer's numbers, where the request may choose it."""
+        dtype: Floats = getattr(self, "dtype", "float32")
+        return dtype
 
     @property
     def array_encoding(self) -> Literal["json", "base64"]:
-        """Return how arrays are written in JSON."""
-        return "json"
+        """Return how arrays are written in JSON, where the request may choose it."""
+        encoding: Literal["json", "base64"] = getattr(self, "encoding", "json")
+        return encoding
 
     @abstractmethod
     def texts(self) -> Texts:
@@ -118,9 +131,13 @@ class Ask(Wire):
     def tree(self, encoded: "Encoded") -> dict[str, Any]:
         """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
+
+@runtime_checkable
+class WritesFile(Protocol):
+    """A request that is answered as a safetensors file too, where the client prefers one."""
+
     def file(self, encoded: "Encoded") -> Iterator[bytes]:
         """Return the answer as a safetensors file, in pieces."""
-        raise NotImplementedError
 
 
 At = Callable[..., Loc]  # by the number of a text and the names of its fields

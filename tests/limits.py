@@ -39,7 +39,7 @@ ROWS = (
     ),
     Row("max_sequences", "batch_too_large"),
     Row(
-        "questions.similarity.wire.MOST_RIGHT",
+        "questions.similarity.MOST_RIGHT",
         "batch_too_large",
         "texts on the right of POST /v1/similarity",
     ),
@@ -61,7 +61,7 @@ ROWS = (
         "batch_too_large",
         "documents whose evidence is asked for",
     ),
-    Row("questions.highlight.wire.MOST_TOP", "out_of_range", "units that are shown of a document"),
+    Row("questions.highlight.MOST_TOP", "out_of_range", "units that are shown of a document"),
     Row(
         "questions.highlight.evidence.MOST_CHARACTERS",
         "batch_too_large",
@@ -313,7 +313,7 @@ NO_LIMITS = {
     "api.open_inference.tensors.MOST_UNSIGNED",
     "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.selection.MOST_KEYS", "encode.selection.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
-    "questions.similarity.table.MOST_PAIRS", "questions.similarity.wire.MOST_K",
+    "questions.similarity.table.MOST_PAIRS", "questions.similarity.MOST_K",
     "engine.tokenizers.SECONDS", "keys.POLL_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",

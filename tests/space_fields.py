@@ -5,7 +5,11 @@ that answers vectors; tests/service/encode/test_space_fields.py holds all of the
 of which nothing is said answers scores alone.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
+
+from service.api.document import document
+from service.encode.answer import JSON
 
 A_TEXT = "A dog ate the food, and then the dog slept: the food was the dog's. "
 LONG_TEXT = A_TEXT * 5  # more than the model reads, so that it counts how it is cut
@@ -51,3 +55,23 @@ def names_no_space(**body: Any) -> Effect:
 def changes_form(**body: Any) -> Effect:
     """The same vectors in other numbers."""
     return Effect("form", body)
+
+
+def body_of(path: str) -> dict[str, Any]:
+    """What the API document says of a route's JSON."""
+    content: dict[str, Any] = document()["paths"][path]["post"]["requestBody"]["content"][JSON]
+    return content
+
+
+def fields(schema: dict[str, Any], within: str = "") -> Iterator[str]:
+    """Every field of a body, with the names of those around it."""
+    if name := schema.get("$ref", "").rpartition("/")[2]:
+        schema = document()["components"]["schemas"][name]
+    for kind in ("anyOf", "oneOf"):
+        for each in schema.get(kind, ()):
+            yield from fields(each, within)
+    if isinstance(items := schema.get("items"), dict):
+        yield from fields(items, within)
+    for name, each in schema.get("properties", {}).items():
+        yield f"{within}{name}"
+        yield from fields(each, f"{within}{name}.")

@@ -52,7 +52,8 @@ def constants() -> Iterator[tuple[str, float]]:
     By the module's text: some of them import Ray.
     """
     for path in FILES:
-        parts = path.relative_to(ROOT / "service").with_suffix("").parts
+        inside = path.relative_to(ROOT / "service")
+        parts = (inside.parent if path.name == "__init__.py" else inside.with_suffix("")).parts
         values = bounding(ast.parse(path.read_text()))
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         yield from ((".".join([*parts, name]), value) for name, value in numbers.items())

@@ -34,7 +34,7 @@ from service.encode.answer import Each, Encoded
 from service.inputs import Strings
 from service.observe.families import OF_TEXT
 from service.outputs import POOLED
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc

@@ -56,9 +56,9 @@ def document() -> dict[str, Any]:
     shared: dict[tuple[str, str], list[Route]] = {}
     for row in rows:
         shared.setdefault((row.path, row.method), []).append(row)
-    schemas, components = _schemas(
-        [request for each in shared.values() if (request := _request(each)) is not None]
-    )
+    requests = [_request(each) for each in shared.values()]
+    answers = [getattr(request, "answer", None) for request in requests]
+    schemas, components = _schemas([kind for kind in (*requests, *answers) if kind is not None])
     paths: dict[str, dict[str, Any]] = {}
     for (path, method), several in shared.items():
         paths.setdefault(path, {})[method] = _operation(several, schemas)
@@ -77,10 +77,10 @@ def _request(rows: Sequence[Route]) -> Any:
     return reduce(or_, others, first)
 
 
-def _schemas(requests: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
-    """Return how operations refer to each request's type, and all schemas by name."""
+def _schemas(kinds: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
+    """Return how operations refer to each type, and all schemas by name."""
     schemas, definitions = TypeAdapter.json_schemas(
-        [(kind, "validation", TypeAdapter(kind)) for kind in dict.fromkeys(requests)],
+        [(kind, "validation", TypeAdapter(kind)) for kind in dict.fromkeys(kinds)],
         ref_template=REF + "{model}",
     )
     answers = {name: _answer(name, told) for name, told in _load_answers()["schemas"].items()}

@@ -48,7 +48,7 @@ from service.encode.names import find
 from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
 from service.outputs import POOLED
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
 from service.wording.words import quoted

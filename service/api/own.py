@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from service.api.dialect import Api, Example, JSONCall, Parse, Reply, Route, Sent, Served
-from service.core import Ask, Custom, Layout
+from service.core import Ask, Custom, Layout, WritesFile
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.observe.families import INPUTS
 from service.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
@@ -33,7 +33,7 @@ class QuestionCall(JSONCall):
         return None if self.media_type == SAFETENSORS else super().at_once(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        if self.media_type == SAFETENSORS:
+        if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
             return self.request.file(encoded)
         return super().pieces(encoded)
 
@@ -106,12 +106,9 @@ EXAMPLES = {
 }
 
 
-def reads(kind: type[Ask], *, files: bool = False) -> Parse:
-    """Return what reads the requests of a question.
-
-    Args:
-        files: whether it is answered as a safetensors file too, where a client asks for one.
-    """
+def reads(kind: type[Ask]) -> Parse:
+    """Return what reads the requests of a question."""
+    files = issubclass(kind, WritesFile)
 
     def parse(body: bytes, sent: Sent, served: Served) -> QuestionCall:
         accept = accepted(sent) if files else JSON
@@ -122,7 +119,14 @@ def reads(kind: type[Ask], *, files: bool = False) -> Parse:
     return parse
 
 
-def question(path: str, summary: str, request: Any, parse: Parse, **more: Any) -> Route:
+def question(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
     """Return the route of a question, which is priced where its query asks for that."""
-    more = {"inputs": INPUTS, "parameters": (PRICED,), "examples": EXAMPLES[path]} | more
-    return Route(NATIVE, "post", path, summary, request, parse, **more)
+    shared: dict[str, Any] = {
+        "inputs": INPUTS,
+        "parameters": (PRICED,),
+        "examples": EXAMPLES.get(path, ()),
+        "answer_media": FILE if issubclass(request, WritesFile) else {},
+    }
+    if request.answer:
+        shared["kind"] = f"{request.answer.__name__} | Priced"
+    return Route(NATIVE, "post", path, summary, request, reads(request), **shared | more)

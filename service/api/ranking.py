@@ -12,7 +12,7 @@ from service.api.dialect import ENCODING, JSONCall, Served
 from service.core import Custom, Documents, Layout
 from service.encode.answer import Array, Encoded
 from service.encode.shown import Classes, numbers, of_kind
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, Refused, problem_details, refusal
 from service.wording.schema import CODES
 from service.wording.words import LONGEST_NAME, Fault, meant

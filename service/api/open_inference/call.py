@@ -51,7 +51,7 @@ from service.encode.names import find
 from service.engine.fair.rotation import Lock
 from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, Refused, explain
 from service.wording.words import Loc, meant, place, quoted
 

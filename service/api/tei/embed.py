@@ -23,7 +23,7 @@ from service.encode.answer import Array, Each, Encoded, Item
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.outputs import POOLED
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
 

@@ -31,7 +31,7 @@ from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 

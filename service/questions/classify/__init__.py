@@ -1,1 +1,72 @@
-"""How well labels of a request's own fit texts."""
+"""POST /v1/classify: its request and its answer as written."""
+
+from typing import Annotated, Any, ClassVar, LiteralString
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from model.text.tokenizer import Truncate
+from service.core import Ask
+from service.encode.answer import Each, Encoded
+from service.inputs import Gates, Strings, Texts
+
+HOLE = "{}"
+NO_LABEL: LiteralString = "expected one label or more, received none"
+EMPTY_LABEL: LiteralString = "label {place} is empty"
+TWICE: LiteralString = "label {place} is there before"
+NO_HOLE: LiteralString = (
+    'expected one "{}", where each label goes, and no other brace; received {count} braces'
+)
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    if not labels:
+        raise PydanticCustomError("labels_distinct", NO_LABEL)
+    seen: set[str] = set()
+    for place, label in enumerate(labels):
+        if not label or label in seen:
+            said = TWICE if label else EMPTY_LABEL
+            raise PydanticCustomError("labels_distinct", said, {"place": place})
+        seen.add(label)
+    return labels
+
+
+def _open(template: str) -> str:
+    braces = template.count("{") + template.count("}")
+    if HOLE not in template or braces != len(HOLE):
+        raise PydanticCustomError("template_hole", NO_HOLE, {"count": braces})
+    return template
+
+
+Labels = TypeAliasType("Labels", Annotated[Strings, AfterValidator(_distinct)])
+
+
+class ZeroShotRequest(Ask):
+    """The body of POST /v1/classify."""
+
+    question: ClassVar = "service.questions.classify.question:Classify"
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    inputs: Strings
+    """The texts to classify: 1 or more, with each label at most `max_sequences` pairs."""
+    labels: Labels
+    """What a text may be: 1 or more, each once."""
+    hypothesis_template: Annotated[str, AfterValidator(_open)] = "This example is {}."
+    """What is said of a text, with "{}" where the label goes."""
+    multi_label: bool = False
+    """Whether several labels may fit a text, each scored by itself; false: the scores of its labels
+    sum to 1."""
+    truncate: Truncate | None = None
+    """What happens to a text that has more than `max_tokens` tokens with its label and the
+    template: it is refused, or cut on this side. The label and the template are never cut."""
+    gates: Gates = ()  # type: ignore[assignment]  # pydantic copies a list for each request
+    """Heads to scale or drop, in this request alone."""
+
+    def texts(self) -> Texts:
+        return self.inputs
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        data = Each((item.facts for item in encoded.items), plain=True)
+        return {**encoded.preamble, "data": data, "usage": encoded.usage}

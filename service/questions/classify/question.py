@@ -23,7 +23,7 @@ from service.encode.worker import Workers
 from service.engine.work import Work
 from service.observe.record import Record
 from service.outputs import Entailment
-from service.questions.classify.wire import HOLE, ZeroShotRequest
+from service.questions.classify import HOLE, ZeroShotRequest
 from service.refusals import Refused
 from service.wording.words import Loc
 

@@ -23,8 +23,7 @@ from service.engine.work import Parts, Work
 from service.inputs import items, sweep_of
 from service.observe.record import Record
 from service.outputs import Rerank, Wanted
-from service.questions.encode import maps
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest, maps
 from service.refusals import Refused
 
 REAL = ("values", "vectors")  # of task heads' arrays, those in the format of the request

@@ -22,8 +22,8 @@ from service.encode.shown import numbers
 from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
 from service.inputs import Text, Texts, words
+from service.questions.highlight import HighlightRequest
 from service.questions.highlight.passage import Passage, draws, passage
-from service.questions.highlight.wire import HighlightRequest
 from service.refusals import Refused
 
 MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together

@@ -22,6 +22,7 @@ from service.memory import NoRoom
 from service.observe.record import Record
 from service.outputs import MultiVector, Rerank, Wanted
 from service.questions.compared import each
+from service.questions.highlight import HighlightRequest
 from service.questions.highlight.evidence import (
     CHARACTER_BYTES,
     COPY_BYTES,
@@ -37,7 +38,6 @@ from service.questions.highlight.evidence import (
     texts_of,
 )
 from service.questions.highlight.passage import Passage
-from service.questions.highlight.wire import HighlightRequest
 from service.refusals import Refused
 from service.wording.words import Loc
 

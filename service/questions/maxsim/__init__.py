@@ -1,1 +1,44 @@
-"""How well documents answer a query, token by token."""
+"""POST /v1/maxsim: its request and its answer as written."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from model.text.tokenizer import Truncate
+from service.core import Ask
+from service.encode.answer import Encoded
+from service.inputs import Gates, Texts
+from service.questions import compared
+from service.questions.compared import BothOr, SidePrompts, Single, Singles
+
+
+class MaxsimRequest(Ask):
+    """The body of POST /v1/maxsim."""
+
+    question: ClassVar = "service.questions.maxsim.question:Maxsim"
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    query: Single
+    """What the documents are to answer: a text, token ids or embeddings, as an input of
+    POST /v1/encode."""
+    documents: Singles
+    """What is scored: one or more of the same, with the query at most `max_sequences`."""
+    prompt_name: BothOr[SidePrompts] | None = None
+    """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
+    left out: `default_prompt_name` of GET /info."""
+    truncate: Truncate | None = None
+    """What happens to a sequence of more tokens than the checkpoint gives its side: it is refused,
+    or cut on this side; left out or null: `truncate` of GET /info."""
+    gates: Gates = []
+    """Heads to scale or drop, in this request alone, on both sides."""
+    encoding: Literal["json", "base64"] = "json"
+    """How arrays are written: as JSON numbers, or each as one base64 string."""
+
+    def texts(self) -> Texts:
+        return [self.query, *self.documents]
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return compared.tree(encoded, "query", "results", "matches.", self.encoding)
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        return compared.file(encoded, "query", "results")

@@ -17,7 +17,7 @@ from service.engine.work import Result, Work
 from service.observe.record import Record
 from service.outputs import MultiVector
 from service.questions.compared import each
-from service.questions.maxsim.wire import MaxsimRequest
+from service.questions.maxsim import MaxsimRequest
 
 INDEX = 4  # bytes of the number of a token
 STEP_PRODUCTS = 1 << 21  # between two pauses, of single numbers: some milliseconds

@@ -1,1 +1,124 @@
-"""Why one text is like others."""
+"""POST /v1/similarity: its request and its answer as written."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, LiteralString
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from model.maps.choices import Level
+from model.text.tokenizer import Truncate
+from service.core import Ask
+from service.encode.answer import Encoded
+from service.inputs import Floats, Gates, Item, SweepField, Texts
+from service.questions import compared
+from service.questions.compared import BothOr, Single, Singles
+from service.wire import Wire
+
+MOST_K = 1 << 16  # pairs per text: all of two texts of 256 tokens
+MOST_RIGHT = 256  # texts that one text is compared with
+
+SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
+OCCLUDED: LiteralString = (
+    '"form": "occlusion" leaves tokens out: no "sweep", which goes with the other forms, and no '
+    '"patch", whose texts are of one length'
+)
+SWEPT_PAIR: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
+TOP: LiteralString = '"k" goes with "form": "top"'
+MANY: LiteralString = "it holds {count}, and the limit is {most}"
+
+
+class SideTasks(Wire):
+    """An adapter for each side."""
+
+    left: str | None = None
+    """The adapter that `left` is read with; left out: the one that `model` names, or none."""
+    right: str | None = None
+    """The adapter that each of `right` is read with; left out: the same."""
+
+
+class PromptNames(Wire):
+    """A prompt for each side."""
+
+    left: str | None = None
+    """The prompt that goes before `left`; left out: `default_prompt_name` of GET /info."""
+    right: str | None = None
+    """The prompt that goes before each of `right`; left out: the same default."""
+
+
+class ComparisonRequest(Ask):
+    """The body of POST /v1/similarity."""
+
+    question: ClassVar = "service.questions.similarity.question:Similarity"
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    left: Single
+    """A text, token ids or embeddings, as an input of POST /v1/encode."""
+    right: Singles
+    """What it is compared with: 1 to 256 of the same."""
+    form: Literal["full", "top", "score", "occlusion"] = "full"
+    """What to answer besides the score: the matrix of all pairs, the strongest, nothing, or what
+    each token or word is worth, by leaving it out, which every model answers."""
+    k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
+    """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
+    level: Level = "token"
+    """What a row and a column are; a word's share is the sum of its tokens' shares."""
+    specials: Literal["keep", "drop"] = "keep"
+    """What happens to special tokens, which carry a share too: "drop" leaves out their rows and
+    columns, and counts them in `rest`."""
+    prompt_name: BothOr[PromptNames] | None = None
+    """The checkpoint's prompt that goes before the texts: one for both sides, or one for each, as
+    models for retrieval need it; left out: the task's instruction or, without one,
+    `default_prompt_name` of GET /info."""
+    task: BothOr[SideTasks] | None = None
+    """The adapter that texts are read with, as in POST /v1/encode: one for both sides, or one for
+    each, as "retrieval.query" and "retrieval.passage"."""
+    truncate: Truncate | None = None
+    """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
+    side; left out or null: `truncate` of GET /info."""
+    gates: Gates = []
+    """Heads to scale or drop, in this request alone, on both sides."""
+    sweep: SweepField | None = None
+    """Heads to scale one at a time, in both texts at once: how each changes the score."""
+    sweep_pair: (
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)] | None
+    ) = None
+    """With `sweep`: a row and a column of the matrix, counted from 0, to answer how each head
+    changes their share too."""
+    encoding: Literal["json", "base64"] = "json"
+    """How arrays are written: as JSON numbers, or each as one base64 string."""
+    dtype: Floats = "float32"
+    """Number format of the arrays."""
+
+    @field_validator("right")
+    @classmethod
+    def _few(cls, right: list[str | Item]) -> list[str | Item]:
+        if len(right) > MOST_RIGHT:
+            size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
+            raise PydanticCustomError("batch_too_large", MANY, size)
+        return right
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "ComparisonRequest":
+        """Refuse what a form does not read, as Attention does."""
+        if self.k is not None and self.form != "top":
+            raise PydanticCustomError("number_and_form", TOP)
+        if self.sweep_pair is not None and (self.sweep is None or self.form == "score"):
+            raise PydanticCustomError("number_and_form", SWEPT_PAIR)
+        if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
+            raise PydanticCustomError("number_and_form", SCORE)
+        sides = [one for one in (self.left, *self.right) if isinstance(one, Item)]
+        changed = self.sweep is not None or any(one.patch for one in sides)
+        if self.form == "occlusion" and changed:
+            raise PydanticCustomError("number_and_form", OCCLUDED)
+        return self
+
+    def texts(self) -> Texts:
+        return [self.left, *self.right]
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return compared.tree(encoded, "left", "right", "pairs.", self.encoding)
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        return compared.file(encoded, "left", "right")

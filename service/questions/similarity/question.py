@@ -23,9 +23,9 @@ from service.engine.work import Result, Work, cosine
 from service.inputs import sweep_of
 from service.observe.record import Record
 from service.questions.compared import each
+from service.questions.similarity import ComparisonRequest
 from service.questions.similarity.occlusion import occluded
 from service.questions.similarity.table import Table, weigh
-from service.questions.similarity.wire import ComparisonRequest
 from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them

@@ -8,7 +8,7 @@ from torch import Tensor
 from model.maps.units import Units
 from model.similarity import Strongest
 from service.encode.answer import Array
-from service.questions.similarity.wire import ComparisonRequest
+from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
 
 MOST_PAIRS = 16  # where a request does not say

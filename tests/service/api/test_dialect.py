@@ -18,7 +18,7 @@ from service.core import Ask
 from service.encode.answer import INFERENCE_HEADER
 from service.engine.weights import BUNDLED
 from service.observe.metrics import Record
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica
 from tests.conftest import post_of
@@ -82,7 +82,7 @@ SERVED = Served([BUNDLED], (), 6, MOST_JSON, 64)
 
 def of_json(body: bytes) -> Ask:
     """Our own wire."""
-    return reads(EncodeRequest, files=True)(body, post_of("/"), SERVED).request
+    return reads(EncodeRequest)(body, post_of("/"), SERVED).request
 
 
 def of_inference(body: bytes) -> Ask:

@@ -25,7 +25,7 @@ from service.engine.machine import Unservable
 from service.engine.speed import LoneSpeed
 from service.engine.work import Result, Work
 from service.observe.record import Record
-from service.questions.encode.wire import EncodeRequest
+from service.questions.encode import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected

@@ -33,8 +33,8 @@ from service.encode.space import NAME, Spaces
 from service.encode.worker import Worker, Workers
 from service.engine.weights import BUNDLED, locate
 from service.outputs import Pooled
+from service.questions.encode import EncodeRequest
 from service.questions.encode.question import Encode
-from service.questions.encode.wire import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
 

@@ -1,7 +1,7 @@
 """Every field of every request that encodes: what it does to the space of the answer's vectors."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,6 @@ import pytest_asyncio
 from model.config import Task
 from service import api
 from service.api.dialect import Served as Known
-from service.api.document import document
 from service.encode.answer import JSON
 from service.encode.resolver import Resolver
 from tests.bge_m3 import bge_m3
@@ -29,8 +28,10 @@ from tests.space_fields import (
     Effect,
     Fields,
     Spaces,
+    body_of,
     changes_form,
     changes_space,
+    fields,
     keeps_bits,
     names_no_space,
 )
@@ -149,26 +150,6 @@ STATED = [
     for field, effect in told[1].items()
     if effect is not GIVEN
 ]
-
-
-def body_of(path: str) -> dict[str, Any]:
-    """What the API document says of a route's JSON."""
-    content: dict[str, Any] = document()["paths"][path]["post"]["requestBody"]["content"][JSON]
-    return content
-
-
-def fields(schema: dict[str, Any], within: str = "") -> Iterator[str]:
-    """Every field of a body, with the names of those around it."""
-    if name := schema.get("$ref", "").rpartition("/")[2]:
-        schema = document()["components"]["schemas"][name]
-    for kind in ("anyOf", "oneOf"):
-        for each in schema.get(kind, ()):
-            yield from fields(each, within)
-    if isinstance(items := schema.get("items"), dict):
-        yield from fields(items, within)
-    for name, each in schema.get("properties", {}).items():
-        yield f"{within}{name}"
-        yield from fields(each, f"{within}{name}.")
 
 
 def test_every_field_says_what_it_does_to_the_space() -> None:

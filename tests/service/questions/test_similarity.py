@@ -15,8 +15,7 @@ from service.api.dialect import Served
 from service.api.own import reads
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.engine.fair.rotation import Thread
-from service.questions.similarity import question
-from service.questions.similarity.wire import ComparisonRequest
+from service.questions.similarity import ComparisonRequest, question
 from service.replica import Replica
 from tests.conftest import application, connected, post_of
 from tests.replica_internals import pooled_by
@@ -264,7 +263,7 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
     body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
-    asked = reads(ComparisonRequest, files=True)(body, post_of("/v1/similarity"), served)
+    asked = reads(ComparisonRequest)(body, post_of("/v1/similarity"), served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

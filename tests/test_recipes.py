@@ -1,0 +1,370 @@
+"""CONTRIBUTING.md's four recipes are followed, each with a toy, in a copy of the project.
+
+The toys: a family that transformers has and we do not, an API, a question and a metric. What a
+recipe says is all that is done, so that a list kept by hand that no recipe names fails here.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RECIPE = re.compile(
+    r"^- \*\*A (\w+)\*\*[^.]* takes (three|four) files\. (.*?)(?=^- \*\*)", re.MULTILINE | re.DOTALL
+)
+NUMBERS = {"three": 3, "four": 4}
+LEFT_OUT = shutil.ignore_patterns(".*", "build", "benchmarks", "ray", "cluster", "helm")
+
+Change = Callable[[str], str]  # what a file's text becomes; a new one's is empty
+
+
+def new(text: str) -> Change:
+    """Make a file."""
+    return lambda _: dedent(text).lstrip()
+
+
+def after(*lines: tuple[str, str]) -> Change:
+    """Put more behind each of these lines, of which there is one."""
+
+    def change(text: str) -> str:
+        for line, more in lines:
+            assert text.count(f"{line}\n") == 1, line
+            text = text.replace(f"{line}\n", f"{line}\n{more}")
+        return text
+
+    return change
+
+
+FAMILY: Mapping[str, Change] = {
+    "model/families/toy.py": new('''
+        """data2vec-text, which is RoBERTa by another name."""
+
+        from dataclasses import replace
+
+        from model.families import roberta
+        from model.families.family import Tiny
+
+        FAMILY = replace(
+            roberta.ROBERTA,
+            name="data2vec-text",
+            prefixes=("data2vec_text.",),
+            tiny=Tiny("Data2VecText", roberta.SMALL),
+        )
+    '''),
+    "model/families/__init__.py": after(
+        ("    roberta,", "    toy,\n"), ("    roberta.CAMEMBERT,", "    toy.FAMILY,\n")
+    ),
+    "docs/models.md": after(
+        (
+            "| camembert | positions from the padding id on | 1.9e-06 |",
+            "| data2vec-text | positions from the padding id on | 1.9e-06 |\n",
+        )
+    ),
+}
+DIALECT: Mapping[str, Change] = {
+    "service/api/toy.py": new('''
+        """A toy's API: POST /v1/toy/embed."""
+
+        from typing import Any
+
+        from service.api.dialect import EMBEDDING, Api, Example, JSONCall, Reply, to_json
+        from service.encode.answer import Each, Encoded
+        from service.inputs import Strings
+        from service.observe.families import OF_TEXT
+        from service.questions.encode import EncodeRequest
+        from service.refusals import Refused
+        from service.wire import ForeignRequest
+
+
+        class ToyRequest(ForeignRequest):
+            """The body of POST /v1/toy/embed."""
+
+            sentences: Strings
+            """What to embed."""
+
+
+        class Toy(JSONCall):
+            """A request."""
+
+            def tree(self, encoded: Encoded) -> dict[str, Any]:
+                return {"vectors": Each(item.pooled for item in encoded.items)}
+
+
+        def parse(body: bytes, sent: Any, served: Any) -> Toy:
+            """Read a request."""
+            return Toy(request=EncodeRequest.of(ToyRequest.parse(body, sent.ignored).sentences))
+
+
+        def problem(refused: Refused, request_id: str) -> Reply:
+            """Return a refusal as a toy knows it."""
+            return to_json({"toy": refused.code}, refused.status)
+
+
+        API = Api("Toy", problem, body_codes=EMBEDDING, document="https://toy.example")
+        EXAMPLE = Example("one", "A vector", '{"sentences": ["All is well"]}')
+        ROUTES = [
+            API.post(
+                "/v1/toy/embed", "Vectors", ToyRequest, parse, inputs=OF_TEXT, examples=[EXAMPLE]
+            )
+        ]
+    '''),
+    "service/api/__init__.py": lambda text: text.replace("    tei,\n", "    tei,\n    toy,\n"),
+    "docs/api.md": after(
+        (
+            "| `POST /v1/explain` | one text through one layer, every intermediate step |",
+            "| `POST /v1/toy/embed` | a toy's vectors |\n",
+        )
+    ),
+    "tests/service/api/toy/test_call.py": new('''
+        """POST /v1/toy/embed over HTTP."""
+
+        import httpx
+        import pytest
+
+        from tests.space_fields import GIVEN, LONG_TEXT, Spaces
+
+        SPACE: Spaces = {"/v1/toy/embed": ({"sentences": [LONG_TEXT]}, {"sentences": GIVEN})}
+
+
+        @pytest.mark.asyncio(loop_scope="session")
+        async def test_vectors_are_those_of_encode(client: httpx.AsyncClient) -> None:
+            mine = await client.post("/v1/toy/embed", json={"sentences": ["a"], "more": 1})
+            ours = await client.post("/v1/encode", json={"inputs": ["a"]})
+
+            assert mine.json() == {"vectors": [ours.json()["data"][0]["pooled"]]}
+            assert mine.headers["x-headlight-ignored"] == "more"
+
+
+        @pytest.mark.asyncio(loop_scope="session")
+        async def test_a_refusal_is_a_toys(client: httpx.AsyncClient) -> None:
+            refused = await client.post("/v1/toy/embed", json={"sentences": [""]})
+
+            assert (refused.status_code, refused.json()) == (422, {"toy": "sequence_empty"})
+    '''),
+}
+QUESTION: Mapping[str, Change] = {
+    "service/questions/toy/__init__.py": new('''
+        """POST /v1/toy: its request and its answer as written."""
+
+        from typing import Any, ClassVar
+
+        from model.text.tokenizer import Truncate
+        from service.core import Ask
+        from service.encode.answer import Encoded
+        from service.inputs import Gates, Strings, Texts
+        from service.wire import Wire
+
+
+        class Lengths(Wire):
+            """What POST /v1/toy answers."""
+
+            lengths: list[int]
+            """Tokens of each input."""
+
+
+        class LengthsRequest(Ask):
+            """The body of POST /v1/toy."""
+
+            question: ClassVar = "service.questions.toy.question:Toy"
+            answer: ClassVar = Lengths
+
+            inputs: Strings
+            """What is measured."""
+            model: str | None = None
+            """The model you expect."""
+            truncate: Truncate | None = None
+            """What happens to a sequence that is too long."""
+            gates: Gates = []
+            """Heads to scale or drop."""
+
+            def texts(self) -> Texts:
+                return self.inputs
+
+            def tree(self, encoded: Encoded) -> dict[str, Any]:
+                return {"lengths": [item.facts["length"] for item in encoded.items]}
+    '''),
+    "service/questions/toy/question.py": new('''
+        """How many tokens texts have."""
+
+        from collections.abc import Iterable, Sequence
+
+        from service.core import Custom, Read, Side, Step
+        from service.encode.answer import Item
+        from service.encode.price import Price
+        from service.encode.resolver import Resolver
+        from service.encode.worker import Workers
+        from service.engine.work import Work
+        from service.observe.record import Record
+        from service.questions.toy import LengthsRequest
+
+
+        class Toy:
+            """A request for lengths."""
+
+            def __init__(
+                self, ask: LengthsRequest, custom: Custom, resolver: Resolver, workers: Workers
+            ) -> None:
+                self._ask, self._custom, self._resolver = ask, custom, resolver
+                self._works: Sequence[Work] = ()
+
+            def sides(self) -> Sequence[Side]:
+                resolve = self._resolver
+                return (Side(self._ask.inputs, resolve.outputs(False), cut=resolve.cut(None)),)
+
+            async def plan(
+                self, works: list[Work], read: Read, deadline: float, record: Record
+            ) -> Step:
+                self._works = works
+                return Step(works)
+
+            def price(self, step: Step) -> Price:
+                return Price({}, self._custom.layout)
+
+            async def end(self, deadline: float) -> Iterable[Item]:
+                return [Item(len(work), {"length": work.length}) for work in self._works]
+    '''),
+    "service/api/questions.py": after(
+        ("from service.api.own import question", "from service.api.dialect import Example\n"),
+        (
+            "from service.questions.similarity import ComparisonRequest",
+            "from service.questions.toy import LengthsRequest\n",
+        ),
+        (
+            "ROUTES = [",
+            """\
+    question(
+        "/v1/toy",
+        "How long texts are",
+        LengthsRequest,
+        inputs=OF_TEXT,
+        examples=[Example("one", "One text", '{"inputs": ["All is well"]}')],
+    ),
+""",
+        ),
+    ),
+    "docs/questions.md": lambda text: (
+        text
+        + dedent("""
+        ## How long is a text?
+
+        ```pycon
+        >>> client.post("/v1/toy", json={"inputs": ["All is well"]}).json()
+        {'lengths': [5]}
+
+        ```
+        """)
+    ),
+}
+METRIC: Mapping[str, Change] = {
+    "service/engine/health.py": after(
+        (
+            '        metrics.add_gauge("ready", "Whether the replica may serve.", '
+            "lambda: float(self._fine()))",
+            '        self._probes = metrics.add_counter("toy_probes", "Probes of a toy.")\n',
+        ),
+        (
+            '        """Raise RuntimeError with the reason when the replica must not serve."""',
+            "        self._probes.add()\n",
+        ),
+    ),
+    "docs/observability.md": after(
+        (
+            "| `headlight_ready` | | 1 while the replica may serve |",
+            "| `headlight_toy_probes_total` | | probes |\n",
+        )
+    ),
+    "deploy/prometheus/rules/recording.yml": lambda text: (
+        text
+        + "      - record: instance:headlight_toy_probes:rate5m\n"
+        + '        expr: rate(headlight_toy_probes_total{job="headlight"}[5m])\n'
+    ),
+}
+TOYS = {"family": FAMILY, "dialect": DIALECT, "question": QUESTION, "metric": METRIC}
+# of no recipe: what tests/test_docs.py and test_space_fields.py ask, of the toys alone
+TESTS_OF_TOYS = """
+import asyncio
+import doctest
+
+import pytest
+
+from tests.service.api.toy.test_call import SPACE
+from tests.space_fields import body_of, fields
+from tests.test_docs import DOCS, EXAMPLES, Waiting
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_section_gives_the_answer_shown(client):
+    section = (DOCS / "questions.md").read_text("utf-8").rpartition("\\n## ")[2]
+    (example,) = EXAMPLES.findall(section)
+    session = doctest.DocTestParser().get_doctest(example, {"client": Waiting(client)}, "", "", 0)
+
+    failed, tried = await asyncio.to_thread(doctest.DocTestRunner().run, session)
+
+    assert (failed, tried) == (0, 1)
+
+
+async def test_every_field_says_what_it_does_to_the_space():
+    for path, (_, stated) in SPACE.items():
+        assert {*stated} == {*fields(body_of(path)["schema"])}
+"""
+# what sees the toys' answers, and some of what holds that nothing else had to be told of them
+FAMILIES, DOCUMENT = "tests/model/loading/test_families.py", "tests/service/api/test_document.py"
+METRICS = "tests/service/observe/test_metrics.py"
+SEEN_BY = [
+    f"{FAMILIES}::test_a_family_computes_what_transformers_computes[data2vec-text-pairs-40]",
+    f"{FAMILIES}::test_the_page_of_models_has_a_true_row_for_every_family[data2vec-text]",
+    "tests/service/api/toy/test_call.py",
+    f"{DOCUMENT}::test_an_example_is_allowed_and_answered_as_described[/v1/toy, one]",
+    f"{DOCUMENT}::test_a_route_of_another_api_has_its_document_and_one_example",
+    f"{DOCUMENT}::test_every_answer_but_a_problem_is_closed",
+    f"{DOCUMENT}::test_every_field_is_described_by_a_sentence",
+    f"{DOCUMENT}::test_the_table_needs_no_torch",
+    "tests/test_toys.py",
+    f"{METRICS}::test_the_page_about_them_has_every_family_with_its_labels",
+    f"{METRICS}::test_every_help_text_stands_alone",
+    "tests/deploy/test_grafana.py::"
+    "test_every_metric_that_is_published_is_asked_for_and_the_other_way_round",
+]
+
+
+@pytest.mark.parametrize("kind", TOYS)
+def test_a_recipe_names_all_that_its_toy_touches_in_ten_lines(kind: str) -> None:
+    """By their paths, as many as it says."""
+    recipes = {
+        name: (NUMBERS[number], recipe)
+        for name, number, recipe in RECIPE.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    }
+    number, recipe = recipes[kind]
+    paths = [path.replace("/toy", "/NAME", 1) for path in TOYS[kind]]
+
+    assert recipe.count("\n") <= 10
+    assert len(paths) == number
+    assert all(f"`{path}`" in recipe for path in paths)
+
+
+def test_a_copy_that_follows_the_recipes_answers_as_they_say(tmp_path: Path) -> None:
+    """The copy's own tests find all four toys, and miss nothing."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    for toy in TOYS.values():
+        for path, change in toy.items():
+            file = copy / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            before = file.read_text("utf-8") if file.exists() else ""
+            file.write_text(change(before), "utf-8")
+            assert file.read_text("utf-8") != before, path
+
+    (copy / "tests" / "test_toys.py").write_text(TESTS_OF_TOYS)
+
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, *SEEN_BY], cwd=copy, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
