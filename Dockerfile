@@ -30,7 +30,7 @@ COPY model model
 COPY service service
 # The last line fails where the compiled pass is missing: pip goes on without it.
 RUN /opt/headlight/bin/pip install --no-cache-dir --no-deps --no-build-isolation ./client . \
-    && /opt/headlight/bin/python -P -c 'from model.native import library; library.load()'
+    && /opt/headlight/bin/python -P -c 'from model.native import library; library.load_operator()'
 
 FROM ${BASE}
 ARG REVISION=unknown

@@ -15,7 +15,7 @@ SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pypro
 OSV := api.osv.dev
 AUDIT := $(BIN)/pip-audit --no-deps --disable-pip --progress-spinner off --vulnerability-service osv
 # The build goes on without a compiler; make operator and make wheel then fail and say why.
-LOADS := $(BIN)/python -c 'from model.native import library; library.load()'
+LOADS := $(BIN)/python -c 'from model.native import library; library.load_operator()'
 PROPERTIES = $$(grep --recursive --files-with-matches "^from hypothesis" tests --include="test_*.py")
 # Where it is set, as in many containers, each of the tests' hundred processes would compile what it
 # imports anew.

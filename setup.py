@@ -57,7 +57,7 @@ def operator() -> list[Extension]:
     folder = Path(torch.origin).parent
     release = runpy.run_path(str(folder / "version.py"))["__version__"]
     built = Extension(
-        f"model.native.{NAMING['module'](release)}",
+        f"model.native.{NAMING['operator_module'](release)}",
         ["model/native/forward.cpp"],
         depends=[*EACH, *(f"model/native/{name}.h" for name in HEADERS)],
         include_dirs=[str(folder / "include")],

@@ -44,7 +44,7 @@ def ours(folder: Path) -> dict[str, Request]:
     import torch
 
     from model.maps.forms import Selection
-    from model.maps.units import divide
+    from model.maps.units import divide_into_units
     from model.packing import Sequence
     from service.encode import answer
     from service.engine.lanes import Lanes
@@ -73,7 +73,9 @@ def ours(folder: Path) -> dict[str, Request]:
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
-        selection = Selection(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
+        selection = Selection(
+            heads, divide_into_units(tokens), form=form, cls=0, separators=(tokens - 1,)
+        )
         return Outputs(pooling=lanes.model.pooling, attention=selection if form else None)
 
     return {

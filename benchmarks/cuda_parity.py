@@ -28,7 +28,7 @@ from model.config import EncoderConfig
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
+from model.maps.tiles import MapReader
 from model.packing import Sequence
 from service.engine import numerics
 from service.engine.lanes import array, finite
@@ -98,7 +98,7 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
         vectors = max(vectors, numerics.apart(b, a))
         for layer in layers:
             a, b = (
-                array(maps.full(Look(encoded.traces[layer], r, heads)))
+                array(maps.full_maps(MapReader(encoded.traces[layer], r, heads)))
                 for encoded, r in zip(whole, rows, strict=True)
             )
             shown = max(shown, float(abs(a - b).max()))
@@ -186,7 +186,7 @@ def main() -> None:
     for name, config in sizes().items():
         exact = load(config, CPU, torch.float32, kernels.PLAIN)
         for dtype in numerics.CLOSE:
-            way = kernels.choose(device, dtype, exact.config.head_dim)
+            way = kernels.choose_kernels(device, dtype, exact.config.head_dim)
             fast = load(config, device, dtype, way)
             row = measure(exact, fast, chosen.most_tokens)
             over = row.breaches(dtype)

@@ -37,7 +37,7 @@ from model.loading.assembly import build, expected
 from model.loading.files import CONFIG, WEIGHTS
 from model.loading.tensors import open_tensors, translate
 from model.native import library
-from model.native.stack import Stack
+from model.native.stack import NativeStack
 from model.packing import Packed, Sequence
 from tests.model.loading import test_jina_bert as jina
 
@@ -159,11 +159,11 @@ def ours(model: PreTrainedModel, folder: Path) -> Encoder:
     config, family = families.read_config(json.loads((folder / CONFIG).read_text()))
     with open_tensors({WEIGHTS: folder / WEIGHTS}) as tensors:
         weights = translate(tensors, expected(config), family)
-        way = kernels.choose(CPU, torch.float32, config.head_dim)
+        way = kernels.choose_kernels(CPU, torch.float32, config.head_dim)
         encoder = build(config, weights, CPU, torch.float32, way)
     try:
-        encoder.native = Stack(encoder, library.load())
-    except (library.Missing, NotImplementedError):
+        encoder.native = NativeStack(encoder, library.load_operator())
+    except (library.OperatorMissing, NotImplementedError):
         encoder.native = None
     return encoder
 

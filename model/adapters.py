@@ -20,18 +20,18 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
 from model.config import Activation
-from model.encoder import Embeddings, Encoder, Layer, LookUp
+from model.encoder import Embeddings, Encoder, Layer, TableLookUp
 from model.kernels import ACTIVATIONS, Linear, NormedLinear
-from model.packing import Packed, filled
+from model.packing import Packed, filled_rows
 
 # a layer of its own, counted from 0, and a linear of it: project, output, up or down
-Place = tuple[int, str]
+LinearKey = tuple[int, str]
 TableName = Literal["word", "type"]
-TABLES: tuple[TableName, ...] = ("word", "type")
+TABLE_NAMES: tuple[TableName, ...] = ("word", "type")
 
 
 # Rows at a time to which an adapter adds: more do not stay in the cache between product and sum.
-BLOCK = 256
+BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,20 @@ class Rows:
     count: int
 
     @property
-    def own(self) -> Tensor:
+    def unfilled(self) -> Tensor:
         return self.index[: self.count]
 
-    def of(self, x: Tensor) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         """Return these rows of x, filled up."""
         return x.index_select(0, self.index)
 
-    def put(self, found: Tensor, y: Tensor) -> None:
+    def scatter(self, filled: Tensor, y: Tensor) -> None:
         """Write what was found of these rows, filled up, into y."""
-        y.index_copy_(0, self.own, found[: self.count])
+        y.index_copy_(0, self.unfilled, filled[: self.count])
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LinearTerm:
     """What an adapter adds to one linear.
 
     Args:
@@ -73,13 +73,13 @@ class Term:
 
     def add(self, x: Tensor, y: Tensor, rows: Rows | None) -> None:
         """Add (x A^T) B^T to these rows of y, or to all, (rows, outputs), in place."""
-        narrow = self.narrow(x if rows is None else rows.of(x))
-        for block in _blocks(narrow):
+        narrow = self.narrow(x if rows is None else rows.gather(x))
+        for block in _row_blocks(narrow):
             added = self.widen(narrow[block])
             if rows is None:
                 y[block].add_(added)
             else:
-                own = rows.own[block]
+                own = rows.unfilled[block]
                 y.index_add_(0, own, added[: len(own)])
 
     def weight(self) -> Tensor:
@@ -89,40 +89,40 @@ class Term:
 
 # No two have a row in common. Rows of None are all, and then there is no other; a term of None adds
 # nothing to its rows.
-Terms = Sequence[tuple[Rows | None, Term | None]]
+RowTerms = Sequence[tuple[Rows | None, LinearTerm | None]]
 
 
-class Adapted:
+class AdaptedLinear:
     """A linear to which adapters add, each in its own rows."""
 
-    def __init__(self, base: Linear, terms: Terms) -> None:
+    def __init__(self, base: Linear, terms: RowTerms) -> None:
         self._base, self._terms, self.bias = base, terms, base.bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._added(x, self._base(x))
+        return self._add_terms(x, self._base(x))
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """Return the activation of all; rows without a term have the fused product's bits."""
         bare = [rows for rows, term in self._terms if rows is not None and term is None]
         if 2 * sum(rows.count for rows in bare) > len(x):  # the fewer rows are multiplied twice
-            return self._fused(x, activation)
-        y = _applied(ACTIVATIONS[activation], self(x))
+            return self._activate_fused(x, activation)
+        y = _activate_in_place(ACTIVATIONS[activation], self(x))
         for rows in bare:
-            rows.put(self._base.activated(rows.of(x), activation), y)
+            rows.scatter(self._base.activate(rows.gather(x), activation), y)
         return y
 
-    def _fused(self, x: Tensor, activation: Activation) -> Tensor:
+    def _activate_fused(self, x: Tensor, activation: Activation) -> Tensor:
         """Return the fused product of all rows, and over it what those with terms have."""
-        y = self._base.activated(x, activation)
+        y = self._base.activate(x, activation)
         for rows, term in self._terms:
             if rows is not None and term is not None:
-                own = Adapted(self._base, [(None, term)])
-                rows.put(ACTIVATIONS[activation](own(rows.of(x))), y)
+                own = AdaptedLinear(self._base, [(None, term)])
+                rows.scatter(ACTIVATIONS[activation](own(rows.gather(x))), y)
         return y
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return all that is added to `residual`, (rows, outputs)."""
-        return self._added(x, self._base.add(x, residual))
+        return self._add_terms(x, self._base.add_to(x, residual))
 
     def weight(self) -> Tensor:
         """Return W + B A, (outputs, inputs)."""
@@ -132,7 +132,7 @@ class Adapted:
         weight = self._base.weight()
         return weight + term.weight().to(weight)
 
-    def _added(self, x: Tensor, y: Tensor) -> Tensor:
+    def _add_terms(self, x: Tensor, y: Tensor) -> Tensor:
         """Add each term to its rows of y, in place."""
         for rows, term in self._terms:
             if term is not None:
@@ -154,17 +154,17 @@ class TableTerm:
 
     def add(self, ids: Tensor, y: Tensor) -> Tensor:
         """Return y + A[ids] B, (ids, width)."""
-        return self.widen.add(F.embedding(ids, self.narrow), y)
+        return self.widen.add_to(F.embedding(ids, self.narrow), y)
 
 
 class AdaptedTable:
     """A table to whose rows adapters add, each in its own rows of a batch.
 
     Args:
-        terms: as of Adapted.
+        terms: as of AdaptedLinear.
     """
 
-    def __init__(self, base: LookUp, terms: Sequence[tuple[Rows | None, TableTerm]]) -> None:
+    def __init__(self, base: TableLookUp, terms: Sequence[tuple[Rows | None, TableTerm]]) -> None:
         self._base, self._terms = base, terms
 
     def __call__(self, ids: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class AdaptedTable:
         for rows, term in self._terms:
             if rows is None:
                 return term.add(ids, y)
-            y[rows.own] = term.add(ids[rows.index], y[rows.index])[: rows.count]
+            y[rows.unfilled] = term.add(ids[rows.index], y[rows.index])[: rows.count]
         return y
 
 
@@ -189,17 +189,17 @@ class Adapter:
     """
 
     digest: str
-    terms: Mapping[Place, Term]
+    terms: Mapping[LinearKey, LinearTerm]
     tables: Mapping[TableName, TableTerm]
     encoder: Encoder
     products: int
 
     @classmethod
-    def over(
+    def build(
         cls,
         encoder: Encoder,
         digest: str,
-        terms: Mapping[Place, Term],
+        terms: Mapping[LinearKey, LinearTerm],
         tables: Mapping[TableName, TableTerm] = MappingProxyType({}),
     ) -> "Adapter":
         """Return an adapter of these terms over an encoder."""
@@ -210,49 +210,51 @@ class Adapter:
             for linear in (term.narrow, term.widen)
         ]
         products = repeats * sum(sizes) + sum(t.widen.weight().numel() for t in tables.values())
-        view = _changed(encoder, lambda place: [(None, terms.get(place))])
-        view.embeddings = _looked_up(encoder, {name: [(None, t)] for name, t in tables.items()})
+        view = _adapt_layers(encoder, lambda place: [(None, terms.get(place))])
+        view.embeddings = _adapt_embeddings(
+            encoder, {name: [(None, t)] for name, t in tables.items()}
+        )
         return cls(digest, terms, tables, view, products)
 
 
-def _blocks(rows: Tensor) -> Iterator[slice]:
+def _row_blocks(rows: Tensor) -> Iterator[slice]:
     """Yield rows in turn; on a GPU all at once."""
-    size = BLOCK if rows.device.type == "cpu" else len(rows)
+    size = BLOCK_ROWS if rows.device.type == "cpu" else len(rows)
     for first in range(0, len(rows), size):
         yield slice(first, first + size)
 
 
-def _applied(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+def _activate_in_place(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
     """Return the activation of y, in its place."""
-    for block in _blocks(y):
+    for block in _row_blocks(y):
         y[block].copy_(act(y[block]))
     return y
 
 
-def mix(encoder: Encoder, packed: Packed, chosen: Sequence[Adapter | None]) -> Encoder:
+def mix_adapters(encoder: Encoder, packed: Packed, adapters: Sequence[Adapter | None]) -> Encoder:
     """Return an encoder that runs one batch, each sequence with its own adapter.
 
     Args:
-        chosen: of each sequence in the order given to `pack`; None: none.
+        adapters: of each sequence in the order given to `pack`; None: none.
     """
     numbers = defaultdict[Adapter | None, list[int]](list)
-    for place, adapter in enumerate(chosen):
+    for place, adapter in enumerate(adapters):
         rows = packed.rows(place)
         numbers[adapter] += range(rows.start, rows.stop)
-    parts = [(one, filled_up(own, encoder.device)) for one, own in numbers.items()]
-    changed = _changed(
+    parts = [(one, fill_rows(own, encoder.device)) for one, own in numbers.items()]
+    changed = _adapt_layers(
         encoder,
         lambda place: [(rows, one.terms.get(place) if one else None) for one, rows in parts],
     )
     tables = {
         name: [(rows, one.tables[name]) for one, rows in parts if one and name in one.tables]
-        for name in TABLES
+        for name in TABLE_NAMES
     }
-    changed.embeddings = _looked_up(encoder, tables)
+    changed.embeddings = _adapt_embeddings(encoder, tables)
     return changed
 
 
-def _looked_up(
+def _adapt_embeddings(
     encoder: Encoder, terms: Mapping[TableName, Sequence[tuple[Rows | None, TableTerm]]]
 ) -> Embeddings:
     """Return embeddings that share all but the look-ups that terms are added to."""
@@ -264,25 +266,25 @@ def _looked_up(
     return changed
 
 
-def filled_up(numbers: list[int], device: torch.device) -> Rows:
+def fill_rows(numbers: list[int], device: torch.device) -> Rows:
     """Fill rows up as a batch is filled, so that their products have its bits."""
-    fill = [numbers[0]] * (filled(len(numbers), device) - len(numbers))
+    fill = [numbers[0]] * (filled_rows(len(numbers), device) - len(numbers))
     return Rows(torch.tensor(numbers + fill, device=device), len(numbers))
 
 
-def _changed(encoder: Encoder, terms: Callable[[Place], Terms]) -> Encoder:
+def _adapt_layers(encoder: Encoder, terms: Callable[[LinearKey], RowTerms]) -> Encoder:
     """Return an encoder that shares all but the linears that terms are added to."""
     changed, own = copy.copy(encoder), encoder.config.own_layers
     changed.native = None  # it runs the encoder's own linears
-    layers = [_layer(layer, i, terms) for i, layer in enumerate(encoder.layers[:own])]
+    layers = [_adapt_layer(layer, i, terms) for i, layer in enumerate(encoder.layers[:own])]
     changed.layers = layers * (len(encoder.layers) // own)
     return changed
 
 
-def _layer(layer: Layer, i: int, terms: Callable[[Place], Terms]) -> Layer:
+def _adapt_layer(layer: Layer, i: int, terms: Callable[[LinearKey], RowTerms]) -> Layer:
     changed = copy.copy(layer)
     attention: MultiHeadAttention = copy.copy(layer.attention)
-    attention.__dict__.pop("triangles", None)  # they are those of the weights before
+    attention.__dict__.pop("output_triangles", None)  # they are those of the weights before
     changed.attention = attention
     for owner, name in (
         (attention, "project"),
@@ -292,12 +294,12 @@ def _layer(layer: Layer, i: int, terms: Callable[[Place], Terms]) -> Layer:
     ):
         own = terms((i, name))
         if any(term for _, term in own):
-            setattr(owner, name, _adapted(getattr(owner, name), own))
+            setattr(owner, name, _adapt_linear(getattr(owner, name), own))
     return changed
 
 
-def _adapted(linear: Linear, terms: Terms) -> Linear:
+def _adapt_linear(linear: Linear, terms: RowTerms) -> Linear:
     if isinstance(linear, NormedLinear):  # what is added is normalised with the rest
-        inner = Adapted(linear.linear, terms)
+        inner = AdaptedLinear(linear.linear, terms)
         return NormedLinear(inner, linear.norm, linear.eps, linear.kind)
-    return Adapted(linear, terms)
+    return AdaptedLinear(linear, terms)

@@ -14,14 +14,14 @@ import math
 import torch
 from torch import Tensor
 
-from model.disentangled import EVERY
+from model.disentangled import ALL_HEADS
 
 
-def slopes(heads: int) -> list[float]:
+def head_slopes(heads: int) -> list[float]:
     """Return m of every head."""
     below: int = 2 ** int(math.log2(heads))
     own = [2 ** (-8 * head / below) for head in range(1, below + 1)]
-    return own if below == heads else own + slopes(2 * below)[::2][: heads - below]
+    return own if below == heads else own + head_slopes(2 * below)[::2][: heads - below]
 
 
 class Slopes:
@@ -36,7 +36,7 @@ class Slopes:
     def __init__(self, slopes: Tensor) -> None:
         self._slopes = -slopes[:, None, None]
 
-    def backwards(self, tokens: int, dtype: torch.dtype) -> Tensor:
+    def reversed_bias(self, tokens: int, dtype: torch.dtype) -> Tensor:
         """Return what is added to all scores of a sequence whose keys are in reverse order.
 
         It depends on query + key alone then, so that each row is the one before it, a place on:
@@ -51,7 +51,7 @@ class Slopes:
         k: Tensor,
         queries: slice | Tensor,
         keys: slice,
-        heads: slice | list[int] = EVERY,
+        heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor:
         """Return what is added to some scores of one sequence, (heads, queries, keys).
 

@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from model.alibi import Slopes
-from model.config import Norm
-from model.disentangled import EVERY, Distances, height
+from model.config import NormKind
+from model.disentangled import ALL_HEADS, Distances, queries_per_pass
 from model.kernels import Affine, Kernels, normalise
 from model.packing import Group, Packed
-from model.positions import Rotation, hidden
+from model.positions import Rotation, hiding_bias
 from model.reach import EVERYWHERE, Reach
 
-TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
+TILE_QUERIES = 128  # queries at a time, where not all keys are needed or not all maps fit
 
 Gates = Sequence[tuple[slice, Mapping[int, float]]]  # rows, and the factor of each head there
 Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
@@ -75,28 +75,28 @@ class Trace:
     groups: tuple[Group, ...]
     normalisers: tuple[Tensor, ...]
     biases: Biases
-    spread: Tensor | None = None
+    row_normalisers: Tensor | None = None
 
-    def normaliser(self, rows: slice) -> Tensor:
+    def normaliser_of(self, rows: slice) -> Tensor:
         """Return the log of each softmax row's sum for one sequence, (heads, tokens)."""
-        place = self._place(rows)
-        if self.spread is not None:
-            return self.spread[:, rows]
+        place = self._group_index(rows)
+        if self.row_normalisers is not None:
+            return self.row_normalisers[:, rows]
         group = self.groups[place]
         return self.normalisers[place][(rows.start - group.start) // group.length]
 
-    def bias(self, rows: slice) -> Tensor | None:
+    def bias_of(self, rows: slice) -> Tensor | None:
         """Return what its group added to the scores of one sequence, (1 or heads, query, key)."""
-        return self.biases[self._place(rows)]
+        return self.biases[self._group_index(rows)]
 
-    def added(
+    def added_scores(
         self, rows: slice, heads: slice | list[int], queries: slice | Tensor, keys: slice
     ) -> Tensor | None:
         """Return all that was added to some scores of one sequence, (1 or heads, queries, keys)."""
         q, k = (part[rows].transpose(0, 1) for part in (self.q, self.k))
-        return self.attention.added(q, k, self.bias(rows), queries, keys, heads)
+        return self.attention.added_scores(q, k, self.bias_of(rows), queries, keys, heads)
 
-    def _place(self, rows: slice) -> int:
+    def _group_index(self, rows: slice) -> int:
         """Return the number of a sequence's group."""
         for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
@@ -111,7 +111,7 @@ class HeadNorms:
     query: Affine
     key: Affine
     eps: float
-    kind: Norm
+    kind: NormKind
 
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise both, (rows, heads, head_dim)."""
@@ -171,26 +171,27 @@ class MultiHeadAttention:
         Args:
             x, residual: (rows, width).
             biases: added to each group's scores, (1 or heads, query, key) or None.
-            gates, patches: scale or replace some heads' mixed values in some rows; see `edit`.
+            gates, patches: scale or replace some heads' mixed values of some rows; see
+                `edit_heads`.
 
         Returns:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        q, k, v = self.turned(self.project(x), packed.positions)
-        each = q, self.by_head(k), self.by_head(v)
+        q, k, v = self.project_rotated(self.project(x), packed.positions)
+        each = q, self.repeat_shared(k), self.repeat_shared(v)
         alike = self.distances is None and all(bias is None for bias in biases)
-        if self.kernels.spread is not None and alike:
-            mixed, spread = self.kernels.spread(*each, packed, self.scale, self.reach)
+        if self.kernels.attend_packed is not None and alike:
+            mixed, spread = self.kernels.attend_packed(*each, packed, self.scale, self.reach)
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
-            z, normalisers = self._grouped(*each, packed, biases)
+            z, normalisers = self._attend_by_group(*each, packed, biases)
             spread = None
-        self.edit(z, gates, patches)
+        self.edit_heads(z, gates, patches)
         trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
-        return self.output.add(z, residual), trace
+        return self.output.add_to(z, residual), trace
 
-    def mix(self, trace: Trace, packed: Packed, biases: Biases) -> Tensor:
+    def mix_trace(self, trace: Trace, packed: Packed, biases: Biases) -> Tensor:
         """Mix another attention's queries, keys and values of a batch in this one's way.
 
         Returns:
@@ -198,9 +199,11 @@ class MultiHeadAttention:
         """
         like = self.output.weight()
         q, k, v = (part.to(like) for part in (trace.q, trace.k, trace.v))
-        return self._grouped(q, self.by_head(k), self.by_head(v), packed, biases)[0]
+        return self._attend_by_group(
+            q, self.repeat_shared(k), self.repeat_shared(v), packed, biases
+        )[0]
 
-    def turned(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project_rotated(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
 
         Args:
@@ -214,11 +217,11 @@ class MultiHeadAttention:
             q, k = self.rotation(q, positions), self.rotation(k, positions)
         return q, k, v
 
-    def by_head(self, shared: Tensor, axis: int = 1) -> Tensor:
+    def repeat_shared(self, shared: Tensor, axis: int = 1) -> Tensor:
         """Return keys or values once for each head that reads them, along the axis of heads."""
         return shared if self.sharing == 1 else shared.repeat_interleave(self.sharing, axis)
 
-    def edit(self, z: Tensor, gates: Gates, patches: Patches) -> None:
+    def edit_heads(self, z: Tensor, gates: Gates, patches: Patches) -> None:
         """Replace, then scale some heads' mixed values, before W^O reads them.
 
         Args:
@@ -226,15 +229,15 @@ class MultiHeadAttention:
         """
         for rows, values in patches:
             for head, value in values.items():
-                z[rows, self._channels(head)] = value
+                z[rows, self._head_channels(head)] = value
         for rows, scales in gates:
             for head, scale in scales.items():
-                z[rows, self._channels(head)] *= scale
+                z[rows, self._head_channels(head)] *= scale
 
-    def _channels(self, head: int) -> slice:
+    def _head_channels(self, head: int) -> slice:
         return slice(head * self.head_dim, (head + 1) * self.head_dim)
 
-    def _grouped(
+    def _attend_by_group(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the mixed rows and each group's normaliser, one call a group."""
@@ -247,7 +250,7 @@ class MultiHeadAttention:
             z, normaliser = self._attend(queries, keys, values, bias)
             mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head_dim))
             normalisers.append(normaliser)
-        return _join(mixed, len(q)), normalisers
+        return _join_groups(mixed, len(q)), normalisers
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
@@ -258,11 +261,11 @@ class MultiHeadAttention:
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
-        if self.reach.everywhere(q.shape[2]):
+        if self.reach.covers(q.shape[2]):
             if self.distances is None:
                 return self.kernels.attend(q, k, v, self.scale, bias)
             if isinstance(self.distances, Slopes) and self.kernels.in_place and bias is None:
-                taken = self.distances.backwards(q.shape[2], q.dtype)
+                taken = self.distances.reversed_bias(q.shape[2], q.dtype)
                 return self.kernels.attend(q, k.flip(2), v.flip(2), self.scale, taken)
         return self._attend_in_tiles(q, k, v, bias)
 
@@ -271,25 +274,25 @@ class MultiHeadAttention:
     ) -> tuple[Tensor, Tensor]:
         """Attend as `_attend`, some queries at a time; where content adds, in one sequence."""
         tiles, tokens = [], q.shape[2]
-        step = TILE if self.distances is None else height(tokens)
-        for query, key in near(tokens, self.reach, step):
-            mask = self.added(q[0], k[0], bias, query, key)
-            if not self.reach.everywhere(tokens):
-                far = hidden(query, key, self.reach, q)
+        step = TILE_QUERIES if self.distances is None else queries_per_pass(tokens)
+        for query, key in tiles_within_reach(tokens, self.reach, step):
+            mask = self.added_scores(q[0], k[0], bias, query, key)
+            if not self.reach.covers(tokens):
+                far = hiding_bias(query, key, self.reach, q)
                 mask = far if mask is None else far + mask
             tile = (q[:, :, query], k[:, :, key], v[:, :, key])
             tiles.append(self.kernels.attend(*tile, self.scale, mask))
         mixed, normalisers = zip(*tiles, strict=True)
         return torch.cat(mixed, 2), torch.cat(normalisers, 2)
 
-    def added(
+    def added_scores(
         self,
         q: Tensor,
         k: Tensor,
         bias: Tensor | None,
         queries: slice | Tensor,
         keys: slice,
-        heads: slice | list[int] = EVERY,
+        heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor | None:
         """Return all that is added to some scores of one sequence, (1 or heads, queries, keys).
 
@@ -306,7 +309,7 @@ class MultiHeadAttention:
         return added if bias is None else added.add_(bias)
 
     @cached_property
-    def triangles(self) -> Tensor:
+    def output_triangles(self) -> Tensor:
         """Return L_i for every head, (heads, head_dim, head_dim) float32, with W_i^O = L_i Q_i.
 
         Rows of Q_i are orthonormal, so what a head writes is as long as z L_i is:
@@ -316,28 +319,30 @@ class MultiHeadAttention:
         triangles: Tensor = torch.linalg.qr(columns.transpose(0, 1), mode="r").R
         return triangles.mT.contiguous()
 
-    def weights(self, head: int) -> HeadWeights:
+    def head_weights(self, head: int) -> HeadWeights:
         """Return the four matrices of one head."""
-        q, k, v = (part.transpose(1, 2) for part in self.projections(self.project.weight()))
-        output = self.output.weight()[:, self._channels(head)].T
+        q, k, v = (part.transpose(1, 2) for part in self.split_projections(self.project.weight()))
+        output = self.output.weight()[:, self._head_channels(head)].T
         return HeadWeights(q[head], k[head], v[head], output)
 
-    def projections(self, rows: Tensor) -> Iterator[Tensor]:
+    def split_projections(self, rows: Tensor) -> Iterator[Tensor]:
         """Yield W^Q's, W^K's and W^V's part of weights or biases, (heads, head_dim, ..)."""
         heads = rows.view(-1, self.head_dim, *rows.shape[1:])
         q, k, v = torch.split(heads, self.parts)
-        yield from (q, self.by_head(k, 0), self.by_head(v, 0))
+        yield from (q, self.repeat_shared(k, 0), self.repeat_shared(v, 0))
 
 
-def near(tokens: int, reach: Reach, step: int = TILE) -> Iterator[tuple[slice, slice]]:
+def tiles_within_reach(
+    tokens: int, reach: Reach, step: int = TILE_QUERIES
+) -> Iterator[tuple[slice, slice]]:
     """Yield tiles of queries, each with the keys that any of them may look at."""
-    before, after = reach.cut(tokens)
+    before, after = reach.within(tokens)
     for first in range(0, tokens, step):
         last = min(first + step, tokens)
         yield slice(first, last), slice(max(0, first - before), min(tokens, last + after))
 
 
-def _join(mixed: list[Tensor], rows: int) -> Tensor:
+def _join_groups(mixed: list[Tensor], rows: int) -> Tensor:
     """Return the groups' rows end to end, with zeros for the fill."""
     missing = rows - sum(map(len, mixed))
     if missing:

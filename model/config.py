@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
-Norm = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
-Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
+NormKind = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
+PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal[
     "encode",
     "classify",
@@ -28,11 +28,19 @@ Task = Literal[
     "multi_vector",
 ]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
-LINEARS = (
+LINEAR_NAMES = (
     *("project", "query", "key", "value", "output", "gate", "up", "down"),
     *("relative_key", "relative_query"),
 )
-_SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
+_POSITIVE_SIZES = (
+    "vocabulary",
+    "width",
+    "layers",
+    "heads",
+    "feed_forward",
+    "max_tokens",
+    "embedding_width",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +68,11 @@ class Relative:
         """Return how many terms are added to a score."""
         return self.by_query + self.by_key
 
-    def held(self, width: int) -> int:
+    def count_stored(self, width: int) -> int:
         """Return the numbers that a layer holds of the table's rows, one vector for each term."""
         return self.terms * 2 * self.reach * width
 
-    def products(self, queries: int, tokens: int) -> float:
+    def count_products(self, queries: int, tokens: int) -> float:
         """Return the products that a score takes besides its own, on average, each as long.
 
         Args:
@@ -104,8 +112,8 @@ class EncoderConfig:
         norm_from_one: their weights are stored as what they have more than 1.
         embedding_scale: what the word embeddings are multiplied by when they are looked up.
         score_width: what divides scores is its root; None: that of a head's channels.
-        biases: the linears that have one, of LINEARS; query, key and value are alike in this, as
-            gate and up are.
+        biases: the linears that have one, of LINEAR_NAMES; query, key and value are alike in
+            this, as gate and up are.
         norm_bias: of the norms.
         activation: in the feed-forward block.
         gated: feed-forward is down(activation(gate x) * up x).
@@ -142,11 +150,11 @@ class EncoderConfig:
     first_norm: bool = False
     head_norm: bool = False
     block_norm: bool = False
-    norm: Norm = "layer"
+    norm: NormKind = "layer"
     norm_from_one: bool = False
     embedding_scale: float = 1.0
     score_width: float | None = None
-    biases: tuple[str, ...] = LINEARS
+    biases: tuple[str, ...] = LINEAR_NAMES
     norm_bias: bool = True
     activation: Activation = "gelu"
     gated: bool = False
@@ -157,7 +165,7 @@ class EncoderConfig:
     relative: Relative = Relative()
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
+        for name in _POSITIVE_SIZES:
             size = getattr(self, name)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
@@ -181,7 +189,7 @@ class EncoderConfig:
             count = len(getattr(self, name))
             if count not in (0, self.layers):
                 raise ValueError(f"{name} ({count}) must be one a layer ({self.layers})")
-        if unknown := set(self.biases) - set(LINEARS):
+        if unknown := set(self.biases) - set(LINEAR_NAMES):
             raise ValueError(f"biases of unknown linears: {sorted(unknown)}")
         if (self.positions == "rotary") != bool(self.ropes):
             raise ValueError("rotary positions and ropes go together")
@@ -206,11 +214,11 @@ class EncoderConfig:
         """Return the heads of keys and of values."""
         return self.key_heads or self.heads
 
-    def reach(self, layer: int) -> Reach:
+    def reach_of_layer(self, layer: int) -> Reach:
         """Return how far a token looks in a layer."""
-        return self.looks(self.windows[layer] if self.windows else None)
+        return self.reach_of_window(self.windows[layer] if self.windows else None)
 
-    def looks(self, window: int | None) -> Reach:
+    def reach_of_window(self, window: int | None) -> Reach:
         """Return how far a token looks in a layer with this window."""
         return Reach(window, 0 if self.causal else window)
 

@@ -2,7 +2,7 @@
 
 Both return the softmax normaliser with the mixed values. They are private or young interfaces:
 each is called by keyword, taken only where its signature has what we pass, and chosen only where it
-agrees with kernels.PLAIN on this device (see kernels.choose).
+agrees with kernels.PLAIN on this device (see kernels.choose_kernels).
 """
 
 import inspect
@@ -14,27 +14,27 @@ from torch import Tensor
 from model.packing import Packed
 from model.reach import Reach
 
-HALVES = (torch.bfloat16, torch.float16)
-NEEDED = {"return_aux", "scale", "window_size", "num_splits"}
+HALF_PRECISIONS = (torch.bfloat16, torch.float16)
+REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits"}
 # The memory-efficient kernel reads a bias whose rows begin at multiples of so many numbers, and
 # pads the normaliser it returns to multiples of 32 queries
-ALIGNED = 8
+BIAS_ALIGNMENT = 8
 
-Spread = Callable[[Tensor, Tensor, Tensor, Packed, float, Reach], tuple[Tensor, Tensor]]
+AttendPacked = Callable[[Tensor, Tensor, Tensor, Packed, float, Reach], tuple[Tensor, Tensor]]
 
 
 def attend_grouped(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attend as kernels.attend_plain, in one memory-efficient pass; any of the three formats."""
-    mask = None if bias is None else _aligned(bias.to(q.dtype)).expand(*q.shape[:2], -1, -1)
+    mask = None if bias is None else _align_bias(bias.to(q.dtype)).expand(*q.shape[:2], -1, -1)
     mixed, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, False, scale=scale
     )
     return mixed, normaliser[..., : q.shape[2]]
 
 
-def attend_spread(
+def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
 ) -> tuple[Tensor, Tensor]:
     """Attend within all sequences of a batch in one call, without padding.
@@ -55,8 +55,8 @@ def attend_spread(
         q[:used],
         k[:used],
         v[:used],
-        packed.places,
-        packed.places,
+        packed.sequence_bounds,
+        packed.sequence_bounds,
         longest,
         longest,
         return_aux=AuxRequest(lse=True),
@@ -69,18 +69,18 @@ def attend_spread(
     return mixed, normaliser
 
 
-def attend_spread_turned(
+def attend_packed_transposed(
     q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
 ) -> tuple[Tensor, Tensor]:
-    """Attend as attend_spread, for a torch whose normaliser is as documented, (rows, heads)."""
-    mixed, normaliser = attend_spread(q, k, v, packed, scale, reach)
+    """Attend as attend_packed, for a torch whose normaliser is as documented, (rows, heads)."""
+    mixed, normaliser = attend_packed(q, k, v, packed, scale, reach)
     return mixed, normaliser.T
 
 
-def spreads(dtype: torch.dtype) -> tuple[Spread, ...]:
-    """Return both forms of `attend_spread` where this torch has it as we call it and for dtype.
+def find_packed_attention(dtype: torch.dtype) -> tuple[AttendPacked, ...]:
+    """Return both forms of `attend_packed` where this torch has it as we call it and for dtype.
 
-    kernels.choose finds out once which of the two is right: the shape of one batch does not tell
+    kernels.choose_kernels finds out once which is right: the shape of one batch does not tell
     rows from heads when there are as many of each. It also finds out which head sizes work: the
     call raises on a size that is not a multiple of 8.
     """
@@ -88,12 +88,12 @@ def spreads(dtype: torch.dtype) -> tuple[Spread, ...]:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return ()
-    fits = inspect.signature(varlen_attn).parameters.keys() >= NEEDED
-    return (attend_spread, attend_spread_turned) if fits and dtype in HALVES else ()
+    fits = inspect.signature(varlen_attn).parameters.keys() >= REQUIRED_PARAMETERS
+    return (attend_packed, attend_packed_transposed) if fits and dtype in HALF_PRECISIONS else ()
 
 
-def _aligned(bias: Tensor) -> Tensor:
-    """Return the same bias with its rows in memory at multiples of ALIGNED numbers."""
+def _align_bias(bias: Tensor) -> Tensor:
+    """Return the same bias with its rows in memory at multiples of BIAS_ALIGNMENT numbers."""
     keys = bias.shape[-1]
-    room = -keys % ALIGNED
+    room = -keys % BIAS_ALIGNMENT
     return torch.nn.functional.pad(bias, (0, room))[..., :keys]

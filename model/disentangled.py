@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Relative
-from model.kernels import Affine, uncut
+from model.kernels import Affine, without_idle_threads
 
-EVERY = slice(None)
-CELLS = 512 * 512  # most scores of one head at a time
+ALL_HEADS = slice(None)
+MOST_CELLS = 512 * 512  # most scores of one head at a time
 
 
-def rows(relative: Relative, tokens: int) -> Tensor:
+def distance_rows(relative: Relative, tokens: int) -> Tensor:
     """Return the row of every distance, (2 tokens - 1,) int64; key - query from 1 - tokens on."""
     distance = torch.arange(tokens - 1, -tokens, -1)  # query - key
     if relative.furthest is not None:
@@ -33,7 +33,7 @@ def rows(relative: Relative, tokens: int) -> Tensor:
     return (distance + relative.reach).clamp(0, 2 * relative.reach - 1)
 
 
-def project(table: Tensor, linear: Affine, heads: int, scale: float) -> Tensor:
+def project_table(table: Tensor, linear: Affine, heads: int, scale: float) -> Tensor:
     """Return what a projection makes of a table, (heads, rows, head_dim), times `scale`.
 
     Args:
@@ -51,7 +51,7 @@ class Distances:
     Args:
         keys: K, scaled, (heads, rows, head_dim), or None.
         queries: Q, likewise; at least one of the two is there.
-        rows: of every distance, as `rows` gives them, for the longest sequence; on the host.
+        rows: as `distance_rows` gives them, for the longest sequence; on the host.
     """
 
     by_content = True  # so that each sequence has its own
@@ -68,7 +68,7 @@ class Distances:
         k: Tensor,
         queries: slice | Tensor,
         keys: slice,
-        heads: slice | list[int] = EVERY,
+        heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor:
         """Return what is added to some scores of one sequence, (heads, queries, keys).
 
@@ -88,22 +88,22 @@ class Distances:
         if self.keys is not None:
             table = self.keys[heads, first : last + 1].to(q.dtype)
             line = torch.arange(len(index), device=q.device)[:, None]
-            with uncut(len(q)):
+            with without_idle_threads(len(q)):
                 products = q @ table.mT
-            added = _look_up(products, line * table.shape[1] + index)
+            added = _gather_cells(products, line * table.shape[1] + index)
         if self.queries is not None:
             table, k = self.queries[heads, first : last + 1].to(q.dtype), k[:, keys]
             column = torch.arange(k.shape[1], device=q.device)
-            with uncut(len(k)):
+            with without_idle_threads(len(k)):
                 products = table @ k.mT
-            by_key = _look_up(products, index * k.shape[1] + column)
+            by_key = _gather_cells(products, index * k.shape[1] + column)
             added = by_key if added is None else added.add_(by_key)
         if added is None:
             raise RuntimeError("distances without a term: this is a bug")
         return added
 
 
-def _look_up(products: Tensor, places: Tensor) -> Tensor:
+def _gather_cells(products: Tensor, places: Tensor) -> Tensor:
     """Return some cells of each head's products, (heads, queries, keys).
 
     A gather along one axis takes two to three times as long.
@@ -116,6 +116,6 @@ def _look_up(products: Tensor, places: Tensor) -> Tensor:
     return chosen.view(len(products), *places.shape)
 
 
-def height(tokens: int) -> int:
+def queries_per_pass(tokens: int) -> int:
     """Return how many queries are taken at a time in a pass over a sequence of so many tokens."""
-    return max(1, min(tokens, CELLS // tokens))
+    return max(1, min(tokens, MOST_CELLS // tokens))

@@ -16,12 +16,14 @@ from torch.nn import functional as F
 from model import packing
 from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
-from model.kernels import Affine, Kernels, Linear, gated, normalise
+from model.kernels import Affine, Kernels, Linear, apply_gate, normalise
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
-from model.positions import buckets
+from model.positions import distance_buckets
 
-NEVER = -1e30  # added to a score that counts for nothing; finite, since 0 times infinity is NaN
+HIDING_SCORE = (
+    -1e30
+)  # added to a score that counts for nothing; finite, since 0 times infinity is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Encoded:
     finite: bool | None = None
 
 
-class LookUp(Protocol):
+class TableLookUp(Protocol):
     """Rows of a table by their numbers, (ids,) -> (ids, width), in memory of their own."""
 
     def __call__(self, ids: Tensor) -> Tensor: ...
@@ -78,8 +80,8 @@ class Embeddings:
     ) -> None:
         self.word, self.position, self.offset, self.types = word, position, offset, types
         self.norm, self.eps, self.project = norm, eps, project
-        self.of_word: LookUp = partial(_rows_of, word)
-        self.of_type: LookUp | None = None if types is None else partial(_rows_of, types)
+        self.of_word: TableLookUp = partial(_look_up_rows, word)
+        self.of_type: TableLookUp | None = None if types is None else partial(_look_up_rows, types)
 
     def __call__(self, packed: Packed) -> Tensor:
         """Return the rows that enter the first layer, (rows, width)."""
@@ -96,7 +98,7 @@ class Embeddings:
         return x if self.project is None else self.project(x)
 
 
-def _rows_of(table: Tensor, ids: Tensor) -> Tensor:
+def _look_up_rows(table: Tensor, ids: Tensor) -> Tensor:
     return F.embedding(ids, table)
 
 
@@ -135,42 +137,42 @@ class Layer:
         patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
-        entered = self._norm(x, self.attention_norm) if self.config.pre_norm else x
+        entered = self._normalise(x, self.attention_norm) if self.config.pre_norm else x
         a, trace = self.attention(entered, x, packed, biases, gates, patches)
-        return self._after(a), trace
+        return self._finish(a), trace
 
     def resume(self, entry: Entry, gates: Gates, patches: Patches) -> Tensor:
         """Return the next residual stream, (rows, width), from mixed values that are known."""
         z = entry.mixed.clone()
-        self.attention.edit(z, gates, patches)
-        return self._after(self.attention.output.add(z, entry.residual))
+        self.attention.edit_heads(z, gates, patches)
+        return self._finish(self.attention.output.add_to(z, entry.residual))
 
-    def _after(self, a: Tensor) -> Tensor:
+    def _finish(self, a: Tensor) -> Tensor:
         """Return what follows the attention and its residual."""
         if self.config.pre_norm:
-            return self._feed_forward(self._norm(a, self.feed_forward_norm), a)
-        a = self._norm(a, self.attention_norm)
-        return self._norm(self._feed_forward(a, a), self.feed_forward_norm)
+            return self._feed_forward(self._normalise(a, self.feed_forward_norm), a)
+        a = self._normalise(a, self.attention_norm)
+        return self._normalise(self._feed_forward(a, a), self.feed_forward_norm)
 
     def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return residual + down(activation(up x)), gated where the family is."""
         activation = self.config.activation
         if not self.config.gated:
-            return self.down.add(self.up.activated(x, activation), residual)
+            return self.down.add_to(self.up.activate(x, activation), residual)
         gate, up = self.up(x).chunk(2, dim=-1)
-        return self.down.add(gated(gate, up, activation), residual)
+        return self.down.add_to(apply_gate(gate, up, activation), residual)
 
-    def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
+    def _normalise(self, x: Tensor, norm: Affine | None) -> Tensor:
         return x if norm is None else normalise(x, norm, self.config.norm_eps, self.config.norm)
 
 
-class Native(Protocol):
+class NativePass(Protocol):
     """The encoder's arithmetic in fewer calls."""
 
     any_rows: int  # it takes any number of rows up to this
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """Encode as Encoder.loop does."""
+        """Encode as Encoder.run_layers does."""
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
         """Pool as pooling.pool_each does, without dense layers."""
@@ -186,7 +188,7 @@ class Encoder:
     `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
 
-    native: Native | None = None
+    native: NativePass | None = None
 
     def __init__(
         self,
@@ -216,9 +218,9 @@ class Encoder:
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
-        """Pack sequences into this encoder's rows; see packing.pack."""
+        """Pack sequences into this encoder's rows; see packing.pack_sequences."""
         any_rows = self.native.any_rows if self.native else 0
-        return packing.pack(sequences, self.device, self.config.pad, any_rows)
+        return packing.pack_sequences(sequences, self.device, self.config.pad, any_rows)
 
     def __call__(
         self, packed: Packed, *, hidden: Set[int] = frozenset(), traces: Set[int] = frozenset()
@@ -233,9 +235,9 @@ class Encoder:
         A batch that begins in a layer has no state before that layer's output to keep, nor that
         layer's attention.
         """
-        return (self.native or self.loop)(packed, hidden, traces)
+        return (self.native or self.run_layers)(packed, hidden, traces)
 
-    def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
+    def run_layers(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as `__call__` does, layer by layer."""
         entry, biases = packed.entry, self.biases(packed)
         x = self.embeddings(packed) if entry is None else entry.residual
@@ -269,22 +271,22 @@ class Encoder:
     def biases(self, packed: Packed) -> list[Tensor | None]:
         """Return what is added to each group's scores, (1 or heads, query, key); None: nothing."""
         if self.distances is None:
-            return [_unseen(group, self.embeddings.word) for group in packed.groups]
+            return [_hide_unseen(group, self.embeddings.word) for group in packed.groups]
         longest = max(group.length for group in packed.groups)
         widest = self._widest
         if widest is None or widest.shape[1] < longest:  # lanes that run at once may each make one
-            widest = self._widest = _biases(self.distances, longest)
-        return [_near(group, widest) for group in packed.groups]
+            widest = self._widest = _distance_bias(self.distances, longest)
+        return [_near_bias(group, widest) for group in packed.groups]
 
 
-def _near(group: Group, widest: Tensor) -> Tensor:
+def _near_bias(group: Group, widest: Tensor) -> Tensor:
     """Return what is added to the scores of a group where distance counts, (heads, query, key)."""
     own = widest[:, : group.length, : group.length].contiguous()
-    hidden = _unseen(group, widest)
+    hidden = _hide_unseen(group, widest)
     return own if hidden is None else own + hidden
 
 
-def _unseen(group: Group, like: Tensor) -> Tensor | None:
+def _hide_unseen(group: Group, like: Tensor) -> Tensor | None:
     """Return what hides a group's unseen tokens, (1, query, key); None where it has none.
 
     Args:
@@ -293,14 +295,14 @@ def _unseen(group: Group, like: Tensor) -> Tensor | None:
     if not group.unseen:
         return None
     hidden = like.new_zeros(1, group.length, group.length)
-    hidden[:, :, -group.unseen :] = max(NEVER, torch.finfo(like.dtype).min)
+    hidden[:, :, -group.unseen :] = max(HIDING_SCORE, torch.finfo(like.dtype).min)
     return hidden
 
 
-def _biases(table: Tensor, tokens: int) -> Tensor:
+def _distance_bias(table: Tensor, tokens: int) -> Tensor:
     """Return what distance adds to the scores of `tokens` tokens, (heads, query, key).
 
     Fewer tokens use its top left corner, so one tensor serves all lengths.
     """
-    places = buckets(tokens, len(table), table.device)
+    places = distance_buckets(tokens, len(table), table.device)
     return table[places].permute(2, 0, 1).contiguous()

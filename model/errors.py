@@ -9,7 +9,7 @@ ModelError
 import shlex
 
 
-def advice(model: str) -> str:
+def advise_conversion(model: str) -> str:
     """Return advice about a pickle, which can run code and is not read.
 
     Args:
@@ -18,7 +18,7 @@ def advice(model: str) -> str:
     return f"`headlight convert {shlex.quote(model)} OUT` makes safetensors of it once"
 
 
-def made_tokenizer(model: str) -> str:
+def advise_tokenizer(model: str) -> str:
     """Return advice about a folder whose tokenizer.json is missing, or contradicted.
 
     Args:

@@ -3,7 +3,7 @@
 `ONEDNN` holds weights in oneDNN's own blocked layout and calls ATen's fused CPU attention
 directly, which also returns the softmax normaliser that the attention maps need. `PLAIN` is
 public torch, exact everywhere, slower. This is the only file that touches private ATen
-operators; `choose` takes them when they exist and agree with PLAIN on this machine.
+operators; `choose_kernels` takes them when they exist and agree with PLAIN on this machine.
 
 Which kernel runs follows from the machine alone, never from a batch: that is what keeps the
 same input at the same bits (docs/decisions/0001-batch-invariance.md).
@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import cuda
-from model.config import Activation, Norm
-from model.packing import Sequence, pack
-from model.positions import hidden
+from model.config import Activation, NormKind
+from model.packing import Sequence, pack_sequences
+from model.positions import hiding_bias
 from model.reach import EVERYWHERE, Reach
 
 Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
@@ -35,19 +35,21 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 # what oneDNN calls them, and its algorithm
-FUSED_NAMES: dict[Activation, tuple[str, str]] = {
+ONEDNN_NAMES: dict[Activation, tuple[str, str]] = {
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
     "relu": ("relu", "none"),
     "silu": ("swish", "none"),
 }
-GRAIN = 16384  # numbers of which torch gives a second thread none
-HEAD = 64  # channels of a head, in most checkpoints
+GRAIN_NUMBERS = 16384  # numbers of which torch gives a second thread none
+DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
-AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 # what this processor multiplies natively, and oneDNN fast; it uses AMX only with avx512_bf16
-FORMATS = {torch.float32}
-FORMATS |= {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
+CPU_FORMATS = {torch.float32}
+CPU_FORMATS |= (
+    {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
+)
 
 
 class Linear(Protocol):
@@ -57,10 +59,10 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """Return activation(x W^T + b)."""
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return x W^T + b + residual."""
 
     def weight(self) -> Tensor:
@@ -68,7 +70,7 @@ class Linear(Protocol):
 
 
 @contextmanager
-def uncut(matrices: int = 1) -> Iterator[None]:
+def without_idle_threads(matrices: int = 1) -> Iterator[None]:
     """Multiply so many matrices, or pairs of them, on no more cores than there are.
 
     Where a matrix is cut for several cores MKL's bits follow from how many there are, strict or
@@ -94,10 +96,10 @@ class PlainLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self._weight, self.bias)
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return ACTIVATIONS[activation](self(x))
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         return self(x).add_(residual)
 
     def weight(self) -> Tensor:
@@ -118,11 +120,11 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return _pointwise(x, self.packed, self.bias, "none", [], "")
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        name, algorithm = FUSED_NAMES[activation]
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        name, algorithm = ONEDNN_NAMES[activation]
         return _pointwise(x, self.packed, self.bias, name, [], algorithm)
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         return _pointwise_binary(x, residual, self.packed, self.bias, "add")
 
     def weight(self) -> Tensor:
@@ -130,7 +132,7 @@ class PackedLinear:
         return rows
 
 
-def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tensor:
+def normalise(x: Tensor, norm: Affine, eps: float, kind: NormKind = "layer") -> Tensor:
     """Apply LayerNorm over the last axis, or RMSNorm; Ba et al. 2016, Zhang and Sennrich 2019.
 
     RMSNorm computes in the wider of both dtypes, and returns that of x.
@@ -141,7 +143,7 @@ def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tens
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
-def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+def apply_gate(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     """Return activation(gate) * up, (rows, inner) each, the same bits on any number of cores.
 
     torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
@@ -151,33 +153,33 @@ def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     rows, inner = gate.shape
     if gate.device.type != "cpu" or torch.get_num_threads() == 1:
         return ACTIVATIONS[activation](gate) * up
-    calls = min(math.ceil(rows / max(1, GRAIN // inner)), max(1, rows // 2))
+    calls = min(math.ceil(rows / max(1, GRAIN_NUMBERS // inner)), max(1, rows // 2))
     act = ACTIVATIONS[activation]
-    return torch.cat([_at_once(act, some) for some in gate.tensor_split(calls)]) * up
+    return torch.cat([_activate_few(act, some) for some in gate.tensor_split(calls)]) * up
 
 
-def _at_once(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def _activate_few(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """Return the activation of a few rows; of wide ones in columns, small enough for one thread."""
-    if rows.numel() <= GRAIN:
+    if rows.numel() <= GRAIN_NUMBERS:
         return act(rows)
-    wide = max(64, GRAIN // len(rows) // 64 * 64)  # what torch takes at most, or a multiple
+    wide = max(64, GRAIN_NUMBERS // len(rows) // 64 * 64)  # what torch takes at most, or a multiple
     return torch.cat([act(part) for part in torch.split(rows, wide, 1)], 1)
 
 
 class NormedLinear:
     """A linear whose outputs are normalised before they are added to anything."""
 
-    def __init__(self, linear: Linear, norm: Affine, eps: float, kind: Norm) -> None:
+    def __init__(self, linear: Linear, norm: Affine, eps: float, kind: NormKind) -> None:
         self.linear, self.norm, self.eps, self.kind = linear, norm, eps, kind
         self.bias = linear.bias
 
     def __call__(self, x: Tensor) -> Tensor:
         return normalise(self.linear(x), self.norm, self.eps, self.kind)
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         return ACTIVATIONS[activation](self(x))
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         return self(x).add_(residual)
 
     def weight(self) -> Tensor:
@@ -199,21 +201,21 @@ def attend_plain(
         (sequences, heads, tokens), float32.
     """
     # one sequence at a time: a batched product picks its kernel, and so its bits, by their number
-    each = [_attend_one(*sequence, scale, bias) for sequence in zip(q, k, v, strict=True)]
+    each = [_attend_sequence(*sequence, scale, bias) for sequence in zip(q, k, v, strict=True)]
     mixed, normalisers = zip(*each, strict=True)
     return torch.stack(mixed), torch.stack(normalisers)
 
 
-def _attend_one(
+def _attend_sequence(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    with uncut(len(q)):
+    with without_idle_threads(len(q)):
         scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
     if bias is not None:
         scores += bias
     normaliser = scores.logsumexp(-1)
     probabilities = (scores - normaliser.unsqueeze(-1)).exp_()
-    with uncut(len(q)):
+    with without_idle_threads(len(q)):
         return (probabilities @ v.float()).to(v.dtype), normaliser
 
 
@@ -232,7 +234,9 @@ class Kernels:
     name: str
     linear: Callable[[Tensor, Tensor | None], Linear]
     attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
-    spread: cuda.Spread | None = None  # all sequences in one call, where nothing is added to scores
+    attend_packed: cuda.AttendPacked | None = (
+        None  # all sequences in one call, where nothing is added to scores
+    )
 
     @property
     def path(self) -> str:
@@ -258,67 +262,75 @@ except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a ren
     ONEDNN = None
 
 
-def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernels:
+def choose_kernels(
+    device: torch.device, dtype: torch.dtype, head_dim: int = DEFAULT_HEAD_DIM
+) -> Kernels:
     """Return the fastest kernels that agree with the plain ones on this machine.
 
     Args:
-        head: channels of one head of the model; a GPU's kernels do not take every number.
+        head_dim: channels of one head of the model; a GPU's kernels do not take every number.
     """
     candidates = []
-    if device.type == "cpu" and dtype in FORMATS and ONEDNN is not None:
+    if device.type == "cpu" and dtype in CPU_FORMATS and ONEDNN is not None:
         candidates = [ONEDNN]
     if device.type == "cuda":
         grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)
-        spreads = cuda.spreads(dtype)
-        candidates = [replace(grouped, name="varlen", spread=spread) for spread in spreads]
+        packed = cuda.find_packed_attention(dtype)
+        candidates = [replace(grouped, name="varlen", attend_packed=attend) for attend in packed]
         candidates += [grouped]
-    return next((fast for fast in candidates if _agree(fast, device, dtype, head)), PLAIN)
+    return next(
+        (fast for fast in candidates if _agrees_with_plain(fast, device, dtype, head_dim)), PLAIN
+    )
 
 
-def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype, head: int) -> bool:
+def _agrees_with_plain(
+    fast: Kernels, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> bool:
     """Compare every operation of `fast` with PLAIN on numbers from a fixed seed."""
     random = torch.Generator().manual_seed(0)
     # the last: two sequences of 7 tokens, 4 heads; queries, keys and values as a layer has them
-    shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head))
+    shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head_dim))
     inputs = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
     try:
-        answers = [_operations(kernels, *inputs) for kernels in (fast, PLAIN)]
+        answers = [_run_operations(kernels, *inputs) for kernels in (fast, PLAIN)]
     except (RuntimeError, TypeError):  # it is there, but this processor or build cannot run it
         return False
-    most = AGREEMENT[dtype]
+    most = TOLERANCES[dtype]
     pairs = zip(*answers, strict=True)
     return all(torch.allclose(a.float(), b.float(), atol=most, rtol=most) for a, b in pairs)
 
 
-def _operations(
+def _run_operations(
     kernels: Kernels, weight: Tensor, bias: Tensor, x: Tensor, residual: Tensor, qkv: Tensor
 ) -> list[Tensor]:
     linear = kernels.linear(weight, bias)
-    answers = [linear(x), linear.add(x, residual), linear.weight()]
-    answers += [linear.activated(x, activation) for activation in ACTIVATIONS]
+    answers = [linear(x), linear.add_to(x, residual), linear.weight()]
+    answers += [linear.activate(x, activation) for activation in ACTIVATIONS]
     # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
     heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
     for reach in (EVERYWHERE, Reach(1, 1), Reach(None, 0)):
-        answers += _attend(kernels, heads, reach)
-        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _mask(heads, Reach(1, 1)))
+        answers += _attend_pair(kernels, heads, reach)
+        answers += kernels.attend(
+            heads[0], heads[1], heads[2], 0.5, _reach_mask(heads, Reach(1, 1))
+        )
     return answers
 
 
-def _attend(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
-    """Attend within two sequences, through `spread` where the kernels have it."""
-    if kernels.spread is None:
-        mask = None if reach == EVERYWHERE else _mask(heads, reach)
+def _attend_pair(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
+    """Attend within two sequences, through `attend_packed` where the kernels have it."""
+    if kernels.attend_packed is None:
+        mask = None if reach == EVERYWHERE else _reach_mask(heads, reach)
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
     count, tokens = heads.shape[1], heads.shape[3]
-    packed = pack([Sequence([0] * tokens)] * count, heads.device)
+    packed = pack_sequences([Sequence([0] * tokens)] * count, heads.device)
     rows = heads.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (rows, q k v, heads, head)
     fill = len(packed.token_ids) - len(rows)
     q, k, v = F.pad(rows, (0, 0, 0, 0, 0, 0, 0, fill)).unbind(1)
-    mixed, normaliser = kernels.spread(q, k, v, packed, 0.5, reach)
+    mixed, normaliser = kernels.attend_packed(q, k, v, packed, 0.5, reach)
     mixed = mixed[: count * tokens].reshape(count, tokens, *mixed.shape[1:])
     return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)
 
 
-def _mask(heads: Tensor, reach: Reach) -> Tensor:
+def _reach_mask(heads: Tensor, reach: Reach) -> Tensor:
     every = slice(0, heads.shape[3])
-    return hidden(every, every, reach, heads)
+    return hiding_bias(every, every, reach, heads)

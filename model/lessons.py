@@ -50,10 +50,10 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder, Layer
 from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear, normalise
-from model.positions import buckets, hidden
+from model.positions import distance_buckets, hiding_bias
 
 
-def score(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
+def score_keys(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
     """Compare every query, (..., query, d_k), with every key, (..., key, d_k).
 
     Args:
@@ -67,7 +67,9 @@ def score(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
     return query.to(wide) @ key.to(wide).transpose(-2, -1) * scale  # (..., query, key)
 
 
-def weigh(scores: Tensor, *, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+def attention_probabilities(
+    scores: Tensor, *, keep: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
     """Turn scores, (..., heads, query, key), into probabilities of the same shape.
 
     Args:
@@ -94,7 +96,7 @@ def weigh(scores: Tensor, *, keep: Tensor | None = None, bias: Tensor | None = N
     return torch.where(visible, probabilities, 0.0)
 
 
-def mix(probabilities: Tensor, value: Tensor) -> Tensor:
+def mix_values(probabilities: Tensor, value: Tensor) -> Tensor:
     """Add up values, (..., key, d_v), in the shares of probabilities, (..., query, key).
 
     A share of 0.6 takes 60% of a value, a share of exactly 0 takes nothing, whatever stands
@@ -106,12 +108,12 @@ def mix(probabilities: Tensor, value: Tensor) -> Tensor:
     sound = value.isfinite()
     if sound.all():
         return (probabilities @ value.to(probabilities.dtype)).to(value.dtype)
-    mixed = mix(probabilities, torch.where(sound, value, 0.0))
+    mixed = mix_values(probabilities, torch.where(sound, value, 0.0))
     share = (probabilities != 0).to(probabilities.dtype) @ (~sound).to(probabilities.dtype)
     return torch.where(share > 0, math.nan, mixed)
 
 
-def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
+def explain_layer(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
     """Compute every step of one sequence through one layer, in order.
 
     Args:
@@ -125,7 +127,7 @@ def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
     steps = {"x": x}
     if layer.config.pre_norm:
         steps["entered"] = _norm(encoder, x, layer.attention_norm)
-    steps |= _attend(encoder, layer.attention, steps.get("entered", x))
+    steps |= _attention_steps(encoder, layer.attention, steps.get("entered", x))
     added = x + steps["projected"]
     inner = layer.feed_forward_norm if layer.config.pre_norm else layer.attention_norm
     steps["normed"] = _norm(encoder, added, inner)
@@ -139,7 +141,7 @@ def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
     return steps
 
 
-def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
+def step_weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
     """Return the weights that make each step of attention, named by the step they make.
 
     Args:
@@ -166,52 +168,54 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
     norms: dict[str, Affine | None] = {"normed": inner, "output": outer}
     if pre_norm:
         norms = {"entered": inner, "normed": outer, "output": encoder.norm if last else None}
-    named = _projections(layer.attention)
+    named = _projection_weights(layer.attention)
     for name, norm in norms.items():
         if norm is not None:
-            named |= _named(name, norm[0], norm[1])
+            named |= _name_weights(name, norm[0], norm[1])
     return {name: tensor.float() for name, tensor in named.items()}
 
 
-def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
+def _projection_weights(attention: MultiHeadAttention) -> dict[str, Tensor]:
     """Return the weights of the four linears, those of q, k and v by head."""
     project, output = attention.project, attention.output
-    weights = attention.projections(project.weight())  # (heads, head_dim, width) each
-    biases = (None,) * 3 if project.bias is None else attention.projections(project.bias)
+    weights = attention.split_projections(project.weight())  # (heads, head_dim, width) each
+    biases = (None,) * 3 if project.bias is None else attention.split_projections(project.bias)
     named: dict[str, Tensor] = {}
     for name, weight, bias in zip("qkv", weights, biases, strict=True):
-        named |= _named(name, weight.transpose(1, 2), bias)
+        named |= _name_weights(name, weight.transpose(1, 2), bias)
     if attention.norms is not None:
         for name, norm in (("q_norm", attention.norms.query), ("k_norm", attention.norms.key)):
-            named |= _named(name, *norm)
+            named |= _name_weights(name, *norm)
     if isinstance(output, NormedLinear):
-        named |= _named("projected_norm", *output.norm)
-    return named | _named("projected", output.weight().T, output.bias)
+        named |= _name_weights("projected_norm", *output.norm)
+    return named | _name_weights("projected", output.weight().T, output.bias)
 
 
-def _named(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
+def _name_weights(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
     named = {f"{name}.weight": weight}
     return named if bias is None else named | {f"{name}.bias": bias}
 
 
-def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
+def _attention_steps(
+    encoder: Encoder, attention: MultiHeadAttention, x: Tensor
+) -> dict[str, Tensor]:
     """Compute the steps from queries, keys and values to what W^O makes of their mix."""
     positions = torch.arange(len(x), device=x.device)
-    q, k, v = attention.turned(_linear(attention.project, x), positions)
-    k, v = attention.by_head(k), attention.by_head(v)
+    q, k, v = attention.project_rotated(_linear(attention.project, x), positions)
+    k, v = attention.repeat_shared(k), attention.repeat_shared(v)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
-    scores, every = score(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)
+    scores, every = score_keys(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)
     bias = None
     if encoder.distances is not None:
         table = encoder.distances.float()  # (buckets, heads)
-        bias = table[buckets(len(x), len(table), x.device)].permute(2, 0, 1)
-    added = attention.added(q, k, bias, every, every)
+        bias = table[distance_buckets(len(x), len(table), x.device)].permute(2, 0, 1)
+    added = attention.added_scores(q, k, bias, every, every)
     if added is not None:
         scores = scores + added
-    if not attention.reach.everywhere(len(x)):
-        scores = scores + hidden(every, every, attention.reach, scores)
-    probabilities = weigh(scores)
-    z = mix(probabilities, v)
+    if not attention.reach.covers(len(x)):
+        scores = scores + hiding_bias(every, every, attention.reach, scores)
+    probabilities = attention_probabilities(scores)
+    z = mix_values(probabilities, v)
     concat = z.transpose(0, 1).flatten(1)  # (tokens, width)
     return {
         "q": q,

@@ -22,11 +22,11 @@ FEWEST_ROWS = 16
 # On a CPU every number of rows has its own matrix kernels, which take 3 to 5 ms and more than
 # 2 MiB to make: meaningless rows bring a batch up to the next of so many sizes per octave.
 SIZES_PER_OCTAVE = 8
-FEWEST_APART = 4
+FEWEST_SEPARATE_ROWS = 4
 
 # Neither holds for the compiled pass. But part of a single row is contiguous, of several it is not,
 # and torch has different kernels for the two.
-FEWEST_OF_ANY = 2
+FEWEST_NATIVE_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Packed:
         return slice(self.starts[index], self.starts[index] + self.lengths[index])
 
     @cached_property
-    def places(self) -> Tensor:
+    def sequence_bounds(self) -> Tensor:
         """Return where each sequence begins and where the last ends, (sequences + 1,) int32.
 
         Made once for all layers: each copy from the host waits for the device.
@@ -118,10 +118,10 @@ class Packed:
         return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
 
 
-def pack(
+def pack_sequences(
     sequences: Many[Sequence], device: torch.device, pad: int | None = None, any_rows: int = 0
 ) -> Packed:
-    """Lay sequences end to end, ordered by length, filled up as `filled` says.
+    """Lay sequences end to end, ordered by length, filled up as `filled_rows` says.
 
     Args:
         sequences: those whose passes begin in one place.
@@ -130,7 +130,8 @@ def pack(
         any_rows: the encoder takes any number of rows up to this.
 
     Example:
-        >>> packed = pack([Sequence([101, 7, 102]), Sequence([101, 102])], torch.device("cpu"))
+        >>> texts = [Sequence([101, 7, 102]), Sequence([101, 102])]
+        >>> packed = pack_sequences(texts, torch.device("cpu"))
         >>> packed.starts, packed.token_ids[:5].tolist()
         ((2, 0), [101, 102, 101, 7, 102])
     """
@@ -149,36 +150,38 @@ def pack(
         starts[index], rows = start, slice(start, start + length)
         ids += [0] * length if sequence.token_ids is None else sequence.token_ids
         types += [0] * length if sequence.types is None else sequence.types
-        positions += range(length) if pad is None else _positions(sequence, pad)
+        positions += range(length) if pad is None else _token_positions(sequence, pad)
         if sequence.embeddings is not None:
             embeddings.append((rows, sequence.embeddings))
         if sequence.gates:
             gates.append((rows, sequence.gates))
         if sequence.patches:
             patches.append((rows, sequence.patches))
-    fill = [0] * (filled(len(ids), device, any_rows) - len(ids))
-    token_ids, places, segments = _columns(ids + fill + positions + fill + types + fill, device)
+    fill = [0] * (filled_rows(len(ids), device, any_rows) - len(ids))
+    token_ids, places, segments = _copy_columns(
+        ids + fill + positions + fill + types + fill, device
+    )
     return Packed(
         token_ids,
         places,
         segments,
         tuple(embeddings),
-        _group([kinds[index] for index in order]),
+        _group_by_length([kinds[index] for index in order]),
         tuple(starts),
         lengths,
         tuple(gates),
         tuple(patches),
-        _entry([sequences[index].entry for index in order], len(fill)),
+        _join_entries([sequences[index].entry for index in order], len(fill)),
     )
 
 
-def _columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
+def _copy_columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
     """Return three columns laid end to end, (rows,) each, with one copy to the device."""
     table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # as "q" has them
     return table.view(3, -1).to(device).unbind()
 
 
-def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
+def _join_entries(entries: Many[Entry | None], fill: int) -> Entry | None:
     """Join the entries of a batch's sequences in the order of their rows, zeros for the fill."""
     inside = [entry for entry in entries if entry is not None]
     layers = {entry.layer for entry in inside}
@@ -193,23 +196,23 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
     return Entry(layers.pop(), residual, mixed)
 
 
-def filled(tokens: int, device: torch.device, any_rows: int = 0) -> int:
+def filled_rows(tokens: int, device: torch.device, any_rows: int = 0) -> int:
     """Return the rows of a batch of this many tokens; as many, and at least two, up to `any_rows`.
 
     Example:
-        >>> [filled(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
+        >>> [filled_rows(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
         [16, 20, 44, 104, 144]
     """
     if tokens <= any_rows:
-        return max(tokens, FEWEST_OF_ANY)
+        return max(tokens, FEWEST_NATIVE_ROWS)
     if device.type != "cpu":
         return max(tokens, FEWEST_ROWS)
     octave = 1 << (tokens.bit_length() - 1)
-    step = max(octave // SIZES_PER_OCTAVE, FEWEST_APART)
+    step = max(octave // SIZES_PER_OCTAVE, FEWEST_SEPARATE_ROWS)
     return max(-(-tokens // step) * step, FEWEST_ROWS)
 
 
-def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
+def _token_positions(sequence: Sequence, pad: int | None) -> Many[int]:
     if sequence.token_ids is None or pad is None or pad not in sequence.token_ids:
         return range(len(sequence))
     counted = accumulate(token_id != pad for token_id in sequence.token_ids)
@@ -217,7 +220,7 @@ def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
     return [-1 if token_id == pad else count - 1 for token_id, count in pairs]
 
 
-def _group(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
+def _group_by_length(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
     """Return the runs of equal kind in an ordered list of lengths and counts of unseen tokens."""
     groups: list[Group] = []
     start = 0

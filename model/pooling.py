@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.config import Mode
+from model.config import PoolingMode
 from model.kernels import Affine, Linear
 from model.kernels import normalise as layer_norm
 
@@ -39,7 +39,7 @@ class Dense:
     linear: Linear
     activation: Callable[[Tensor], Tensor]
     outputs: int
-    weights: int
+    weight_count: int
     residual: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Unit:
         return F.normalize(x, dim=1)
 
 
-Layer = Dense | Norm | Unit
+PoolingLayer = Dense | Norm | Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +98,21 @@ class Pooling:
         layers: between reducing and cutting.
     """
 
-    modes: tuple[Mode, ...]
+    modes: tuple[PoolingMode, ...]
     normalize: bool
     dimensions: int | None = None
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[PoolingLayer, ...] = ()
 
-    def size(self, width: int) -> int:
+    def uncut_size(self, width: int) -> int:
         """Count the numbers before the cut, of token vectors of this width."""
         return self.layers[-1].outputs if self.layers else len(self.modes) * width
 
-    def numbers(self, width: int) -> int:
+    def vector_size(self, width: int) -> int:
         """Count the numbers of a vector."""
-        return self.dimensions or self.size(width)
+        return self.dimensions or self.uncut_size(width)
 
 
-def pool(tokens: Tensor, how: Pooling) -> Tensor:
+def pool_sequence(tokens: Tensor, how: Pooling) -> Tensor:
     """Return one vector, (size or dimensions,) float32, for one sequence's (tokens, width)."""
     tokens = tokens.float()
     pooled = torch.cat([_reduce(tokens, mode) for mode in how.modes])
@@ -130,7 +130,7 @@ def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
     Args:
         tokens: of the whole batch, (rows, width).
     """
-    return torch.stack([pool(tokens[each], how) for each in rows])
+    return torch.stack([pool_sequence(tokens[each], how) for each in rows])
 
 
 def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
@@ -142,8 +142,8 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor
     starts, lengths = torch.tensor(edges).to(tokens.device).unbind()
     total = sum(edges[1])
     firsts = lengths.cumsum(0) - lengths  # of each sequence's rows, where only these lie end to end
-    place = torch.arange(total, device=tokens.device) - _by_row(firsts, lengths, total)
-    own = tokens[_by_row(starts, lengths, total) + place].float()
+    place = torch.arange(total, device=tokens.device) - _repeat_by_row(firsts, lengths, total)
+    own = tokens[_repeat_by_row(starts, lengths, total) + place].float()
     pooled = torch.cat([_reduce_each(own, place, firsts, lengths, mode) for mode in how.modes], 1)
     for layer in how.layers:
         pooled = layer(pooled)
@@ -151,13 +151,13 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor
     return F.normalize(pooled, dim=1) if how.normalize else pooled
 
 
-def _by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
+def _repeat_by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
     """Return each sequence's number for each of its rows, (total,)."""
     return numbers.repeat_interleave(lengths, output_size=total)
 
 
 def _reduce_each(
-    rows: Tensor, place: Tensor, firsts: Tensor, lengths: Tensor, mode: Mode
+    rows: Tensor, place: Tensor, firsts: Tensor, lengths: Tensor, mode: PoolingMode
 ) -> Tensor:
     """Reduce as `_reduce` each of the sequences that lie end to end, (sequences, width)."""
 
@@ -179,7 +179,7 @@ def _reduce_each(
             return reduced(rows * (place + 1)[:, None], "sum") / weights[:, None]
 
 
-def _reduce(tokens: Tensor, mode: Mode) -> Tensor:
+def _reduce(tokens: Tensor, mode: PoolingMode) -> Tensor:
     match mode:
         case "mean":
             return tokens.mean(0)

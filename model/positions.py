@@ -37,7 +37,7 @@ def sinusoids(positions: int, width: int) -> Tensor:
     return table
 
 
-def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
+def distance_buckets(tokens: int, count: int, device: torch.device) -> Tensor:
     """Return the bucket of every distance, (query, key) int64: half for keys after the query."""
     place = torch.arange(tokens, device=device)
     ahead = place[None, :] - place[:, None]
@@ -49,16 +49,16 @@ def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
     return (ahead > 0) * half + torch.where(distance < exact, distance, far)
 
 
-def hidden(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
+def hiding_bias(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
     """Return what to add to a tile's scores, (1, query, key): -inf beyond reach, else 0."""
     queries = torch.arange(query.start, query.stop, device=like.device)
     keys = torch.arange(key.start, key.stop, device=like.device)
-    far = beyond(queries, keys, reach)
+    far = beyond_reach(queries, keys, reach)
     mask = torch.zeros(far.shape, dtype=like.dtype, device=like.device)
     return mask.masked_fill_(far, -math.inf)[None]
 
 
-def beyond(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
+def beyond_reach(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
     """Tell which keys are beyond the reach of queries, both by their places, (query, key)."""
     ahead = keys - queries[:, None]
     before, after = reach
@@ -79,11 +79,11 @@ class Rope:
     theta: float
     amplitude: float = 1.0
 
-    def rates(self, head_dim: int) -> Tensor:
+    def rotation_rates(self, head_dim: int) -> Tensor:
         """Return the radians per position of each pair of channels, (head_dim / 2,) float32."""
-        return 1.0 / self.bases(head_dim)
+        return 1.0 / self.rotation_bases(head_dim)
 
-    def bases(self, head_dim: int, pairs: int | None = None) -> Tensor:
+    def rotation_bases(self, head_dim: int, pairs: int | None = None) -> Tensor:
         """Return positions per radian for the first pairs of channels, float32; all by default."""
         # not cut afterwards: a power's last bit follows from both
         stop = head_dim if pairs is None else 2 * pairs
@@ -91,18 +91,18 @@ class Rope:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Linear(Rope):
+class LinearRope(Rope):
     """Every rate divided by a factor."""
 
     factor: float
 
-    def rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rates does."""
-        return 1.0 / self.bases(head_dim) / self.factor
+    def rotation_rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rotation_rates does."""
+        return 1.0 / self.rotation_bases(head_dim) / self.factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ntk(Rope):
+class NtkRope(Rope):
     """The slowest pair of channels divided by a factor, the faster ones by less.
 
     rate(c) = (theta factor)^(-2c / head_dim) / factor^(2 / head_dim)
@@ -110,14 +110,14 @@ class Ntk(Rope):
 
     factor: float
 
-    def rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rates does."""
-        bases = Rope(theta=self.theta * self.factor).bases(head_dim)
+    def rotation_rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rotation_rates does."""
+        bases = Rope(theta=self.theta * self.factor).rotation_bases(head_dim)
         return (1.0 / bases).div(self.factor ** (2 / head_dim))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Yarn(Rope):
+class YarnRope(Rope):
     """Slow pairs of channels divided by a factor, fast ones as they are, a ramp between them.
 
     Args:
@@ -133,25 +133,28 @@ class Yarn(Rope):
     slow: float = 1.0
     whole: bool = True
 
-    def rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rates does."""
-        low, high = self._place(self.fast, head_dim), self._place(self.slow, head_dim)
+    def rotation_rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rotation_rates does."""
+        low, high = (
+            self._pair_with_turns(self.fast, head_dim),
+            self._pair_with_turns(self.slow, head_dim),
+        )
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
         high += 0.001 if low == high else 0  # a ramp needs a length
         ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)
-        kept, bases = 1 - ramp.clamp(0, 1), self.bases(head_dim)
+        kept, bases = 1 - ramp.clamp(0, 1), self.rotation_bases(head_dim)
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
 
-    def _place(self, turns: float, head_dim: int) -> float:
+    def _pair_with_turns(self, turns: float, head_dim: int) -> float:
         """Return the pair of channels that makes this many turns within `trained`."""
         ratio = math.log(self.trained / (turns * 2 * math.pi))
         return (head_dim * ratio) / (2 * math.log(self.theta))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Llama3(Rope):
+class Llama3Rope(Rope):
     """Waves longer than trained / low divided by a factor, those below trained / high as they are.
 
     Args:
@@ -163,9 +166,9 @@ class Llama3(Rope):
     low: float
     high: float
 
-    def rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rates does."""
-        plain = 1.0 / self.bases(head_dim)
+    def rotation_rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rotation_rates does."""
+        plain = 1.0 / self.rotation_bases(head_dim)
         wave = 2 * math.pi / plain
         share = (self.trained / wave - self.low) / (self.high - self.low)
         between = (1 - share) * plain / self.factor + share * plain
@@ -174,17 +177,17 @@ class Llama3(Rope):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proportional(Rope):
+class ProportionalRope(Rope):
     """A share of the pairs of channels turns, divided by a factor; the others stand still."""
 
     factor: float
     share: float
 
-    def rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rates does."""
+    def rotation_rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rotation_rates does."""
         turning = int(self.share * head_dim // 2)
         still = torch.zeros(head_dim // 2 - turning)
-        return torch.cat((1.0 / self.bases(head_dim, turning), still)) / self.factor
+        return torch.cat((1.0 / self.rotation_bases(head_dim, turning), still)) / self.factor
 
 
 class Rotation:
@@ -195,7 +198,7 @@ class Rotation:
 
     def __init__(self, rope: Rope, head_dim: int, positions: int, device: torch.device) -> None:
         places = torch.arange(positions, dtype=torch.float32, device=device)
-        angles = places[:, None] * rope.rates(head_dim).to(device)
+        angles = places[:, None] * rope.rotation_rates(head_dim).to(device)
         # (positions, head_dim / 2) each
         self.cos, self.sin = angles.cos() * rope.amplitude, angles.sin() * rope.amplitude
 

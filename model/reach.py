@@ -9,7 +9,7 @@ class Reach(NamedTuple):
     before: int | None = None
     after: int | None = None
 
-    def cut(self, tokens: int) -> tuple[int, int]:
+    def within(self, tokens: int) -> tuple[int, int]:
         """Return both as numbers, for a sequence of so many tokens."""
         (before, after), last = self, tokens - 1
         return (
@@ -17,14 +17,14 @@ class Reach(NamedTuple):
             last if after is None else min(after, last),
         )
 
-    def everywhere(self, tokens: int) -> bool:
+    def covers(self, tokens: int) -> bool:
         """Tell whether every query of a sequence looks at all of it."""
-        return self.cut(tokens) == (tokens - 1, tokens - 1)
+        return self.within(tokens) == (tokens - 1, tokens - 1)
 
-    def cells(self, tokens: int) -> int:
+    def count_cells(self, tokens: int) -> int:
         """Count the keys that all queries of a sequence look at."""
         # of `side` keys the first `side` queries lack side, side - 1, .. 1
-        before, after = self.cut(tokens)
+        before, after = self.within(tokens)
         lacking = before * (before + 1) + after * (after + 1)
         return tokens * (1 + before + after) - lacking // 2
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.config import Mode
-from model.maps.maps import strongest
+from model.config import PoolingMode
+from model.maps.maps import top_places
 from model.maps.units import Units
 from model.pooling import Dense, Pooling, identity
 
@@ -30,7 +30,7 @@ class NotLinear(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedText:
     """One text of a comparison, float64.
 
     Args:
@@ -45,7 +45,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class CosineShares:
     """What makes a cosine: the matrix of products of two sides' units, scaled, and the rest.
 
     Args:
@@ -69,7 +69,7 @@ class Shares:
             yield self.left[first : first + rows] @ self.right.T * self.scale
 
 
-class Linear:
+class LinearPooling:
     """A pooling as one linear map of weighted token vectors.
 
     Raises:
@@ -78,7 +78,7 @@ class Linear:
 
     def __init__(self, how: Pooling) -> None:
         for mode in how.modes:
-            _weights(mode, 1)
+            _token_weights(mode, 1)
         self._modes = how.modes
         self._map: Tensor | None = None  # (size, modes * width)
         self.bias: Tensor | None = None  # (size,)
@@ -97,25 +97,25 @@ class Linear:
         if self.bias is not None:
             self.bias = self.bias[self._kept]
 
-    def side(self, tokens: Tensor, units: Units) -> Side:
+    def weigh_text(self, tokens: Tensor, units: Units) -> ComparedText:
         """Return one text of a comparison.
 
         Args:
             tokens: vectors of the last layer, (tokens, width).
         """
         rows, count = tokens.double(), len(tokens)
-        weighted = [rows * _weights(mode, count)[:, None] for mode in self._modes]
+        weighted = [rows * _token_weights(mode, count)[:, None] for mode in self._modes]
         del rows
-        each = _summed(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
+        each = _sum_by_unit(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
         del weighted
         each = (each if self._map is None else each @ self._map.T)[:, self._kept]
         total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
         if len(units.axis) == len(each):
-            return Side(each, torch.zeros_like(total), float(total.norm()))
+            return ComparedText(each, torch.zeros_like(total), float(total.norm()))
         left_out = sorted({*range(len(each))} - {*units.axis})
-        return Side(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
+        return ComparedText(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
 
-    def shares(self, left: Side, right: Side) -> Shares:
+    def share_cosine(self, left: ComparedText, right: ComparedText) -> CosineShares:
         """Return what makes the cosine of two texts; nothing for a vector of length 0."""
         scale = 1 / (left.length * right.length or math.inf)
         sums = left.shown.sum(0), right.shown.sum(0)
@@ -124,11 +124,11 @@ class Linear:
         bias = 0.0
         if self.bias is not None:
             bias = float((sums[0] + left.dropped + whole + self.bias) @ self.bias)
-        return Shares(left.shown, right.shown, scale, float(dropped) * scale, bias * scale)
+        return CosineShares(left.shown, right.shown, scale, float(dropped) * scale, bias * scale)
 
 
-def _weights(mode: Mode, tokens: int) -> Tensor:
-    """Return what a reduction multiplies each token's vector by, (tokens,); see pooling.pool."""
+def _token_weights(mode: PoolingMode, tokens: int) -> Tensor:
+    """Return what a reduction multiplies each token's vector by, (tokens,); see pooling."""
     match mode:
         case "mean":
             return torch.full((tokens,), 1 / tokens, dtype=torch.float64)
@@ -141,7 +141,7 @@ def _weights(mode: Mode, tokens: int) -> Tensor:
             raise NotLinear(f'pooling "{mode}"')
 
 
-def _summed(rows: Tensor, units: Units) -> Tensor:
+def _sum_by_unit(rows: Tensor, units: Units) -> Tensor:
     """Return the sum of each unit's rows, (all units, size)."""
     if len(units.spans) == len(rows):
         return rows
@@ -150,7 +150,7 @@ def _summed(rows: Tensor, units: Units) -> Tensor:
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, places, rows)
 
 
-class Strongest:
+class StrongestShares:
     """The shares of the largest size, of either sign, of a matrix that comes in blocks of rows.
 
     Args:
@@ -161,24 +161,24 @@ class Strongest:
         self._k, self._cells, self._columns = k, 0, 1
         self._places, self._shares = torch.empty(0, dtype=torch.int64), torch.empty(0).double()
 
-    def add(self, block: Tensor) -> None:
+    def add_rows(self, block: Tensor) -> None:
         """Add further rows, (rows, columns) float64."""
         flat = block.flatten()
-        best = _largest(flat, self._k)
+        best = _largest_places(flat, self._k)
         places, shares = best + self._cells, flat[best]
         if self._cells:
             places, shares = torch.cat([self._places, places]), torch.cat([self._shares, shares])
             # ties from earlier rows stand first, and `strongest` keeps them first
-            best = _largest(shares, self._k)
+            best = _largest_places(shares, self._k)
             places, shares = places[best], shares[best]
         self._places, self._shares = places, shares
         self._cells, self._columns = self._cells + len(flat), block.shape[1]
 
-    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+    def strongest_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return their rows, columns and shares, largest first; ties in their order."""
         return self._places // self._columns, self._places % self._columns, self._shares
 
 
-def _largest(shares: Tensor, k: int) -> Tensor:
+def _largest_places(shares: Tensor, k: int) -> Tensor:
     """Return the places of the shares of largest size, (k,) or fewer."""
-    return strongest(shares.abs().float(), min(k, len(shares)))
+    return top_places(shares.abs().float(), min(k, len(shares)))

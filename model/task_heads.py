@@ -4,7 +4,7 @@
     Tagger      a logit for each label of each token
     Splade      a weight for each token of the vocabulary (Formal et al. 2021, "SPLADE v2")
     Lexical     a weight for each of the text's own tokens (Chen et al. 2024, "M3-Embedding")
-    Vectors     a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
+    VectorHead  a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
 
 A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
@@ -21,14 +21,14 @@ from torch.nn import functional as F
 
 from model.config import Side, Task
 from model.kernels import Affine, Linear, normalise
-from model.pooling import Dense, Layer, Pooling, pool
+from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence
 from model.text.frame import Role
 
 # the names that requests and answers give
-Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
+ScoreActivation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
-NUMBER = 4  # bytes of an index or a float32
+NUMBER_SIZE = 4  # bytes of an index or a float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,20 +66,20 @@ class Projection:
         x = x.float()
         return self.output(x if self.transform is None else self.transform(x))
 
-    def flops(self, rows: int) -> int:
+    def count_flops(self, rows: int) -> int:
         """Count the floating-point operations of so many rows; a product and its sum are two."""
         return 2 * self.weights * rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stack:
+class LayerStack:
     """Logits of rows by the layers that sentence-transformers puts behind a Pooling.
 
     Args:
         weights: of all its matrices, numbers.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[PoolingLayer, ...]
     weights: int
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Stack:
             x = layer(x)
         return x
 
-    def flops(self, rows: int) -> int:
+    def count_flops(self, rows: int) -> int:
         """Count the floating-point operations of so many rows; a product and its sum are two."""
         return 2 * self.weights * rows
 
@@ -108,9 +108,9 @@ class Classifier:
 
     labels: tuple[str, ...]
     pooling: Pooling
-    project: Projection | Stack
-    activation: Activation
-    ranking: Activation
+    project: Projection | LayerStack
+    activation: ScoreActivation
+    ranking: ScoreActivation
     entailment: int | None = None
 
     @property
@@ -122,16 +122,16 @@ class Classifier:
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Classify (tokens, width) -> logits and scores, (classes,) each."""
-        logits = self.project(pool(tokens, self.pooling)[None])[0]
-        return {"logits": logits, "scores": scores(logits, self.activation)}
+        logits = self.project(pool_sequence(tokens, self.pooling)[None])[0]
+        return {"logits": logits, "scores": activate_scores(logits, self.activation)}
 
-    def bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int) -> int:
         """Count what the answer holds for so many tokens: two numbers and a name each."""
-        return sum(2 * NUMBER + len(label) for label in self.labels)
+        return sum(2 * NUMBER_SIZE + len(label) for label in self.labels)
 
-    def flops(self, tokens: int) -> int:
+    def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for a sequence of so many tokens."""
-        return self.project.flops(1)
+        return self.project.count_flops(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,13 +155,13 @@ class Tagger:
         probabilities, labels = self.project(tokens).softmax(-1).max(-1)
         return {"labels": labels.int(), "scores": probabilities}
 
-    def bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int) -> int:
         """Count what the answer holds at most for so many tokens: a number and a name each."""
-        return tokens * (NUMBER + max(map(len, self.labels)))
+        return tokens * (NUMBER_SIZE + max(map(len, self.labels)))
 
-    def flops(self, tokens: int) -> int:
+    def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for so many tokens."""
-        return self.project.flops(tokens)
+        return self.project.count_flops(tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +179,7 @@ class Splade:
 
     project: Projection
     pooling: Literal["max", "sum"]
-    twice: bool
+    log_twice: bool
     k: int | None = None
     threshold: float = 0.0
     roles: Mapping[Side, Role] = field(default_factory=dict)
@@ -191,13 +191,13 @@ class Splade:
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
-        weights = self.weights(tokens)
-        indices = _chosen(weights, self.k, self.threshold)
+        weights = self.vocabulary_weights(tokens)
+        indices = _choose_weights(weights, self.k, self.threshold)
         return {"indices": indices.int(), "values": weights[indices]}
 
-    def weights(self, tokens: Tensor) -> Tensor:
+    def vocabulary_weights(self, tokens: Tensor) -> Tensor:
         """Return the whole vocabulary's weights, (vocabulary,); made a tile of tokens at a time."""
-        tiles = (self.project(tile) for tile in _tiles(tokens))
+        tiles = (self.project(tile) for tile in _tiles_of_rows(tokens))
         if self.pooling == "sum":
             return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
         most = next(tiles).amax(0)
@@ -205,17 +205,17 @@ class Splade:
             most = torch.maximum(most, tile.amax(0))
         return self._weigh(most)  # it grows with the logit: the largest gives the largest
 
-    def bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int) -> int:
         """Count what the answer holds at most, whatever the tokens: an id and a weight each."""
-        return 2 * NUMBER * min(self.k or self.project.outputs, self.project.outputs)
+        return 2 * NUMBER_SIZE * min(self.k or self.project.outputs, self.project.outputs)
 
-    def flops(self, tokens: int) -> int:
+    def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for so many tokens."""
-        return self.project.flops(tokens)
+        return self.project.count_flops(tokens)
 
     def _weigh(self, logits: Tensor) -> Tensor:
         weights = logits.relu().log1p()
-        return weights.log1p() if self.twice else weights
+        return weights.log1p() if self.log_twice else weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,25 +253,25 @@ class Lexical:
             for numbers in (own, of, used)
         )
         weights = tokens.new_zeros(len(own), dtype=torch.float32)  # none is below 0
-        weights = weights.scatter_reduce(0, groups, self.weigh(tokens)[places], "amax")
-        chosen = _chosen(weights, self.k, self.threshold)
+        weights = weights.scatter_reduce(0, groups, self.token_weights(tokens)[places], "amax")
+        chosen = _choose_weights(weights, self.k, self.threshold)
         return {"indices": ids[chosen].int(), "values": weights[chosen]}
 
-    def weigh(self, tokens: Tensor) -> Tensor:
+    def token_weights(self, tokens: Tensor) -> Tensor:
         """Return the weight of each token, special or not, (tokens,)."""
         return self.project(tokens)[:, 0].relu()
 
-    def bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int) -> int:
         """Count what the answer holds at most for so many tokens: an id and a weight each."""
-        return 2 * NUMBER * min(self.k or tokens, tokens)
+        return 2 * NUMBER_SIZE * min(self.k or tokens, tokens)
 
-    def flops(self, tokens: int) -> int:
+    def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for so many tokens."""
-        return self.project.flops(tokens)
+        return self.project.count_flops(tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Vectors:
+class VectorHead:
     """A vector of length 1 for each token kept.
 
     Args:
@@ -285,7 +285,7 @@ class Vectors:
     layers: tuple[Dense, ...]
     roles: Mapping[Side, Role]
     kept: Sequence[int] | None = None
-    first: int = 0
+    first_place: int = 0
     mean: bool = False
 
     @property
@@ -305,7 +305,7 @@ class Vectors:
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Map (tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
-        every = torch.arange(min(self.first, len(tokens)), len(tokens))
+        every = torch.arange(min(self.first_place, len(tokens)), len(tokens))
         kept = every if self.kept is None else torch.tensor(self.kept)
         places = kept.to(tokens.device, torch.int32)
         if not len(kept):
@@ -315,23 +315,23 @@ class Vectors:
             x = layer(x)
         return {"vectors": F.normalize(x, dim=1), "kept": places}
 
-    def count(self, tokens: int) -> int:
+    def count_vectors(self, tokens: int) -> int:
         """Count the vectors of a sequence of so many tokens."""
-        return max(0, tokens - self.first) if self.kept is None else len(self.kept)
+        return max(0, tokens - self.first_place) if self.kept is None else len(self.kept)
 
-    def bytes(self, tokens: int, number: int = NUMBER) -> int:
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count what the answer holds for so many tokens, in numbers of so many bytes."""
-        return self.count(tokens) * (number * self.size + NUMBER)
+        return self.count_vectors(tokens) * (number * self.size + NUMBER_SIZE)
 
-    def flops(self, tokens: int) -> int:
+    def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for a sequence of so many tokens."""
-        return 2 * self.count(tokens) * sum(layer.weights for layer in self.layers)
+        return 2 * self.count_vectors(tokens) * sum(layer.weight_count for layer in self.layers)
 
 
-TaskHead = Classifier | Tagger | Splade | Lexical | Vectors
+TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead
 
 
-def _chosen(weights: Tensor, k: int | None, threshold: float) -> Tensor:
+def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:
     """Return the places of the largest weights above a threshold, ascending, (chosen,)."""
     places = (~(weights <= threshold)).nonzero()[:, 0]  # NaN stays, to be detected
     if k is None or len(places) <= k:
@@ -341,12 +341,12 @@ def _chosen(weights: Tensor, k: int | None, threshold: float) -> Tensor:
     return places[order].sort().values
 
 
-def _tiles(tokens: Tensor) -> Iterator[Tensor]:
+def _tiles_of_rows(tokens: Tensor) -> Iterator[Tensor]:
     """Yield the rows, so many at a time."""
     return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
 
 
-def scores(logits: Tensor, activation: Activation) -> Tensor:
+def activate_scores(logits: Tensor, activation: ScoreActivation) -> Tensor:
     """Return what an activation makes of logits, (classes,)."""
     if activation == "softmax":
         return logits.softmax(-1)
@@ -367,7 +367,7 @@ class Matches(NamedTuple):
     values: Tensor
 
 
-def match(query: Tensor, document: Tensor, mean: bool = False) -> Matches:
+def match_vectors(query: Tensor, document: Tensor, mean: bool = False) -> Matches:
     """Match a query's vectors, (query, size), with a document's one or more, (document, size).
 
     The score is MaxSim, summed in float64.

@@ -22,7 +22,7 @@ from typing import (
     runtime_checkable,
 )
 
-from model.text.tokenizer import Cut, Truncate
+from model.text.tokenizer import Truncate, Truncation
 from service.inputs import Floats, Gate, Texts
 from service.observe.record import Record
 from service.wire import Wire
@@ -86,8 +86,8 @@ class Custom(NamedTuple):
     """
 
     layout: Layout = Layout()
-    truncate: Cut | None = None
-    usual: Cut = "refuse"
+    truncate: Truncation | None = None
+    usual: Truncation = "refuse"
     most: int | None = None
     counted: bool = True
     instruction: str | None = None
@@ -181,7 +181,7 @@ class Side(NamedTuple):
     inputs: Texts
     outputs: "Outputs"
     at: At = INPUTS
-    cut: Cut = "refuse"
+    cut: Truncation = "refuse"
     most: int | None = None
     counted: bool = True
     facts: bool = False

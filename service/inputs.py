@@ -21,7 +21,7 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from model.maps.choices import HEAD_NAME, Form, Level, Specials, Weight, group_heads_by_layer
 from service.wire import ForeignRequest, Integers, Wire
 
 Floats = Literal["float32", "float16"]
@@ -44,12 +44,12 @@ def _heads_tag(value: object) -> str:
     return "<list>" if isinstance(value, list) else "<all>"
 
 
-HeadName = Annotated[str, Field(pattern=f"^{HEAD.pattern}$")]
+HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME.pattern}$")]
 Heads = Annotated[
     All | Listed | ByLayer,
     Discriminator(_heads_tag),
     BeforeValidator(
-        by_layer,
+        group_heads_by_layer,
         json_schema_input_type=Literal["all"]
         | HeadName
         | list[int]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, LiteralString
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from model.config import Mode, Side, Task
+from model.config import PoolingMode, Side, Task
 from model.maps.choices import Level
 from service.wire import Wire
 
@@ -18,7 +18,7 @@ LENGTH_1: LiteralString = '"int8" and "uint8" are steps of vectors of length 1, 
 class Pooled(Wire):
     """How one vector is made of a sequence; what is left out is the checkpoint's own."""
 
-    mode: Literal["model"] | Mode = "model"
+    mode: Literal["model"] | PoolingMode = "model"
     """How token vectors become one; "model" is the checkpoint's own way, `pooling` of GET /info."""
     normalize: bool | None = None
     """Whether the vector is scaled to length 1; left out or null: as the checkpoint does,

@@ -204,7 +204,7 @@ class Replica:
     @property
     def pooled_width(self) -> int:
         """Return the numbers in a vector pooled in the checkpoint's own way."""
-        return self.lanes.model.pooling.numbers(self.lanes.model.config.width)
+        return self.lanes.model.pooling.vector_size(self.lanes.model.config.width)
 
     def info(self) -> dict[str, Any]:
         """Return what GET /info says of the model and the limits."""

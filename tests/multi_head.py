@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from model.attention import HeadWeights
 from model.kernels import Affine
-from model.lessons import mix, score, weigh
+from model.lessons import attention_probabilities, mix_values, score_keys
 from model.positions import Rotation
 
 Window = int | tuple[int | None, int | None]  # keys to the left and to the right; None is all
@@ -51,12 +51,12 @@ def attend(
             included; (None, 0) is causal. Both sequences are counted from 0.
         softcap: see `capped`.
     """
-    scores = capped(score(query, key, scale=scale), softcap)
+    scores = capped(score_keys(query, key, scale=scale), softcap)
     if window is not None:
         within = _within(window, scores)
         keep = within if keep is None else keep & within
-    probabilities = weigh(scores, keep=keep, bias=bias)
-    return Attended(mix(probabilities, value), probabilities)
+    probabilities = attention_probabilities(scores, keep=keep, bias=bias)
+    return Attended(mix_values(probabilities, value), probabilities)
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
@@ -115,7 +115,7 @@ class MultiHead:
             query_rows: (..., query, width).
             key_rows: (..., key, width); None is the query rows: self-attention.
             value_rows: (..., key, width); None is the key rows.
-            bias: a relative bias is table[positions.buckets(...)], with heads brought first.
+            bias: it is table[positions.distance_buckets(...)], with heads brought first.
 
         Returns:
             The output, (..., query, width), and the probabilities, (..., heads, query, key).

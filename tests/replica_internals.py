@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from model.pooling import Mode, Pooling
-from model.similarity import Linear, NotLinear
+from model.pooling import Pooling, PoolingMode
+from model.similarity import LinearPooling, NotLinear
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.reader import Reader
@@ -54,12 +54,12 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
 
 
 @contextmanager
-def pooled_by(replica: Replica, mode: Mode) -> Iterator[None]:
+def pooled_by(replica: Replica, mode: PoolingMode) -> Iterator[None]:
     """Let a replica's model be pooled otherwise, for all that explains scores."""
     resolver = replica.gateway.resolver
     before = resolver.linear
     try:
-        resolver.linear = Linear(Pooling((mode,), normalize=True))
+        resolver.linear = LinearPooling(Pooling((mode,), normalize=True))
     except NotLinear as error:
         resolver.linear = error
     try:

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from model.native import module
+from model.native import operator_module
 from service.preflight import machine
 
 ROOT = Path(__file__).parent.parent
@@ -248,7 +248,7 @@ def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.prove
 def test_a_wheel_brings_the_compiled_pass_for_this_torch(tmp_path: Path) -> None:
-    """Under the name that library.load looks for."""
+    """Under the name that library.load_operator looks for."""
     left = shutil.ignore_patterns("build", "*.egg-info", "*.so", "__pycache__", "tests", ".*")
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=left)
 
@@ -257,7 +257,7 @@ def test_a_wheel_brings_the_compiled_pass_for_this_torch(tmp_path: Path) -> None
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     (operator,) = (name for name in names if name.endswith(".so"))
-    assert operator.startswith(f"model/native/{module(torch.__version__)}.")
+    assert operator.startswith(f"model/native/{operator_module(torch.__version__)}.")
 
 
 def lend(distribution: metadata.Distribution, packages: Path) -> None:

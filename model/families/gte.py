@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from model.config import LINEARS, EncoderConfig
+from model.config import LINEAR_NAMES, EncoderConfig
 from model.families import bert, nomic
 from model.families.family import WORDS, Family, Recipe, Tiny
 from model.families.fields import Config, number, only, sizes
 from model.families.ropes import read_angles, read_stated
-from model.positions import Ntk, Rope
+from model.positions import NtkRope, Rope
 
 THETA = 160_000.0  # where its config is silent
 OF_NTK = {"type", "factor"}
@@ -39,7 +39,7 @@ def read(config: Config) -> EncoderConfig:
     return replace(
         plain,
         positions="rotary",
-        biases=tuple(name for name in LINEARS if name not in ("gate", "up")),
+        biases=tuple(name for name in LINEAR_NAMES if name not in ("gate", "up")),
         gated=True,
         ropes=(_read_rope(config),) * plain.layers,
     )
@@ -52,7 +52,7 @@ def _read_rope(config: Config) -> Rope:
         only(config, rope_parameters=None)
         only(stated, **dict.fromkeys(stated.keys() - OF_NTK))
         theta = number(config, "rope_theta", above=1)
-        return Ntk(theta=theta, factor=number(stated, "factor", above=1))
+        return NtkRope(theta=theta, factor=number(stated, "factor", above=1))
     if config["model_type"] == NEW.name:  # which transformers' "gte" does not read
         only(config, rope_parameters=None, rope_scaling=None)
         return Rope(theta=number(config, "rope_theta", above=1))

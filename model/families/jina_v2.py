@@ -5,7 +5,7 @@ Its own code never runs, and transformers has no class for it.
 
 from dataclasses import replace
 
-from model.config import LINEARS, Activation, EncoderConfig
+from model.config import LINEAR_NAMES, Activation, EncoderConfig
 from model.errors import CheckpointError
 from model.families import bert
 from model.families.fields import Config, only
@@ -39,7 +39,7 @@ def read(config: Config) -> EncoderConfig:
     return replace(
         plain,
         positions="alibi",
-        biases=tuple(name for name in LINEARS if name not in ("gate", "up")),
+        biases=tuple(name for name in LINEAR_NAMES if name not in ("gate", "up")),
         activation=FEED_FORWARDS[kind],
         gated=True,
     )

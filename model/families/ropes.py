@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from model.errors import CheckpointError
 from model.families.fields import Config, number, only
-from model.positions import Linear, Llama3, Proportional, Rope, Yarn
+from model.positions import LinearRope, Llama3Rope, ProportionalRope, Rope, YarnRope
 
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # kinds of layer, where there are two
 # what every kind of rotary angles may hold, and what else each kind reads
@@ -77,17 +77,19 @@ def read_rope(config: Config, stated: Config, theta: object) -> Rope:
     base = number(given, "rope_theta", above=1)
     if kind == "proportional":
         part = number(given, "partial_rotary_factor", most=1)
-        return Proportional(theta=base, factor=number({"factor": 1, **given}, "factor"), share=part)
+        return ProportionalRope(
+            theta=base, factor=number({"factor": 1, **given}, "factor"), share=part
+        )
     only(given, partial_rotary_factor=1)  # of other kinds these families turn all channels or fail
     if kind == "linear":
-        return Linear(theta=base, factor=number(given, "factor"))
+        return LinearRope(theta=base, factor=number(given, "factor"))
     if kind == "yarn":
         return _yarn(config, given, base)
     if kind == "llama3":
         low, high = number(given, "low_freq_factor"), number(given, "high_freq_factor")
         number({"high_freq_factor": high}, "high_freq_factor", above=low)
         factor, trained = number(given, "factor"), _trained(config, given)
-        return Llama3(theta=base, factor=factor, trained=trained, low=low, high=high)
+        return Llama3Rope(theta=base, factor=factor, trained=trained, low=low, high=high)
     if kind == "dynamic":  # stretches only what is longer than the table of positions
         number(given, "factor")
     return Rope(theta=base)
@@ -105,7 +107,7 @@ def _kind_of_rope(stated: Config) -> str:
     return kind
 
 
-def _yarn(config: Config, given: Config, theta: float) -> Yarn:
+def _yarn(config: Config, given: Config, theta: float) -> YarnRope:
     """Read YaRN's angles; their amplitude follows from the factor where it is not given."""
     trained, whole = _trained(config, given), given.get("truncate", True)
     if given["factor"] is None:
@@ -118,7 +120,7 @@ def _yarn(config: Config, given: Config, theta: float) -> Yarn:
     amplitude = _amplitude(factor)
     if {"mscale", "mscale_all_dim"} <= some.keys():
         amplitude = _amplitude(factor, some["mscale"]) / _amplitude(factor, some["mscale_all_dim"])
-    return Yarn(
+    return YarnRope(
         theta=theta,
         amplitude=some.get("attention_factor", amplitude),
         factor=factor,

@@ -3,7 +3,7 @@
 A head answers for word i with the word j != i that it looks at most, special tokens left out. The
 head that answers best on some sentences is the candidate; it is judged on other sentences, the
 controls, where words of the same kind stand nearer or the right word is swapped. It is named
-only if it beats by MARGIN the best that looking blindly at one place can do there:
+only if it beats by BEST_MARGIN the best that looking blindly at one place can do there:
 
     one offset, the same in all controls; or, where the controls are pairs that differ in which
     word is right, one word, the same in both sentences of a pair.
@@ -21,7 +21,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-MARGIN = 0.10
+BEST_MARGIN = 0.10
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 NO_CONTROLS = "no controls to judge it by"
@@ -44,7 +44,7 @@ class Link:
     group: str
     place: int
     offset: int
-    right: tuple[bool, ...]
+    right_by_head: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ class Verdict:
     controls: int = 0
 
 
-def spans(text: str) -> list[tuple[int, int]]:
+def word_spans(text: str) -> list[tuple[int, int]]:
     """Tell where the words of a text stand, and its punctuation marks, characters, [start, end).
 
     Example:
-        >>> spans("It didn't.")
+        >>> word_spans("It didn't.")
         [(0, 2), (3, 9), (9, 10)]
     """
     return [match.span() for match in WORD.finditer(text)]
 
 
-def belonging(
+def words_of_tokens(
     words: Sequence[tuple[int, int]],
     offsets: Sequence[tuple[int, int]],
     special: Sequence[bool],
@@ -89,7 +89,8 @@ def belonging(
     """Return the word of each token, None for a special one; None in all where tokens span words.
 
     Example:
-        >>> belonging([(0, 2), (3, 9)], [(0, 0), (0, 2), (3, 7), (7, 9)], [True] + [False] * 3)
+        >>> offsets = [(0, 0), (0, 2), (3, 7), (7, 9)]
+        >>> words_of_tokens([(0, 2), (3, 9)], offsets, [True] + [False] * 3)
         [None, 0, 1, 1]
     """
     owners: list[int | None] = []
@@ -101,7 +102,7 @@ def belonging(
     return owners if set(range(len(words))) <= set(owners) else None
 
 
-def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
+def most_attended_words(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
     """Return the word each head looks at most from the word asked about, (heads,); -1 for a tie.
 
     A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
@@ -120,16 +121,16 @@ def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
     return word.masked_fill(several, -1)
 
 
-def judge(links: Sequence[Link]) -> Verdict:
+def judge_relation(links: Sequence[Link]) -> Verdict:
     """Choose a head by some sentences of a relation, and judge it by others."""
-    items, controls = _divide(links)
+    items, controls = _split_links(links)
     if not items or not controls:
         return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
-    candidate = _best(items)
-    score = fmean(link.right[candidate] for link in controls)
+    candidate = _best_head(items)
+    score = fmean(link.right_by_head[candidate] for link in controls)
     (offset, _), *_ = Counter(link.offset for link in controls).most_common(1)
-    baseline = max(fmean(link.offset == offset for link in controls), _blind(controls))
-    threshold = round(baseline + MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
+    baseline = max(fmean(link.offset == offset for link in controls), _score_blind(controls))
+    threshold = round(baseline + BEST_MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
     better = score >= threshold
     return Verdict(
         candidate if better else None,
@@ -144,7 +145,7 @@ def judge(links: Sequence[Link]) -> Verdict:
     )
 
 
-def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
+def _split_links(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
     """Split into sentences to choose by and to judge by; all controls: by alternate groups."""
     if not all(link.control for link in links):
         plain = [link for link in links if not link.control]
@@ -157,13 +158,13 @@ def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
     )
 
 
-def _best(links: Sequence[Link]) -> int:
+def _best_head(links: Sequence[Link]) -> int:
     """Return the head that is right most often, the first in a tie."""
-    right = torch.tensor([link.right for link in links], dtype=torch.int64).sum(0)
+    right = torch.tensor([link.right_by_head for link in links], dtype=torch.int64).sum(0)
     return int(right.argmax())
 
 
-def _blind(links: Sequence[Link]) -> float:
+def _score_blind(links: Sequence[Link]) -> float:
     """Score naming one word in all sentences of a group; return 0 unless every group is swapped."""
     groups: dict[str, list[int]] = {}
     for link in links:

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from model.reach import Reach
 
-MEANS = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")
-DIAGONALS = {"previous": -1, "next": 1, "self": 0}
-REACH = 8  # tokens; a positional head looks no farther
+AVERAGED_MEASURES = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")
+DIAGONAL_OFFSETS = {"previous": -1, "next": 1, "self": 0}
+FARTHEST_OFFSET = 8  # tokens; a positional head looks no farther
 
 # Clark's: 0.5 next to oneself, 0.6 on separators. Voita's: the strongest key at one offset in
 # 90 % of the cases. Clark's broad heads have over 3.8 nats in rows of 128 tokens: as a ratio it
@@ -42,7 +42,10 @@ THRESHOLDS = {
     "delimiter sink": 0.6,
     "broad": round(3.8 / math.log(128), 4),
 }
-MEASURED = {"delimiter sink": "special", "broad": "entropy_ratio"}  # the others by their own name
+MEASURE_OF_ROLE = {
+    "delimiter sink": "special",
+    "broad": "entropy_ratio",
+}  # the others by their own name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Role:
     baseline: float
 
 
-class Tally:
+class RoleTally:
     """Sums over sentences for every head and, last, for one of each reach that looks equally.
 
     Args:
@@ -67,13 +70,13 @@ class Tally:
         kinds = range(len(self._reaches))
         self._kinds = torch.tensor([*map(self._reaches.index, reaches), *kinds])  # of each head
         heads = len(self._kinds)
-        self._sums = dict.fromkeys(MEANS, torch.zeros(heads, dtype=torch.float64))
-        self._rows = dict.fromkeys(MEANS, torch.zeros(heads, dtype=torch.float64))
-        self._hits = torch.zeros(heads, 2 * REACH + 2, dtype=torch.float64)
-        self._places = torch.zeros(heads, 2 * REACH + 2, dtype=torch.float64)
+        self._sums = dict.fromkeys(AVERAGED_MEASURES, torch.zeros(heads, dtype=torch.float64))
+        self._rows = dict.fromkeys(AVERAGED_MEASURES, torch.zeros(heads, dtype=torch.float64))
+        self._hits = torch.zeros(heads, 2 * FARTHEST_OFFSET + 2, dtype=torch.float64)
+        self._places = torch.zeros(heads, 2 * FARTHEST_OFFSET + 2, dtype=torch.float64)
         self._ordinary = 0
 
-    def add(self, maps: Tensor, special: Sequence[bool]) -> None:
+    def add_sentence(self, maps: Tensor, special: Sequence[bool]) -> None:
         """Add one sentence.
 
         Args:
@@ -81,43 +84,49 @@ class Tally:
             special: for each token, whether the tokenizer added it.
         """
         tokens = maps.shape[1]
-        seen = torch.stack([_seen(reach, tokens) for reach in self._reaches])
+        seen = torch.stack([_visible_keys(reach, tokens) for reach in self._reaches])
         uniform = seen / seen.sum(2, keepdim=True)
         maps, seen = torch.cat([maps.double(), uniform]), seen[self._kinds]
-        for name, offset in DIAGONALS.items():
-            self._take(name, maps.diagonal(offset, 1, 2), seen.diagonal(offset, 1, 2))
+        for name, offset in DIAGONAL_OFFSETS.items():
+            self._add_to_mean(name, maps.diagonal(offset, 1, 2), seen.diagonal(offset, 1, 2))
         decodes = self._reaches[0].after == 0
         places = [at for at, added in enumerate(special) if added or (decodes and at == 0)]
         for name, some in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
-            self._take(name, maps[:, :, some].sum(2), seen[:, :, some].sum(2) > 0)
+            self._add_to_mean(name, maps[:, :, some].sum(2), seen[:, :, some].sum(2) > 0)
         keys = seen.sum(2)
         entropy = torch.special.entr(maps).sum(2) / keys.log()
-        self._take("entropy_ratio", entropy.masked_fill(keys < 2, 0.0), keys > 1)
-        self._point(maps, seen, [place for place in range(tokens) if not special[place]])
+        self._add_to_mean("entropy_ratio", entropy.masked_fill(keys < 2, 0.0), keys > 1)
+        self._count_strongest(maps, seen, [place for place in range(tokens) if not special[place]])
 
-    def _take(self, name: str, values: Tensor, rows: Tensor) -> None:
+    def _add_to_mean(self, name: str, values: Tensor, rows: Tensor) -> None:
         """Add values to a mean, both (heads, rows): of the rows that count."""
         self._sums[name] = self._sums[name] + (values * rows).sum(1)
         self._rows[name] = self._rows[name] + rows.sum(1)
 
-    def _point(self, maps: Tensor, seen: Tensor, queries: list[int]) -> None:
+    def _count_strongest(self, maps: Tensor, seen: Tensor, queries: list[int]) -> None:
         """Note at which offset each ordinary token's strongest key is; ties share a hit."""
         rows = maps[:, queries]
         strongest = (rows == rows.amax(2, keepdim=True)).double()
         strongest /= strongest.sum(2, keepdim=True)
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
-        places = (offsets + REACH).masked_fill(offsets.abs() > REACH, 2 * REACH + 1).flatten()
+        places = (
+            (offsets + FARTHEST_OFFSET)
+            .masked_fill(offsets.abs() > FARTHEST_OFFSET, 2 * FARTHEST_OFFSET + 1)
+            .flatten()
+        )
         self._hits.index_add_(1, places, strongest.flatten(1))  # the last place is not counted
         self._places.index_add_(1, places, seen[:, queries].flatten(1))
         self._ordinary += len(queries)
 
     def measures(self) -> list[tuple[dict[str, float], dict[str, float]]]:
         """Return the measures of every head, each with its baseline's; NaN without a row."""
-        measures = {name: self._sums[name] / self._rows[name] for name in MEANS}
+        measures = {name: self._sums[name] / self._rows[name] for name in AVERAGED_MEASURES}
         rare = self._places < max(1, self._ordinary / 2)
         best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)
         measures["positional"] = best.values.masked_fill(best.values < 0, math.nan)
-        measures["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
+        measures["offset"] = (
+            (best.indices - FARTHEST_OFFSET).masked_fill(best.values < 0, 0).double()
+        )
         every = [
             {name: values[head].item() for name, values in measures.items()}
             for head in range(len(best.values))
@@ -126,13 +135,13 @@ class Tally:
         return [(every[head], every[heads + int(self._kinds[head])]) for head in range(heads)]
 
 
-def _seen(reach: Reach, tokens: int) -> Tensor:
+def _visible_keys(reach: Reach, tokens: int) -> Tensor:
     """Return 1 where a query may look at a key, (query, key)."""
-    before, after = reach.cut(tokens)
+    before, after = reach.within(tokens)
     return torch.ones(tokens, tokens, dtype=torch.float64).tril(after).triu(-before)
 
 
-def roles(
+def find_roles(
     measures: Mapping[str, float],
     baseline: Mapping[str, float],
     thresholds: Mapping[str, float] = THRESHOLDS,
@@ -140,11 +149,11 @@ def roles(
     """Return the roles a head fills, the most telling first.
 
     Example:
-        >>> alike = dict.fromkeys((*MEANS, "positional"), 0.1)
-        >>> roles({**alike, "previous": 0.9}, alike)
+        >>> alike = dict.fromkeys((*AVERAGED_MEASURES, "positional"), 0.1)
+        >>> find_roles({**alike, "previous": 0.9}, alike)
         [Role(role='previous', score=0.9, threshold=0.5, baseline=0.1)]
     """
-    scored = {role: MEASURED.get(role, role) for role in thresholds}
+    scored = {role: MEASURE_OF_ROLE.get(role, role) for role in thresholds}
     return [
         Role(role, measures[name], thresholds[role], baseline[name])
         for role, name in scored.items()

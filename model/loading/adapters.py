@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from model.adapters import Adapter, Place, Term
+from model.adapters import Adapter, LinearKey, LinearTerm
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
@@ -64,7 +64,7 @@ class Part(NamedTuple):
         chunk: which of how many equal parts of the checkpoint's rows it is.
     """
 
-    place: Place
+    place: LinearKey
     first: int
     rows: int
     chunk: tuple[int, int]
@@ -88,7 +88,7 @@ def read_adapter(
     total = hashlib.sha256(digest.encode())
     for name in (WEIGHTS, CONFIG):
         total.update(hashlib.sha256((folder / name).read_bytes()).digest())
-    return Adapter.over(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
+    return Adapter.build(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
 
 
 def read_terms(
@@ -100,7 +100,7 @@ def read_terms(
     dtype: torch.dtype,
     heads: bool,
     file: str = WEIGHTS,
-) -> dict[Place, Term]:
+) -> dict[LinearKey, LinearTerm]:
     """Read what an adapter's tensors add to linears.
 
     Args:
@@ -117,7 +117,7 @@ def read_terms(
     for place, pairs in _matrices(plain, linears, encoder.config, rank, scale).items():
         a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
         both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
-        terms[place] = Term(*(linear(one, None) for one in both))
+        terms[place] = LinearTerm(*(linear(one, None) for one in both))
     return terms
 
 
@@ -224,12 +224,12 @@ def _matrices(
     config: EncoderConfig,
     rank: int,
     scale: float,
-) -> Mapping[Place, Sequence[tuple[Tensor, Tensor]]]:
+) -> Mapping[LinearKey, Sequence[tuple[Tensor, Tensor]]]:
     """Return each A, and its B with the scale and with zeros in rows of others, by place."""
-    by_place = defaultdict[Place, list[tuple[Tensor, Tensor]]](list)
+    by_place = defaultdict[LinearKey, list[tuple[Tensor, Tensor]]](list)
     for module in sorted(_modules(plain)):
         a, b = (plain[module + matrix].read().float() for matrix in MATRICES)
-        own = defaultdict[Place, list[Part]](list)
+        own = defaultdict[LinearKey, list[Part]](list)
         for part in linears[module]:
             own[part.place].append(part)
         for place, parts in own.items():
@@ -270,11 +270,11 @@ def _parts(
     return dict(linears)
 
 
-def _inputs(config: EncoderConfig, place: Place) -> int:
+def _inputs(config: EncoderConfig, place: LinearKey) -> int:
     return {"output": config.mixed_width, "down": config.feed_forward}.get(place[1], config.width)
 
 
-def _outputs(config: EncoderConfig, place: Place) -> int:
+def _outputs(config: EncoderConfig, place: LinearKey) -> int:
     keys = config.shared_heads * config.head_dim
     gated = 2 if config.gated else 1
     return {

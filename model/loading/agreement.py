@@ -12,14 +12,14 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from model.errors import CheckpointError, made_tokenizer
+from model.errors import CheckpointError, advise_tokenizer
 from model.families.family import Family
 from model.families.tokenizers import FILE
 from model.loading.files import TOKENIZER
 from model.loading.modules import home
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG, Rules, read_rules
 from model.text.template import Template
-from model.text.tokenizer import UNHEARD, Tokenizer, open_file
+from model.text.tokenizer import UNUSED_CHARACTER, Tokenizer, open_tokenizer
 
 SPACES = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
 
@@ -46,7 +46,7 @@ def read_tokenizer(
         CheckpointError: a file is missing or broken, or they contradict each other.
     """
     rules = read_rules(folder, family, raw)
-    library = open_file(home(folder) / TOKENIZER)
+    library = open_tokenizer(home(folder) / TOKENIZER)
     side = rules.side or (library.truncation or {}).get("direction")
     library.no_truncation()
     library.no_padding()
@@ -55,7 +55,7 @@ def read_tokenizer(
         if not (home(folder) / TOKENIZER_CONFIG).is_file():
             without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
             told = f"{TOKENIZER} contradicts the tokenizer that {without}"
-        raise Contradiction(f"{told}: {'; '.join(wrong)}; {made_tokenizer(str(folder))}")
+        raise Contradiction(f"{told}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
     how: dict[str, Any] = {"lower_case": lower_case, "template": template}
     return Tokenizer(library, side=side, types=rules.types, **how), rules
 
@@ -129,7 +129,7 @@ def _marks(library: Library, rules: Rules) -> Iterator[str]:
 def _unknown(library: Library) -> str | None:
     """Return the token for an unknown word; None without one."""
     try:
-        unknown = [token.id for token in library.model.tokenize(UNHEARD)][:1]
+        unknown = [token.id for token in library.model.tokenize(UNUSED_CHARACTER)][:1]
     except Exception:  # the library raises nothing narrower
         return None
     return next((library.id_to_token(id) for id in unknown), None)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.alibi import Slopes, slopes
+from model.alibi import Slopes, head_slopes
 from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
-from model.disentangled import Distances, project, rows
+from model.disentangled import Distances, distance_rows, project_table
 from model.encoder import Embeddings, Encoder, Layer
 from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
 from model.positions import Rope, Rotation, sinusoids
@@ -155,7 +155,7 @@ def _distances(source: _Source) -> Callable[[str], Distances | Slopes] | None:
     """Return what makes that which distance adds in a layer, by its name; None: nothing."""
     config = source.config
     if config.positions == "alibi":
-        alike = Slopes(torch.tensor(slopes(config.heads), device=source.device))
+        alike = Slopes(torch.tensor(head_slopes(config.heads), device=source.device))
         return lambda own: alike
     return _by_content(source) if config.relative.terms else None
 
@@ -163,7 +163,10 @@ def _distances(source: _Source) -> Callable[[str], Distances | Slopes] | None:
 def _by_content(source: _Source) -> Callable[[str], Distances]:
     """Return what makes the distances of a layer, by its name."""
     config, relative = source.config, source.config.relative
-    table, places = source.tensor("relative.weight").float(), rows(relative, config.max_tokens)
+    table, places = (
+        source.tensor("relative.weight").float(),
+        distance_rows(relative, config.max_tokens),
+    )
     if relative.norm:
         weight, bias = source.norm("relative_norm")
         norm = weight.float(), None if bias is None else bias.float()
@@ -173,7 +176,9 @@ def _by_content(source: _Source) -> Callable[[str], Distances]:
 
     def of(own: str) -> Distances:
         keys, queries = (
-            project(table, source.linear(f"{own}.{name}"), config.heads, scale) if there else None
+            project_table(table, source.linear(f"{own}.{name}"), config.heads, scale)
+            if there
+            else None
             for name, there in ((key, relative.by_query), (query, relative.by_key))
         )
         return Distances(keys, queries, places)
@@ -197,7 +202,7 @@ def _layer(
         score_width=config.score_width,
         norms=_head_norms(source, own) if config.head_norm else None,
         rotation=rotations[config.ropes[i]] if config.ropes else None,
-        reach=config.reach(i),
+        reach=config.reach_of_layer(i),
         distances=distances(own) if distances else None,
     )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)

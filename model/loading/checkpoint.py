@@ -42,7 +42,7 @@ from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts, read_choices
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
-from model.task_heads import Classifier, TaskHead, Vectors
+from model.task_heads import Classifier, TaskHead, VectorHead
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -134,8 +134,8 @@ def load(
     )
     _check_reach(tokenizer, config)
     roles = form.read_roles(config, tokenizer)
-    if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
-        kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
+    if roles and kernels.attend_packed and roles["query"].filling and not roles["query"].attended:
+        kernels = replace(kernels, name="grouped", attend_packed=None)  # that hides no tokens
     pooling = form.pool(
         sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
     )
@@ -148,7 +148,7 @@ def load(
         parts = Parts(folder, raw, config, family, by_plain_name(tensors, family), device, kernels)
         heads = form.read_heads(parts, Reading(said, tokenizer, max_tokens, prompts, roles))
     # a late interaction has lengths of its own, which count before that file's
-    longest = (head.longest for head in heads if isinstance(head, Vectors))
+    longest = (head.longest for head in heads if isinstance(head, VectorHead))
     max_tokens = next(longest, max_tokens)
     paths = [
         *files,
@@ -294,7 +294,7 @@ def _check_reach(tokenizer: Tokenizer, config: EncoderConfig) -> None:
     Raises:
         CheckpointError: a text could reach beyond a table.
     """
-    highest, type_ = tokenizer.highest()
+    highest, type_ = tokenizer.highest_id_and_type()
     beyond = []
     if highest >= config.vocabulary:
         beyond += [f"id {highest}, and the embedding table has {config.vocabulary} rows"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.errors import CheckpointError, advice, made_tokenizer
+from model.errors import CheckpointError, advise_conversion, advise_tokenizer
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 GLINER = "gliner_config.json"
@@ -90,7 +90,7 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not (folder / TOKENIZER).is_file():
         if any((folder / name).is_file() for name in VOCABULARIES):
-            raise CheckpointError(f"{folder} lacks {TOKENIZER}: {made_tokenizer(str(whole))}")
+            raise CheckpointError(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(str(whole))}")
         missing.append(TOKENIZER)
     # where both are present transformers reads the one file, whatever the index says
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
@@ -108,7 +108,7 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
         if not (folder / WEIGHTS).is_file() and pickles:
             check_fetched([folder / pickles[0]])
             what = f"{pickles[0]} is a pickle, which can run code"
-            raise CheckpointError(f"{what}; {advice(str(whole))}")
+            raise CheckpointError(f"{what}; {advise_conversion(str(whole))}")
         missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")

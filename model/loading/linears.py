@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import Side
-from model.errors import CheckpointError, advice
+from model.errors import CheckpointError, advise_conversion
 from model.kernels import Affine
 from model.loading.modules import read_modules
 from model.loading.plain import Plain, Reading
@@ -33,7 +33,7 @@ from model.loading.tensors import Shape, check, open_tensors
 from model.loading.tokenizer_settings import Rules
 from model.loading.vectors import LateInteraction
 from model.pooling import Dense, Pooling, identity
-from model.task_heads import Lexical, Projection, Vectors
+from model.task_heads import Lexical, Projection, VectorHead
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 
@@ -60,7 +60,7 @@ class Linears(Plain):
         """Return FlagEmbedding's way, in a folder of no modules."""
         return stored if read_modules(self.folder) else POOLING
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
+    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Lexical, VectorHead]:
         """Read both, next to which nothing else may follow the encoder.
 
         Raises:
@@ -77,7 +77,7 @@ class Linears(Plain):
         turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
         texts = reading.prompts.texts
         roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in SIDES}
-        return Lexical(weigh, unused), Vectors((turn,), roles, first=FIRST, mean=True)
+        return Lexical(weigh, unused), VectorHead((turn,), roles, first_place=FIRST, mean=True)
 
 
 def find_linears(folder: Path) -> list[Path]:
@@ -91,7 +91,11 @@ def find_linears(folder: Path) -> list[Path]:
     if len(there) == 1:
         lacking = next(path for path in paths if path not in there)
         pickle = lacking.with_suffix(".pt")
-        told = f"; {pickle.name} is a pickle: {advice(str(folder))}" if pickle.is_file() else ""
+        told = (
+            f"; {pickle.name} is a pickle: {advise_conversion(str(folder))}"
+            if pickle.is_file()
+            else ""
+        )
         raise CheckpointError(f"{folder} has {there[0].name} and lacks {lacking.name}{told}")
     return there
 
@@ -106,7 +110,7 @@ def unread(folder: Path) -> list[str]:
 def _unused(said: Rules, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids of the special tokens that get no weight."""
     named = (mark for name in UNUSED if (mark := said.mark(name)) is not None)
-    ids = map(tokenizer.find, named)
+    ids = map(tokenizer.id_of, named)
     return frozenset(id for id in ids if id is not None)
 
 

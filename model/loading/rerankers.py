@@ -57,7 +57,7 @@ class Reranker(Plain):
             stored = (own / CHAT).read_text("utf-8")
         if not isinstance(stored, str):
             raise CheckpointError(f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT}")
-        return Template.of(stored)
+        return Template.parse(stored)
 
     def read_heads(self, parts: Parts, reading: Reading) -> tuple[Classifier]:
         """Read what makes a score of the last token's vector.

@@ -91,7 +91,7 @@ def read_pooling(
     layers = read_layers(modules[2:], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False
     pooling = Pooling(modes, normalize, layers=layers[:-1] if normalize else layers)
-    return replace(pooling, dimensions=_read_dimensions(folder, pooling.size(width)))
+    return replace(pooling, dimensions=_read_dimensions(folder, pooling.uncut_size(width)))
 
 
 def read_max_tokens(folder: Path, positions: int) -> int:

@@ -37,23 +37,27 @@ from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
 from model.loading.tensors import Shape, Stored, check
 from model.pooling import Dense, Pooling
 from model.task_heads import (
-    Activation,
     Classifier,
+    LayerStack,
     Lexical,
     Projection,
+    ScoreActivation,
     Splade,
-    Stack,
     Tagger,
     TaskHead,
     Transform,
-    Vectors,
+    VectorHead,
 )
 
 KINDS = CLASSES, TOKENS, WORDS
 ENTAILS = "entail"  # what the name of the class begins with, in any case
 # what a CrossEncoder stores, by its class in torch.nn
-STORED: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
-BY_PROBLEM: dict[str, Activation] = {
+STORED: dict[str, ScoreActivation] = {
+    "Sigmoid": "sigmoid",
+    "Identity": "none",
+    "Softmax": "softmax",
+}
+BY_PROBLEM: dict[str, ScoreActivation] = {
     "regression": "none",
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
@@ -119,17 +123,17 @@ def read_task_head(parts: Parts) -> TaskHead | None:
 
 def read_choices(folder: Path, head: TaskHead) -> list[str]:
     """List, for the digest, what a task head takes from files but config.json and weights."""
-    if isinstance(head, Classifier) and isinstance(head.project, Stack):
+    if isinstance(head, Classifier) and isinstance(head.project, LayerStack):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
     if isinstance(head, Classifier) and (folder / PROMPTS).is_file():
         return list(dict.fromkeys((head.activation, head.ranking)))
-    if isinstance(head, Vectors):
-        return [f"{side} {role.choices()}" for side, role in sorted(head.roles.items())]
+    if isinstance(head, VectorHead):
+        return [f"{side} {role.describe()}" for side, role in sorted(head.roles.items())]
     if isinstance(head, Lexical):
         return [f"unused {sorted(head.unused)}"]
     if isinstance(head, Splade):
-        return [head.pooling, str(head.twice)]
+        return [head.pooling, str(head.log_twice)]
     return []
 
 
@@ -145,10 +149,10 @@ def _chain(parts: Parts) -> Classifier:
     inputs = len(modes) * parts.config.width
     layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES)
     outputs = layers[-1].outputs
-    weights = sum(one.weights for one in layers if isinstance(one, Dense))
+    weights = sum(one.weight_count for one in layers if isinstance(one, Dense))
     labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
     activations = read_activations(parts, outputs)
-    return Classifier(labels, Pooling(modes, False), Stack(layers, weights), *activations)
+    return Classifier(labels, Pooling(modes, False), LayerStack(layers, weights), *activations)
 
 
 def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
@@ -252,7 +256,7 @@ def _entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
     return found if type(found) is int and len(labels) > 1 and found in range(len(labels)) else None
 
 
-def read_activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
+def read_activations(parts: Parts, classes: int) -> tuple[ScoreActivation, ScoreActivation]:
     """Return the activations that make scores of classes, and of pairs that are ranked.
 
     What a CrossEncoder stored makes both. Otherwise pairs are scored as CrossEncoder does by
@@ -267,7 +271,7 @@ def read_activations(parts: Parts, classes: int) -> tuple[Activation, Activation
         if name not in STORED or not str(stored).startswith("torch.nn."):
             raise CheckpointError(f"not supported: activation_fn {stored!r}")
         return STORED[name], STORED[name]
-    ranking: Activation = "sigmoid" if classes == 1 else "none"
+    ranking: ScoreActivation = "sigmoid" if classes == 1 else "none"
     if own:
         return ranking, ranking
     return _of_pipeline(parts.raw.get("problem_type"), classes), ranking
@@ -287,7 +291,7 @@ def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
     return raw.get("sbert_ce_default_activation_function")
 
 
-def _of_pipeline(problem: object, classes: int) -> Activation:
+def _of_pipeline(problem: object, classes: int) -> ScoreActivation:
     """Return the activation that transformers' pipeline makes scores with."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"

@@ -121,7 +121,7 @@ def read_adapters(
                 own, encoder, family, stack.rank, stack.scale, dtype, heads, file=WEIGHTS
             )
             total = hashlib.sha256(f"{digest} {task}".encode()).hexdigest()
-            adapters[task] = Adapter.over(encoder, f"sha256:{total[:12]}", terms, tables)
+            adapters[task] = Adapter.build(encoder, f"sha256:{total[:12]}", terms, tables)
     return adapters
 
 

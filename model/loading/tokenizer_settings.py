@@ -21,7 +21,7 @@ from model.errors import CheckpointError
 from model.families.family import Family
 from model.families.tokenizers import GENERIC, KINDS, MARKS, Kind
 from model.loading.modules import home, read_arguments, read_modules, read_optional
-from model.text.pieces import Side
+from model.text.pieces import CutSide
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 ADDED, TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
@@ -56,7 +56,7 @@ class Rules:
     added: Mapping[int, AddedToken]
     whole: bool
     types: bool
-    side: Side | None
+    side: CutSide | None
 
     def mark(self, name: str) -> str | None:
         """Return the text of a special token: as is said, else by default; None without one."""

@@ -28,7 +28,7 @@ from model.loading.plain import Plain, Reading
 from model.loading.task_heads import Parts
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
-from model.task_heads import Vectors
+from model.task_heads import VectorHead
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
@@ -100,14 +100,14 @@ class LateInteraction(Plain):
         own = _stanford(self.raw)
         return {name: one for name, one in tensors.items() if name != LINEAR or not own}
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Vectors]:
+    def read_heads(self, parts: Parts, reading: Reading) -> tuple[VectorHead]:
         """Read the layers that each token's vector goes through."""
         made: list[Dense] = []
         inputs = parts.config.width
         for folder in token_layers(self.folder):
             made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
             inputs = made[-1].outputs
-        return (Vectors(tuple(made) or (_linear(parts, inputs),), reading.roles or {}),)
+        return (VectorHead(tuple(made) or (_linear(parts, inputs),), reading.roles or {}),)
 
 
 def _stanford(raw: Mapping[str, Any]) -> bool:
@@ -165,7 +165,7 @@ def _check(choices: Choices, config: EncoderConfig) -> None:
 def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
     if not name:
         return None
-    if (id := tokenizer.find(name)) is None:
+    if (id := tokenizer.id_of(name)) is None:
         # PyLate would add it, with an untrained vector
         raise CheckpointError(f"{choices.file}: the tokenizer lacks the marker {name!r}")
     return Token(id, name)
@@ -173,12 +173,12 @@ def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
 
 def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the skiplist's ids; the unknown's for a word not in the vocabulary, as in PyLate."""
-    ids = {tokenizer.find(word) for word in words}
+    ids = {tokenizer.id_of(word) for word in words}
     if None in ids:
-        name = late.special_token(folder, "unk_token") or tokenizer.unknown
-        unknown = tokenizer.find(name) if name else None
+        name = late.special_token(folder, "unk_token") or tokenizer.unknown_token
+        unknown = tokenizer.id_of(name) if name else None
         if unknown is None:
-            lacking = next(word for word in words if tokenizer.find(word) is None)
+            lacking = next(word for word in words if tokenizer.id_of(word) is None)
             raise CheckpointError(f"skiplist_words: the tokenizer lacks {lacking!r}")
         ids.add(unknown)
     return frozenset(id for id in ids if id is not None)

@@ -14,9 +14,9 @@ from torch import Tensor
 from model.attention import Trace
 from model.maps import maps
 from model.maps.choices import Form, Weight
-from model.maps.maps import dominance, rollout, wins
-from model.maps.statistics import statistics
-from model.maps.tiles import Look
+from model.maps.maps import count_wins, find_dominance, roll_out
+from model.maps.statistics import measure_heads
+from model.maps.tiles import MapReader
 from model.maps.units import Units
 
 
@@ -71,22 +71,22 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
         rows: the sequence's rows in its batch.
     """
     if selection.form == "rollout":
-        return Shown(whole=_narrow({"map": _rollout(traces, rows, selection)}, selection))
+        return Shown(whole=_to_half({"map": _show_rollout(traces, rows, selection)}, selection))
     if selection.form == "stats":
-        return Shown(_statistics(traces, rows, selection))
+        return Shown(_show_statistics(traces, rows, selection))
     heads = {
-        layer: _narrow(_of_layer(traces[layer], rows, of_layer, selection), selection)
+        layer: _to_half(_show_layer(traces[layer], rows, of_layer, selection), selection)
         for layer, of_layer in selection.heads.items()
     }
     whole = {}
     if selection.form == "dominance":
         dominant = torch.cat([tensors["dominant"] for tensors in heads.values()])
         axis = torch.tensor(selection.units.axis, device=dominant.device)
-        whole["wins"] = wins(dominant, axis, len(selection.units.spans))
+        whole["wins"] = count_wins(dominant, axis, len(selection.units.spans))
     return Shown(heads, whole)
 
 
-def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
+def _to_half(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
     """Return the numbers in the format asked for.
 
     This is not done in numpy, which takes many times as long for numbers near float16's smallest.
@@ -99,49 +99,50 @@ def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tenso
     }
 
 
-def _of_layer(
+def _show_layer(
     trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
 ) -> dict[str, Tensor]:
     """Return the tensors of one layer's heads, by name."""
-    look = Look(trace, rows, heads, selection.units, selection.weight)
-    axis = torch.tensor(selection.units.axis, dtype=torch.int32, device=look.q.device)
+    reader = MapReader(trace, rows, heads, selection.units, selection.weight)
+    axis = torch.tensor(selection.units.axis, dtype=torch.int32, device=reader.q.device)
     match selection.form:
         case "full":
-            return {"map": maps.full(look)}
+            return {"map": maps.full_maps(reader)}
         case "rows":
             places = {unit: place for place, unit in enumerate(selection.units.axis)}
-            return {"map": maps.rows(look, [places[unit] for unit in selection.rows])}
+            return {"map": maps.map_rows(reader, [places[unit] for unit in selection.rows])}
         case "blocks":
-            return {"map": maps.blocks(look, selection.size)}
+            return {"map": maps.map_blocks(reader, selection.size)}
         case "top":
-            keys, values, rest = maps.top(look, selection.k)
+            keys, values, rest = maps.strongest_keys(reader, selection.k)
             return {"keys": axis[keys.long()], "values": values, "rest": rest}
         case "dominance":
-            dominant, share, own = dominance(look)
+            dominant, share, own = find_dominance(reader)
             return {"dominant": axis[dominant.long()], "share": share, "own": own}
         case "stats" | "rollout":
             raise RuntimeError("made of all layers together: this is a bug")
 
 
-def _statistics(
+def _show_statistics(
     traces: Mapping[int, Trace], rows: slice, selection: Selection
 ) -> dict[int, dict[str, Tensor]]:
-    place, heads = selection.units.place, list(selection.heads.values())
+    place, heads = selection.units.place_of_token, list(selection.heads.values())
     cls = None if selection.cls is None else place(selection.cls)
     separators = [at for at in map(place, selection.separators) if at is not None]
     layers = [traces[layer] for layer in selection.heads]
-    looks = [
-        Look(trace, rows, some, selection.units) for trace, some in zip(layers, heads, strict=True)
+    readers = [
+        MapReader(trace, rows, some, selection.units)
+        for trace, some in zip(layers, heads, strict=True)
     ]
-    table = statistics(looks, layers, rows, cls, separators)
+    table = measure_heads(readers, layers, rows, cls, separators)
     parts = torch.split(table, [len(some) for some in heads])
     return {
-        layer: _narrow({"stats": part}, selection)
+        layer: _to_half({"stats": part}, selection)
         for layer, part in zip(selection.heads, parts, strict=True)
     }
 
 
-def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
+def _show_rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
     layers = sorted(selection.heads.items())
-    looks = [Look(traces[layer], rows, heads) for layer, heads in layers]
-    return rollout(looks, selection.units)
+    readers = [MapReader(traces[layer], rows, heads) for layer, heads in layers]
+    return roll_out(readers, selection.units)

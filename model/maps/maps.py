@@ -1,6 +1,6 @@
 """Tiles of a map -> the map, some of its rows, its strongest keys, its blocks; dominance, rollout.
 
-Each form is that of one sequence and of some heads of one layer, see tiles.Look; a rollout is one
+Each form is that of one sequence and of some heads of one layer, see tiles.MapReader; a rollout is
 of all layers.
 
 "The word 'well' is dominated by 'All'" when its new vector is mostly made of the other's value.
@@ -23,35 +23,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.kernels import uncut
-from model.maps.tiles import Look, Tile
+from model.kernels import without_idle_threads
+from model.maps.tiles import MapReader, Tile
 from model.maps.units import Units
 
 
-def full(look: Look) -> Tensor:
+def full_maps(reader: MapReader) -> Tensor:
     """Return the attention probabilities.
 
     Returns:
         (heads, units, units) float32; each row sums to 1 over key, to less where special
         tokens are dropped.
     """
-    units = len(look.units.axis)
-    if 0 < units <= look.step:
-        return next(look.tiles()).values  # all of it, and no copy
-    maps = look.q.new_empty(len(look.heads), units, units)
-    if not look.reach.everywhere(units):
+    units = len(reader.units.axis)
+    if 0 < units <= reader.tile_rows:
+        return next(reader.read_tiles()).values  # all of it, and no copy
+    maps = reader.q.new_empty(len(reader.heads), units, units)
+    if not reader.reach.covers(units):
         maps.zero_()  # no tile lies beyond reach
-    for _ in look.tiles(scratch=look.scratch(), into=maps):
+    for _ in reader.read_tiles(scratch=reader.allocate_scratch(), into=maps):
         pass  # each tile is made in its place
     return maps
 
 
-def rows(look: Look, places: list[int]) -> Tensor:
+def map_rows(reader: MapReader, places: list[int]) -> Tensor:
     """Return the rows of the units at these places on the axis, (heads, rows, units)."""
-    return torch.cat([tile.values for tile in look.tiles(places)], 1)
+    return torch.cat([tile.values for tile in reader.read_tiles(places)], 1)
 
 
-def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def strongest_keys(reader: MapReader, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the strongest keys of each row, strongest first, ties in order of key.
 
     Args:
@@ -61,18 +61,18 @@ def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:
         Their places on the axis, (heads, units, k) int32, their weights, likewise float32, and
         what each row holds beyond them, (heads, units) float32.
     """
-    k, units = min(k, len(look.units.axis)), len(look.units.axis)
+    k, units = min(k, len(reader.units.axis)), len(reader.units.axis)
     keys, values, rest = [], [], []
-    for tile in look.tiles():
-        weights = _wide(tile, units)
-        best = strongest(weights, k)
+    for tile in reader.read_tiles():
+        weights = _widen_tile(tile, units)
+        best = top_places(weights, k)
         values.append(weights.gather(2, best))
         keys.append(best.int())
         rest.append(weights.scatter(2, best, 0.0).sum(2))
     return torch.cat(keys, 1), torch.cat(values, 1), torch.cat(rest, 1)
 
 
-def strongest(weights: Tensor, k: int) -> Tensor:
+def top_places(weights: Tensor, k: int) -> Tensor:
     """Return the places of the k largest of each row, (..., k) int64; ties in order of place.
 
     Numbers not below 0 are ordered as their bits are; with the place below the bits, no two
@@ -83,26 +83,26 @@ def strongest(weights: Tensor, k: int) -> Tensor:
     return len(places) - 1 - (ordered.topk(k, -1).values & 0xFFFFFFFF)
 
 
-def blocks(look: Look, size: int) -> Tensor:
+def map_blocks(reader: MapReader, size: int) -> Tensor:
     """Return the map in at most `size` x `size` blocks of equally many units, the last of fewer.
 
     Returns:
         (heads, blocks, blocks): the sum over a block's keys, the mean over its queries.
     """
-    units = len(look.units.axis)
+    units = len(reader.units.axis)
     step = -(-units // size)  # integer division: no size is too large for it
     count = -(-units // step)
     block = torch.arange(units) // step
-    sizes, block = (part.to(look.q.device) for part in (block.bincount(), block))
-    pooled = look.q.new_zeros(len(look.heads), count, count)
-    for tile in look.tiles():
-        columns = _wide(tile, count * step)
+    sizes, block = (part.to(reader.q.device) for part in (block.bincount(), block))
+    pooled = reader.q.new_zeros(len(reader.heads), count, count)
+    for tile in reader.read_tiles():
+        columns = _widen_tile(tile, count * step)
         columns = columns.view(*columns.shape[:2], count, step).sum(3)
         pooled.index_add_(1, block[tile.queries], columns)
     return pooled / sizes.unsqueeze(1)
 
 
-def _wide(tile: Tile, columns: int) -> Tensor:
+def _widen_tile(tile: Tile, columns: int) -> Tensor:
     """Return a tile with all its columns, and 0 where it has none."""
     if tile.values.shape[2] == columns:
         return tile.values
@@ -124,10 +124,10 @@ class Dominance(NamedTuple):
     own: Tensor
 
 
-def dominance(look: Look) -> Dominance:
+def find_dominance(reader: MapReader) -> Dominance:
     """Return which key dominates each unit, and by how much."""
     tiles = []
-    for tile in look.tiles():
+    for tile in reader.read_tiles():
         share, best = tile.values.max(2)  # the first of a tie, as torch promises
         own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
         own = own.clone()  # a view would keep the whole tile
@@ -135,7 +135,7 @@ def dominance(look: Look) -> Dominance:
     return Dominance(*(torch.cat(parts, 1) for parts in zip(*tiles, strict=True)))
 
 
-def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
+def count_wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
     """Count how many other units each unit dominates, over all heads given, (units,) int32.
 
     Args:
@@ -147,35 +147,35 @@ def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
     return counts.index_add_(0, dominant.flatten(), (dominant != axis).flatten().int())
 
 
-def rollout(looks: Many[Look], units: Units) -> Tensor:
+def roll_out(readers: Many[MapReader], units: Units) -> Tensor:
     """Roll out the attention of some layers.
 
     Args:
-        looks: the heads of each layer, the lowest layer first, each in whole units.
+        readers: the heads of each layer, the lowest layer first, each in whole units.
         units: what the rows and columns of the answer are.
 
     Returns:
         (units, units) float32; rows sum to 1, to less where special tokens are dropped.
     """
-    device, (members, places) = looks[0].q.device, units.members()
-    rolled = looks[0].q.new_zeros(units.tokens, len(units.axis))
+    device, (members, places) = readers[0].q.device, units.members()
+    rolled = readers[0].q.new_zeros(units.tokens, len(units.axis))
     rolled[members.to(device), places.to(device)] = 1
-    for index, look in enumerate(looks):
+    for index, reader in enumerate(readers):
         mixed = torch.zeros_like(rolled)
-        for tile in look.tiles():
+        for tile in reader.read_tiles():
             mean = tile.values.mean(0)
             if index:
-                with uncut():
+                with without_idle_threads():
                     torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
             else:  # for the first layer a product would only copy columns
                 near = (members >= tile.keys.start) & (members < tile.keys.stop)
                 columns = mean[:, (members[near] - tile.keys.start).to(device)]
                 mixed[tile.queries].index_add_(1, places[near].to(device), columns)
         rolled = mixed.add_(rolled).div_(2)
-    return rolled if units.whole else _pooled(rolled, members, places, units)
+    return rolled if units.is_token_level else _pool_units(rolled, members, places, units)
 
 
-def _pooled(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
+def _pool_units(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
     """Return the rows of tokens, (tokens, units), as those of units.
 
     Args:

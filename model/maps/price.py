@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from model.config import EncoderConfig
-from model.maps.choices import FIELDS, Form
+from model.maps.choices import STATISTIC_FIELDS, Form
 from model.maps.forms import Selection
-from model.maps.tiles import height
+from model.maps.tiles import tile_height
 from model.reach import Reach
 
-SINGLE = 4  # bytes of a float32
+FLOAT32_SIZE = 4  # bytes of a float32
 KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are one
 CELL_FLOPS: Mapping[Form, int] = {
     "full": 390,
@@ -26,7 +26,7 @@ CELL_FLOPS: Mapping[Form, int] = {
     "dominance": 600,
     "rollout": 350,
 }
-KEPT_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
+KEPT_KEY_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
 SLOPE_FLOPS = 150  # of a map's cell from which a head's slope takes
@@ -35,7 +35,7 @@ MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
 
-class Walk(NamedTuple):
+class TileWalk(NamedTuple):
     """How much is gone through of the maps of layers that look equally far.
 
     Args:
@@ -51,20 +51,20 @@ class Walk(NamedTuple):
     before: int
 
 
-def kind(selection: Selection) -> tuple[object, ...]:
+def price_key(selection: Selection) -> tuple[object, ...]:
     """Return all that a price depends on, as it counts."""
     units, heads, rows = selection.units, id(selection.heads), len(selection.rows)
     own = selection.form, selection.weight, selection.k, selection.size, selection.half
-    counts = units.tokens, len(units.axis), len(units.spans), rows, _walked(selection)
+    counts = units.tokens, len(units.axis), len(units.spans), rows, _walked_rows(selection)
     return heads, own, counts, units.renormalize
 
 
-def price(selection: Selection) -> int:
+def answer_bytes(selection: Selection) -> int:
     """Return the bytes of the tensors of `forms.show`."""
-    return _price(selection, _count(selection), 2 if selection.half else SINGLE)
+    return _answer_bytes(selection, _head_count(selection), 2 if selection.half else FLOAT32_SIZE)
 
 
-def _price(selection: Selection, heads: int, number: int) -> int:
+def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
     """Count bytes of some heads, by those of a real number."""
     index, units = 4, len(selection.units.axis)  # of a unit's number
     match selection.form:
@@ -79,45 +79,49 @@ def _price(selection: Selection, heads: int, number: int) -> int:
             k = min(selection.k, units)
             return heads * units * (k * (number + index) + number)
         case "stats":
-            return heads * len(FIELDS) * number
+            return heads * len(STATISTIC_FIELDS) * number
         case "dominance":
             return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
         case "rollout":
             return units * units * number
 
 
-def held(selection: Selection) -> int:
+def scratch_bytes(selection: Selection) -> int:
     """Return the bytes that `forms.show` holds besides these while it makes them.
 
     Tiles are left out: they are bounded whatever the length.
     """
     if selection.form == "top":
-        return KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept(selection)
+        return (
+            KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept_keys(selection)
+        )
     if selection.form == "rollout":
-        last = selection.units.whole and not selection.half  # of two matrices, one is the answer
+        last = (
+            selection.units.is_token_level and not selection.half
+        )  # of two matrices, one is the answer
         cells = selection.units.tokens * len(selection.units.axis)
-        return SINGLE * cells * (1 if last else 2)
+        return FLOAT32_SIZE * cells * (1 if last else 2)
     if not selection.half or not selection.heads:
         return 0
     most = max(map(len, selection.heads.values()))
-    return _price(selection, most, SINGLE)  # before it is narrowed
+    return _answer_bytes(selection, most, FLOAT32_SIZE)  # before it is narrowed
 
 
-def products(selection: Selection, config: EncoderConfig) -> int:
+def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
     """Count floating-point operations of matrix products: for scores, and a rollout's layers."""
-    return _products(selection, config, _walks(selection, config))
+    return _product_flops(selection, config, _tile_walks(selection, config))
 
 
-def work(selection: Selection, config: EncoderConfig) -> int:
+def count_flops(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
-    terms, walks = distance_flops(config), _walks(selection, config)
-    cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS) + terms
+    terms, walks = distance_flops(config), _tile_walks(selection, config)
+    cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
     mass, extra = MASS_FLOPS + terms, 0
     for layers, heads, cells, tiles, before in walks:
         extra += heads * (cell * cells + mass * before) + layers * TILE_FLOPS * (1 + tiles)
     if selection.form == "top":
-        extra += KEPT_FLOPS * _count(selection) * _kept(selection)
-    return _products(selection, config, walks) + extra
+        extra += KEPT_KEY_FLOPS * _head_count(selection) * _kept_keys(selection)
+    return _product_flops(selection, config, walks) + extra
 
 
 def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
@@ -125,44 +129,52 @@ def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
     return TERM_FLOPS * config.relative.terms + slope * (config.positions == "alibi")
 
 
-def _products(selection: Selection, config: EncoderConfig, walks: Sequence[Walk]) -> int:
+def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[TileWalk]) -> int:
     scores, rolled, tokens = 0, 0, selection.units.tokens
     for layers, heads, cells, _, before in walks:
         scores, rolled = scores + heads * (cells + before), rolled + layers * cells
     if config.relative.terms:
-        scores += round(scores * config.relative.products(height(tokens), tokens))
+        scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
     if selection.form != "rollout" or not walks:
         return 2 * config.head_dim * scores
-    rolled -= _seen(config.reach(min(selection.heads)), tokens)  # the lowest is multiplied by none
+    rolled -= _visible_cells(
+        config.reach_of_layer(min(selection.heads)), tokens
+    )  # the lowest is multiplied by none
     return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
 
 
-def _walks(selection: Selection, config: EncoderConfig) -> list[Walk]:
+def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
     """Return the walk through the layers of each reach."""
     units, every = selection.units, selection.heads
-    tokens, rows, passed = units.tokens, _walked(selection), _as_passed(selection)
+    tokens, rows, passed = units.tokens, _walked_rows(selection), _walks_as_passed(selection)
     masses = units.renormalize and selection.form != "rollout"
-    before, tiles = tokens**2 * masses, -(-(rows + tokens * masses) // height(tokens))
+    before, tiles = tokens**2 * masses, -(-(rows + tokens * masses) // tile_height(tokens))
     if not passed:
-        return [Walk(len(every), _count(selection), rows * tokens, tiles, before)]
+        return [TileWalk(len(every), _head_count(selection), rows * tokens, tiles, before)]
     windows = config.windows or (None,) * config.layers
     looks, heads = list(map(windows.__getitem__, every)), dict.fromkeys(windows, 0)
     for window, some in zip(looks, every.values(), strict=True):
         heads[window] += len(some)
     return [
-        Walk(looks.count(one), heads[one], _seen(config.looks(one), tokens), tiles, before)
+        TileWalk(
+            looks.count(one),
+            heads[one],
+            _visible_cells(config.reach_of_window(one), tokens),
+            tiles,
+            before,
+        )
         for one in set(looks)
     ]
 
 
-def _seen(reach: Reach, tokens: int) -> int:
+def _visible_cells(reach: Reach, tokens: int) -> int:
     """Count the cells of all rows in tiles, of which each end in sight adds half of one."""
-    cut = reach.cut(tokens)
+    cut = reach.within(tokens)
     ends = (cut[0] < tokens - 1) + (cut[1] < tokens - 1)
-    return min(tokens**2, reach.cells(tokens) + tokens * height(tokens) * ends // 2)
+    return min(tokens**2, reach.count_cells(tokens) + tokens * tile_height(tokens) * ends // 2)
 
 
-def _walked(selection: Selection) -> int:
+def _walked_rows(selection: Selection) -> int:
     """Count the rows of tokens that are gone through."""
     spans = selection.units.spans
     if selection.form != "rows":
@@ -170,18 +182,18 @@ def _walked(selection: Selection) -> int:
     return sum([spans[unit][1] - spans[unit][0] for unit in selection.rows])
 
 
-def _count(selection: Selection) -> int:
+def _head_count(selection: Selection) -> int:
     return sum(map(len, selection.heads.values()))
 
 
-def _kept(selection: Selection) -> int:
+def _kept_keys(selection: Selection) -> int:
     """Count the keys that `top` keeps for a head."""
     units = len(selection.units.axis)
     return units * min(selection.k, units)
 
 
-def _as_passed(selection: Selection) -> bool:
-    """Tell whether maps are walked as the forward pass had them; see Look.tiles."""
+def _walks_as_passed(selection: Selection) -> bool:
+    """Tell whether maps are walked as the forward pass had them; see MapReader.read_tiles."""
     if selection.form in ("rows", "rollout"):
         return selection.form == "rollout"
-    return selection.units.whole and selection.weight == "probability"
+    return selection.units.is_token_level and selection.weight == "probability"

@@ -28,51 +28,59 @@ import torch
 from torch import Tensor
 
 from model.attention import Trace
-from model.maps.choices import FIELDS
-from model.maps.tiles import Look, Tile, output_lengths
+from model.maps.choices import STATISTIC_FIELDS
+from model.maps.tiles import MapReader, Tile, output_norms
 
 LN2 = math.log(2)
-OFFSETS = {"self": 0, "previous": -1, "next": 1}
-SUMS = (*OFFSETS, "entropy", "confidence", "distance")
+DIAGONAL_OFFSETS = {"self": 0, "previous": -1, "next": 1}
+SUMMED_FIELDS = (*DIAGONAL_OFFSETS, "entropy", "confidence", "distance")
 
 
-def statistics(
-    looks: Many[Look], traces: Many[Trace], rows: slice, cls: int | None, separators: Many[int]
+def measure_heads(
+    readers: Many[MapReader],
+    traces: Many[Trace],
+    rows: slice,
+    cls: int | None,
+    separators: Many[int],
 ) -> Tensor:
     """Return FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
 
     Args:
-        looks: one for each layer, of weight probability, all of the same units.
-        traces, rows: what `looks` were made of.
+        readers: one for each layer, of weight probability, all of the same units.
+        traces, rows: what `readers` were made of.
         cls: the place on the axis of the first special token.
         separators: the places of the separators.
     """
     apart = torch.tensor(sorted(set(separators)), dtype=torch.int64)  # on the host
-    scratch = max(looks, key=lambda look: len(look.heads)).scratch()
-    sums = [_walk(look, apart, scratch) for look in looks]
+    scratch = max(readers, key=lambda reader: len(reader.heads)).allocate_scratch()
+    sums = [_sum_tiles(reader, apart, scratch) for reader in readers]
     received, scalars = (torch.cat(parts) for parts in zip(*sums, strict=True))
-    means = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
-    means["contribution"] = _contributions(looks, traces, rows)
-    return torch.stack([means[name] for name in FIELDS], 1)
+    means = _average_fields(
+        received, dict(zip(SUMMED_FIELDS, scalars.unbind(1), strict=True)), cls, apart
+    )
+    means["contribution"] = _contributions(readers, traces, rows)
+    return torch.stack([means[name] for name in STATISTIC_FIELDS], 1)
 
 
-def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what keys receive, (heads, keys), and SUMS, (heads, sums), over a layer's maps."""
-    received = look.q.new_zeros(len(look.heads), len(look.units.axis))
-    scalars = look.q.new_zeros(len(look.heads), len(SUMS))
-    for tile in look.tiles(scratch=scratch):
+def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what keys receive, (heads, keys), and SUMMED_FIELDS, (heads, sums), of a layer."""
+    received = reader.q.new_zeros(len(reader.heads), len(reader.units.axis))
+    scalars = reader.q.new_zeros(len(reader.heads), len(SUMMED_FIELDS))
+    for tile in reader.read_tiles(scratch=scratch):
         values, shift = tile.values, tile.queries.start - tile.keys.start
         received[:, tile.keys] += values.sum(1)
-        offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
-        entropy = _entropy(tile)  # before separators are taken out
-        distance = _distance(tile, shift)
+        offsets = [
+            values.diagonal(shift + offset, 1, 2).sum(1) for offset in DIAGONAL_OFFSETS.values()
+        ]
+        entropy = _sum_entropy(tile)  # before separators are taken out
+        distance = _sum_distance(tile, shift)
         inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
         confidence = values.index_fill_(2, inside.to(values.device), 0.0).amax(2).sum(1)
         scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
     return received, scalars
 
 
-def _entropy(tile: Tile) -> Tensor:
+def _sum_entropy(tile: Tile) -> Tensor:
     """Return the sum over a tile's rows, (heads,), in nats; its logs are overwritten."""
     if tile.logs is None or tile.sums is None:
         each: Tensor = torch.special.entr(tile.values)
@@ -80,22 +88,22 @@ def _entropy(tile: Tile) -> Tensor:
     return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
 
 
-def _distance(tile: Tile, shift: int) -> Tensor:
+def _sum_distance(tile: Tile, shift: int) -> Tensor:
     """Return the sum over a tile of how far weights reach, (heads,); in place of its logs.
 
     This is no matrix product: its bits would depend on how many heads and cores there are.
     """
-    far = _far(*tile.values.shape[1:], shift, tile.values.device)
+    far = _distances(*tile.values.shape[1:], shift, tile.values.device)
     return torch.mul(tile.values, far, out=tile.logs).sum((1, 2))
 
 
-def _means(
+def _average_fields(
     received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
 ) -> dict[str, Tensor]:
     """Return the statistics by name, each (heads,), except the contribution."""
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
-    counts = {name: units - abs(offset) for name, offset in OFFSETS.items()}
+    counts = {name: units - abs(offset) for name, offset in DIAGONAL_OFFSETS.items()}
     means = {name: sums[name] / count if count else none for name, count in counts.items()}
     means["cls"] = none if cls is None else received[:, cls] / units
     means["sep"] = received[:, apart.to(received.device)].sum(1) / units if separators else none
@@ -108,22 +116,22 @@ def _means(
 
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
-def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
+def _distances(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
     """Tell how far each key of a tile is from each query, (queries, keys)."""
     query, key = (torch.arange(units, device=device) for units in (queries, keys))
     return (query[:, None] + shift - key).abs().float()
 
 
-def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tensor:
+def _contributions(readers: Many[MapReader], traces: Many[Trace], rows: slice) -> Tensor:
     """Return each head's share of what its layer's heads write, (heads,), the mean over units."""
     layers = []
     for trace in traces:
         attention = trace.attention
         z = trace.z[rows].float().view(-1, attention.heads, attention.head_dim).transpose(0, 1)
-        layers.append(output_lengths(z, attention.triangles))
-    lengths, units = torch.stack(layers), looks[0].units  # (layers, heads, tokens)
+        layers.append(output_norms(z, attention.output_triangles))
+    lengths, units = torch.stack(layers), readers[0].units  # (layers, heads, tokens)
     shares = lengths / lengths.sum(1, keepdim=True)
-    if units.whole:
+    if units.is_token_level:
         means = shares.mean(2)
     else:
         members, places = units.members()
@@ -132,4 +140,4 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
         merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
         merged.index_add_(2, places, shares[:, :, members])
         means = (merged / sizes).mean(2)
-    return torch.cat([mean[look.index] for mean, look in zip(means, looks, strict=True)])
+    return torch.cat([mean[reader.index] for mean, reader in zip(means, readers, strict=True)])

@@ -5,12 +5,12 @@ queries, keys and the log of each softmax row's sum give any row exactly, and ev
 is made of tiles of such rows, of bounded memory at any length. Of tokens i and j, and of
 units a and b, words for example:
 
-    P_ij = exp(scale q_i k_j + added_ij - normaliser_i)            Look.logs
-    W_ij = P_ij, or P_ij ||v_j W^O||                               Look._weights
-    U_ab = sum_{i in a, j in b} W_ij / sum_{i in a, every j} W_ij  Look._of_units
+    P_ij = exp(scale q_i k_j + added_ij - normaliser_i)            MapReader.log_probabilities
+    W_ij = P_ij, or P_ij ||v_j W^O||                               MapReader._normalised_weights
+    U_ab = sum_{i in a, j in b} W_ij / sum_{i in a, every j} W_ij  MapReader._unit_tiles
 
 Where each unit is a token, W is P and all are shown, U is P divided by what its rows sum to, 1 but
-for rounding (Look._of_tokens). Logarithms are to base 2: exp2 takes a third of exp's time.
+for rounding (MapReader._token_tiles). Logarithms are to base 2: exp2 takes a third of exp's time.
 """
 
 import math
@@ -22,17 +22,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from model.attention import TILE, Trace, near
-from model.kernels import uncut
+from model.attention import TILE_QUERIES, Trace, tiles_within_reach
+from model.kernels import without_idle_threads
 from model.maps.choices import Weight
-from model.maps.units import Units, divide
-from model.positions import beyond
+from model.maps.units import Units, divide_into_units
+from model.positions import beyond_reach
 from model.reach import EVERYWHERE
 
 LOG2E = 1 / math.log(2)
-NEVER = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN
-CELLS = TILE * 1024  # most probabilities of one head in a tile
-SMALLEST = 1e-30  # added to no value's length, but a length of 0 has no logarithm
+HIDDEN_LOG = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN
+MOST_CELLS = TILE_QUERIES * 1024  # most probabilities of one head in a tile
+SMALLEST_MASS = 1e-30  # added to no value's length, but a length of 0 has no logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Tile:
     sums: Tensor | None = None
 
 
-class Look:
+class MapReader:
     """Some heads of one layer, looking over one sequence.
 
     Args:
@@ -75,51 +75,55 @@ class Look:
         weight: Weight = "probability",
     ) -> None:
         attention = trace.attention
-        self.units, self.heads = units or divide(rows.stop - rows.start), list(heads)
+        self.units, self.heads = units or divide_into_units(rows.stop - rows.start), list(heads)
         every = self.heads == list(range(attention.heads))
         self.index = slice(None) if every else self.heads  # a slice copies nothing
         self.q = trace.q[rows, self.index].float().transpose(0, 1)
         shared = self.index if attention.sharing == 1 else [h // attention.sharing for h in heads]
         self.k = trace.k[rows, shared].float().permute(1, 2, 0)
-        self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
+        self.shift = trace.normaliser_of(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.reach = attention.scale * LOG2E, attention.reach
-        self.added = partial(trace.added, rows, self.index)
-        self.merged = not self.units.whole and self.units.merged
+        self.added = partial(trace.added_scores, rows, self.index)
+        self.merged = not self.units.is_token_level and self.units.has_merged_tokens
         self.norms: Tensor | None = None
         if weight == "value_norm":
             values = trace.v[rows].float().transpose(0, 1)
-            lengths = output_lengths(attention.by_head(values, 0), attention.triangles)[self.index]
-            self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
+            lengths = output_norms(attention.repeat_shared(values, 0), attention.output_triangles)[
+                self.index
+            ]
+            self.norms = lengths.clamp_min(SMALLEST_MASS).log2().unsqueeze(1)
 
     @property
-    def step(self) -> int:
+    def tile_rows(self) -> int:
         """Return the rows in a tile: by length alone, so that nothing else changes a map's bits."""
-        return height(self.units.tokens)
+        return tile_height(self.units.tokens)
 
-    def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
+    def log_probabilities(
+        self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None
+    ) -> Tensor:
         """Return the logarithms of P, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
-        out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
-        with uncut(len(q)):
+        out = _view_start(scratch, len(q), q.shape[1], k.shape[2])
+        with without_idle_threads(len(q)):
             logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
         added = self.added(queries, keys)
         if added is not None:
             logs += added.float() * LOG2E
-        if not self.reach.everywhere(self.units.tokens):
+        if not self.reach.covers(self.units.tokens):
             place = torch.arange(self.units.tokens, device=self.q.device)
-            logs.masked_fill_(beyond(place[queries], place[keys], self.reach), NEVER)
+            logs.masked_fill_(beyond_reach(place[queries], place[keys], self.reach), HIDDEN_LOG)
         return logs
 
-    def _weights(self, tokens: Tensor, masses: Tensor) -> Tensor:
+    def _normalised_weights(self, tokens: Tensor, masses: Tensor) -> Tensor:
         """Return W of some tokens, (heads, tokens, keys), each row divided by 2 ** its mass."""
-        logs = self.logs(tokens, slice(0, self.units.tokens))
+        logs = self.log_probabilities(tokens, slice(0, self.units.tokens))
         if self.merged:  # tokens of a word weigh alike, to the last digit
             logs -= logs.exp2().sum(-1, keepdim=True).log2_()
         if self.norms is not None:
             logs += self.norms
         return logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
 
-    def tiles(
+    def read_tiles(
         self,
         places: Many[int] | None = None,
         scratch: Tensor | None = None,
@@ -128,58 +132,58 @@ class Look:
         """Yield tiles of the rows at these places on the axis, of all by default.
 
         Args:
-            scratch: memory of `scratch()`, to make tiles in where that is possible; each then
+            scratch: memory of `allocate_scratch()`, for tiles where that is possible; each then
                 lasts until the next. Writing to fresh memory takes twice as long.
             into: (heads, places, axis), where the values are to lie; what no tile covers
                 stays as it is.
         """
-        if self.units.whole and self.norms is None and places is None:
-            return self._of_tokens(scratch, into)
-        return self._of_units(range(len(self.units.axis)) if places is None else places, into)
+        if self.units.is_token_level and self.norms is None and places is None:
+            return self._token_tiles(scratch, into)
+        return self._unit_tiles(range(len(self.units.axis)) if places is None else places, into)
 
-    def scratch(self) -> Tensor:
+    def allocate_scratch(self) -> Tensor:
         """Return memory for one tile of this look, or of any other over the same sequence."""
         tokens = self.units.tokens
-        return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
+        return self.q.new_empty(2, len(self.shift) * min(self.tile_rows, tokens) * tokens)
 
-    def _of_tokens(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
-        """Yield all rows, as near as their tokens look; arguments as of `tiles`."""
+    def _token_tiles(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
+        """Yield all rows, as near as their tokens look; arguments as of `read_tiles`."""
         first_half, second_half = (None, None) if scratch is None else scratch
-        for queries, keys in near(self.units.tokens, self.reach, self.step):
-            logs = self.logs(queries, keys, first_half)
-            values = torch.exp2(logs, out=_shaped(second_half, *logs.shape))
+        for queries, keys in tiles_within_reach(self.units.tokens, self.reach, self.tile_rows):
+            logs = self.log_probabilities(queries, keys, first_half)
+            values = torch.exp2(logs, out=_view_start(second_half, *logs.shape))
             sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
             place = values if into is None else into[:, queries, keys]
             yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)
 
-    def _of_units(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
+    def _unit_tiles(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
         """Yield the rows of these units; every j is each token, or each shown to renormalize."""
         members, places = (part.to(self.q.device) for part in self.units.members())
-        masses, keys = self._masses(members), slice(0, len(self.units.axis))
-        for first in range(0, len(units), self.step):
-            some = units[first : first + self.step]
+        masses, keys = self._log_masses(members), slice(0, len(self.units.axis))
+        for first in range(0, len(units), self.tile_rows):
+            some = units[first : first + self.tile_rows]
             queries = slice(first, first + len(some))
             if into is None:
                 values = self.q.new_zeros(len(self.heads), len(some), keys.stop)
             else:
                 values = into[:, queries].zero_()
             held = values.new_zeros(values.shape[:2])
-            for tokens, rows in self._tokens_of(some):
-                weights = self._weights(tokens, masses)
-                columns = self._columns(weights, members, places)
+            for tokens, rows in self._tokens_of_units(some):
+                weights = self._normalised_weights(tokens, masses)
+                columns = self._merge_columns(weights, members, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
                 values.index_add_(1, rows, columns)
             yield Tile(queries, keys, values.div_(held.unsqueeze(2)))
 
-    def _tokens_of(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _tokens_of_units(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tokens of some units shown and whose they are, a tile's height at a time."""
         spans = [self.units.spans[self.units.axis[place]] for place in places]
         pairs = [(token, row) for row, span in enumerate(spans) for token in range(*span)]
-        for part in torch.split(torch.tensor(pairs, device=self.q.device), self.step):
+        for part in torch.split(torch.tensor(pairs, device=self.q.device), self.tile_rows):
             tokens, rows = part.T.contiguous()
             yield tokens, rows
 
-    def _masses(self, members: Tensor) -> Tensor:
+    def _log_masses(self, members: Tensor) -> Tensor:
         """Return what to take from the logarithms of each token's row, (heads, tokens).
 
         A row that holds next to nothing over the units shown is scaled up all the same. The tokens
@@ -188,14 +192,14 @@ class Look:
         masses = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
             return masses
-        for queries, keys in near(self.units.tokens, EVERYWHERE, self.step):
-            masses[:, queries] = self.logs(queries, keys)[:, :, members].amax(2)
+        for queries, keys in tiles_within_reach(self.units.tokens, EVERYWHERE, self.tile_rows):
+            masses[:, queries] = self.log_probabilities(queries, keys)[:, :, members].amax(2)
         for start, last in self.units.spans:
             if last - start > 1:
                 masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
         return masses
 
-    def _columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
+    def _merge_columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
         """Return the columns of tokens, (heads, query, key), as those of the units shown."""
         if len(members) < weights.shape[2]:
             weights = weights[:, :, members]
@@ -205,23 +209,23 @@ class Look:
         return merged.index_add_(2, places, weights)
 
 
-def height(tokens: int) -> int:
+def tile_height(tokens: int) -> int:
     """Return the rows in a tile for a sequence of this many tokens."""
-    return max(1, min(TILE, CELLS // tokens))
+    return max(1, min(TILE_QUERIES, MOST_CELLS // tokens))
 
 
-def _shaped(memory: Tensor | None, *shape: int) -> Tensor | None:
+def _view_start(memory: Tensor | None, *shape: int) -> Tensor | None:
     """Return the start of some memory, where there is any, as a tensor of this shape."""
     return None if memory is None else memory[: math.prod(shape)].view(shape)
 
 
-def output_lengths(vectors: Tensor, triangles: Tensor) -> Tensor:
+def output_norms(vectors: Tensor, triangles: Tensor) -> Tensor:
     """Measure what each vector writes: (heads, tokens, head_dim) -> ||x W_i^O||, (heads, tokens).
 
     Args:
         triangles: of every head; see attention.MultiHeadAttention.
     """
-    with uncut(len(vectors)):
+    with without_idle_threads(len(vectors)):
         written = vectors @ triangles
     lengths: Tensor = torch.linalg.vector_norm(written, dim=-1)
     return lengths

@@ -33,12 +33,12 @@ class Units:
         return self.spans[-1][1]
 
     @property
-    def whole(self) -> bool:
+    def is_token_level(self) -> bool:
         """Tell whether every unit is one token and shown: maps are as the forward pass had them."""
         return len(self.axis) == self.tokens
 
     @property
-    def merged(self) -> bool:
+    def has_merged_tokens(self) -> bool:
         """Tell whether a unit shown is more than one token."""
         return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
 
@@ -52,14 +52,14 @@ class Units:
         tokens, places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
         return tokens, places
 
-    def place(self, token: int) -> int | None:
+    def place_of_token(self, token: int) -> int | None:
         """Tell where on the axis a token's unit stands, None where it is not shown."""
         unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1
         place = bisect_left(self.axis, unit)
         return place if unit in self.axis[place : place + 1] else None
 
 
-def divide(
+def divide_into_units(
     tokens: int,
     *,
     level: Level = "token",
@@ -77,7 +77,8 @@ def divide(
             Needed unless all are kept.
 
     Example:
-        >>> divide(4, level="word", words=[None, 0, 0, None], special=[True, False, False, True])
+        >>> special = [True, False, False, True]
+        >>> divide_into_units(4, level="word", words=[None, 0, 0, None], special=special)
         Units(spans=((0, 1), (1, 3), (3, 4)), axis=(0, 1, 2), renormalize=False)
     """
     firsts = list(range(tokens))

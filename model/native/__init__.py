@@ -5,14 +5,14 @@ setup.py reads the name of the operator's file from here, and needs no torch for
 
 import re
 
-PREFIX = "forward_"
+MODULE_PREFIX = "forward_"
 
 
-def module(release: str) -> str:
+def operator_module(release: str) -> str:
     """Name what is built for a release of torch.
 
     Example:
-        >>> module("2.13.0+cpu")
+        >>> operator_module("2.13.0+cpu")
         'forward_2_13_0_cpu'
     """
-    return PREFIX + re.sub(r"\W", "_", release)
+    return MODULE_PREFIX + re.sub(r"\W", "_", release)

@@ -8,58 +8,58 @@ import torch
 from torch import Tensor
 
 from model import packing
-from model.attention import TILE
-from model.config import EncoderConfig, Mode
+from model.attention import TILE_QUERIES
+from model.config import EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
-from model.native.stack import Stack
+from model.native.stack import NativeStack
 from model.pooling import Pooling, pool_each
 
-MODES = get_args(Mode)
-LENGTHS = (1, 3, 40, 40, 40)  # tokens
-UNSEEN = 4  # place of the one whose last tokens no token looks at
-SEVERAL_TILES = 2 * TILE + 1  # tokens of one more, where a window makes tiles
+POOLING_MODES = get_args(PoolingMode)
+TESTED_LENGTHS = (1, 3, 40, 40, 40)  # tokens
+UNSEEN_TOKENS = 4  # place of the one whose last tokens no token looks at
+TILED_LENGTH = 2 * TILE_QUERIES + 1  # tokens of one more, where a window makes tiles
 
 
-def agrees(encoder: Encoder, stack: Stack) -> bool:
+def agrees_with_loop(encoder: Encoder, stack: NativeStack) -> bool:
     """Tell whether both give the same bits: alone, together with all kept, and as vectors."""
     every = frozenset(range(encoder.config.layers))
-    states, batch = every | {encoder.config.layers}, list(_sequences(encoder.config))
+    states, batch = every | {encoder.config.layers}, list(_test_sequences(encoder.config))
     trials = [
         (batch[:1], frozenset[int](), frozenset[int]()),
         (batch, states, every),
-        ([_inside(encoder, batch[0])], states, every),
+        ([_start_inside(encoder, batch[0])], states, every),
     ]
-    passes = all(_agree(encoder, stack, *trial) for trial in trials)
+    passes = all(_agree_on_batch(encoder, stack, *trial) for trial in trials)
     alone = encoder.pack(batch[:1])
-    last, rows = encoder.loop(alone, *trials[0][1:]).last, [alone.rows(0)]
-    ways = (Pooling((mode,), normalize) for mode in MODES for normalize in (False, True))
+    last, rows = encoder.run_layers(alone, *trials[0][1:]).last, [alone.rows(0)]
+    ways = (Pooling((mode,), normalize) for mode in POOLING_MODES for normalize in (False, True))
     return passes and all(
         torch.equal(pool_each(last, rows, how), stack.pool(last, rows, how)) for how in ways
     )
 
 
-def _agree(
+def _agree_on_batch(
     encoder: Encoder,
-    stack: Stack,
+    stack: NativeStack,
     sequences: list[packing.Sequence],
     hidden: frozenset[int],
     traces: frozenset[int],
 ) -> bool:
     """Tell whether both give the same bits of a batch, filled up as for either of them."""
     where = encoder.device, encoder.config.pad
-    packed = packing.pack(sequences, *where)
-    expected = encoder.loop(packed, hidden, traces)
-    own = packing.pack(sequences, *where, stack.any_rows)
-    return all(equal(expected, stack(each, hidden, traces)) for each in (packed, own))
+    packed = packing.pack_sequences(sequences, *where)
+    expected = encoder.run_layers(packed, hidden, traces)
+    own = packing.pack_sequences(sequences, *where, stack.any_rows)
+    return all(same_bits(expected, stack(each, hidden, traces)) for each in (packed, own))
 
 
-def equal(one: Encoded, other: Encoded) -> bool:
+def same_bits(one: Encoded, other: Encoded) -> bool:
     """Tell whether two passes over a batch left the same bits; the other's may have less fill."""
-    pairs = zip(left(one), left(other), strict=True)
+    pairs = zip(kept_tensors(one), kept_tensors(other), strict=True)
     return all(torch.equal(a[: len(b)], b) for a, b in pairs)
 
 
-def left(encoded: Encoded) -> list[Tensor]:
+def kept_tensors(encoded: Encoded) -> list[Tensor]:
     """Return all that a pass left, in a fixed order."""
     tensors = [encoded.last, *(encoded.hidden[i] for i in sorted(encoded.hidden))]
     for layer in sorted(encoded.traces):
@@ -68,10 +68,10 @@ def left(encoded: Encoded) -> list[Tensor]:
     return tensors
 
 
-def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
+def _test_sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
     """Yield one per length: the second of vectors, the third edited, the fifth's end unseen."""
     random = torch.Generator().manual_seed(0)
-    lengths = (*LENGTHS, SEVERAL_TILES) if any(config.windows) else LENGTHS
+    lengths = (*TESTED_LENGTHS, TILED_LENGTH) if any(config.windows) else TESTED_LENGTHS
     for place, length in enumerate(min(length, config.max_tokens) for length in lengths):
         ids = torch.randint(config.vocabulary, (length,), generator=random).tolist()
         types = torch.randint(max(1, config.types), (length,), generator=random).tolist()
@@ -83,15 +83,15 @@ def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
             value = torch.randn(length, config.head_dim, generator=random)
             patches = {layer: {0: value} for layer in range(config.layers)}
             yield packing.Sequence(ids, types, gates=gates, patches=patches)
-        elif place == UNSEEN:
+        elif place == UNSEEN_TOKENS:
             yield packing.Sequence(ids, types, unseen=length // 2)
         else:
             yield packing.Sequence(ids, types)
 
 
-def _inside(encoder: Encoder, sequence: packing.Sequence) -> packing.Sequence:
+def _start_inside(encoder: Encoder, sequence: packing.Sequence) -> packing.Sequence:
     """Return a sequence that begins in the first layer, with a gate there and in the last."""
-    encoded = encoder.loop(encoder.pack([sequence]), frozenset({0}), frozenset({0}))
+    encoded = encoder.run_layers(encoder.pack([sequence]), frozenset({0}), frozenset({0}))
     rows = encoded.packed.rows(0)
     entry = packing.Entry(0, encoded.hidden[0][rows], encoded.traces[0].z[rows])
     gates = {layer: {0: 0.5} for layer in {0, encoder.config.layers - 1}}

@@ -61,7 +61,7 @@ struct Trace {
   Tensors normalisers;  // per group, (sequences, heads, tokens)
 };
 
-// What to add to a tile's scores, (1, query, key): -inf beyond reach; as positions.hidden.
+// What to add to a tile's scores, (1, query, key): -inf beyond reach; as positions.hiding_bias.
 Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, const Reach& reach,
             const Tensor& q) {
   auto mask = at::zeros({1, last - first, to - from}, at::kFloat);

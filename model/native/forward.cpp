@@ -185,7 +185,7 @@ struct Stack : torch::CustomClassHolder {
     return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
   }
 
-  // Encode a packed batch; as encoder.Encoder.loop. Returns the last state, the hidden ones and the
+  // Encode a packed batch; as encoder.Encoder.run_layers. Returns the last state, the hidden ones and the
   // traces that are wanted, and whether all of the last state is finite.
   std::tuple<Tensor, ByLayer<Tensor>, ByLayer<Left>, bool> run(
       const Batch& batch, const std::vector<std::tuple<int64_t, Edits>>& edits, const Ints& hidden,

@@ -12,30 +12,32 @@ from typing import Any
 import torch
 
 from model import native
-from model.native import PREFIX, module
+from model.native import MODULE_PREFIX, operator_module
 
 
-class Missing(Exception):
+class OperatorMissing(Exception):
     """The operator is not there for this torch, or cannot be opened; the message says which."""
 
 
-def load(folders: Sequence[str] = tuple(native.__path__)) -> Any:
+def load_operator(folders: Sequence[str] = tuple(native.__path__)) -> Any:
     """Load the operator's class, torch.classes.headlight.Stack.
 
     Args:
         folders: where its file lies.
 
     Raises:
-        Missing: it cannot be loaded; the message says why.
+        OperatorMissing: it cannot be loaded; the message says why.
     """
     release = str(torch.__version__)
-    spec = PathFinder.find_spec(module(release), folders)
+    spec = PathFinder.find_spec(operator_module(release), folders)
     if spec is None or spec.origin is None:
-        others = [name for _, name, _ in pkgutil.iter_modules(folders) if name.startswith(PREFIX)]
+        others = [
+            name for _, name, _ in pkgutil.iter_modules(folders) if name.startswith(MODULE_PREFIX)
+        ]
         built = f"{', '.join(sorted(others))} alone is built" if others else "it is not built"
-        raise Missing(f"{built}, and torch is {release}")
+        raise OperatorMissing(f"{built}, and torch is {release}")
     try:
         torch.classes.load_library(spec.origin)
         return torch.classes.headlight.Stack
     except (OSError, RuntimeError) as error:
-        raise Missing(f"torch cannot load {module(release)}") from error
+        raise OperatorMissing(f"torch cannot load {operator_module(release)}") from error

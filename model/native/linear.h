@@ -115,7 +115,7 @@ struct Linear {
   bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
 
   // So many rows or a few more: one of eight numbers in each octave, at least 4 apart; as
-  // packing.filled.
+  // packing.filled_rows.
   static int64_t few(int64_t rows) {
     int64_t apart = 4;
     while (apart * 16 <= rows) apart *= 2;

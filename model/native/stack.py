@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from model.attention import TILE, Trace
+from model.attention import TILE_QUERIES, Trace
 from model.encoder import Encoded, Encoder, Layer
 from model.kernels import (
-    FUSED_NAMES,
+    ONEDNN_NAMES,
     Affine,
     Kernels,
     NormedLinear,
@@ -19,7 +19,9 @@ from model.kernels import (
 from model.packing import Packed
 from model.pooling import Pooling
 
-Pair = tuple[Tensor | None, Tensor | None]  # weight and bias, or cosines and sines; None: nothing
+WeightAndBias = tuple[
+    Tensor | None, Tensor | None
+]  # weight and bias, or cosines and sines; None: nothing
 
 
 class Batch(NamedTuple):
@@ -40,17 +42,17 @@ class Edits(NamedTuple):
     patches: list[tuple[int, int, int, Tensor]]  # the same three; and values
 
 
-def fits(kernels: Kernels) -> bool:
+def calls_same_kernels(kernels: Kernels) -> bool:
     """Tell whether these are the kernels that the operator calls."""
     return kernels.linear is PackedLinear and kernels.attend is attend_fused
 
 
-class Stack:
+class NativeStack:
     """The operator with the weights of one encoder, which it shares.
 
     Args:
         encoder: one whose kernels fit.
-        operator: what library.load gives.
+        operator: what library.load_operator gives.
 
     Raises:
         NotImplementedError: the operator does not compute such an encoder.
@@ -66,12 +68,12 @@ class Stack:
             attention.parts[1],
             attention.head_dim,
             attention.scale,
-            TILE,
+            TILE_QUERIES,
             config.norm_eps,
             config.norm == "rms",
             config.pre_norm,
             config.gated,
-            *FUSED_NAMES[config.activation],
+            *ONEDNN_NAMES[config.activation],
         )
         tables = encoder.embeddings
         self._stack.embed(
@@ -79,17 +81,17 @@ class Stack:
             tables.position,
             tables.types,
             tables.offset,
-            _norm(tables.norm),
-            _linear(tables.project),
-            _norm(encoder.norm),
+            _norm_pair(tables.norm),
+            _linear_pair(tables.project),
+            _norm_pair(encoder.norm),
         )
         for layer in encoder.layers:
             reach = (-1 if side is None else side for side in layer.attention.reach)
-            self._stack.add(_weights(layer), *reach)
+            self._stack.add(_layer_weights(layer), *reach)
         self.any_rows: int = self._stack.any_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """Return what Encoder.loop gives, to the bit; and whether it is finite."""
+        """Return what Encoder.run_layers gives, to the bit; and whether it is finite."""
         biases, entry = self._encoder.biases(packed), packed.entry
         batch = Batch(
             packed.token_ids,
@@ -103,7 +105,7 @@ class Stack:
             (entry.layer, entry.residual, entry.mixed) if entry else None,
         )
         last, states, left, finite = self._stack.run(
-            batch, _edits(packed), list(hidden), list(traces)
+            batch, _edits_by_layer(packed), list(hidden), list(traces)
         )
         by_layer = {}
         for i, (q, k, v, z, normalisers) in left.items():
@@ -119,35 +121,35 @@ class Stack:
         return vectors
 
 
-def _weights(layer: Layer) -> dict[str, Pair]:
+def _layer_weights(layer: Layer) -> dict[str, WeightAndBias]:
     """Return what a layer has, by the operator's names."""
     attention, rotation = layer.attention, layer.attention.rotation
     query, key = (heads.query, heads.key) if (heads := attention.norms) else (None, None)
     return {
-        "project": _linear(attention.project),
+        "project": _linear_pair(attention.project),
         "rotation": (rotation.cos, rotation.sin) if rotation else (None, None),
-        "query_norm": _norm(query),
-        "key_norm": _norm(key),
-        "output": _linear(attention.output),
-        "output_norm": _norm(getattr(attention.output, "norm", None)),
-        "attention_norm": _norm(layer.attention_norm),
-        "up": _linear(layer.up),
-        "down": _linear(layer.down),
-        "down_norm": _norm(getattr(layer.down, "norm", None)),
-        "feed_forward_norm": _norm(layer.feed_forward_norm),
+        "query_norm": _norm_pair(query),
+        "key_norm": _norm_pair(key),
+        "output": _linear_pair(attention.output),
+        "output_norm": _norm_pair(getattr(attention.output, "norm", None)),
+        "attention_norm": _norm_pair(layer.attention_norm),
+        "up": _linear_pair(layer.up),
+        "down": _linear_pair(layer.down),
+        "down_norm": _norm_pair(getattr(layer.down, "norm", None)),
+        "feed_forward_norm": _norm_pair(layer.feed_forward_norm),
     }
 
 
-def _linear(linear: Any) -> Pair:
+def _linear_pair(linear: Any) -> WeightAndBias:
     own: Any = linear.linear if isinstance(linear, NormedLinear) else linear
     return (None, None) if own is None else (own.packed, own.bias)
 
 
-def _norm(norm: Affine | None) -> Pair:
+def _norm_pair(norm: Affine | None) -> WeightAndBias:
     return (None, None) if norm is None else norm
 
 
-def _edits(packed: Packed) -> list[tuple[int, Edits]]:
+def _edits_by_layer(packed: Packed) -> list[tuple[int, Edits]]:
     """Return each layer in which mixed values are changed, and how."""
     edits = defaultdict[int, Edits](lambda: Edits([], []))
     for rows, gates in packed.gates:

@@ -17,9 +17,9 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from model.errors import SequenceTooLong
-from model.text.pieces import Part
+from model.text.pieces import ReadTokens
 
-NOWHERE = (0, 0)  # the place of a special token in the text
+NO_OFFSETS = (0, 0)  # the place of a special token in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Slot:
 
     text: int | None
     type: int
-    added: Part = field(default_factory=Part)
+    added: ReadTokens = field(default_factory=ReadTokens)
 
 
-BARE = (Slot(0, 0),)  # a lone text without special tokens
+BARE_FRAME = (Slot(0, 0),)  # a lone text without special tokens
 
 
-def frame(library: Library, texts: int) -> list[Slot]:
+def find_frame(library: Library, texts: int) -> list[Slot]:
     """Tell where special tokens go around a text or a pair: seen on texts of one token."""
     words = ("a", *library.get_vocab())
     one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
@@ -73,7 +73,7 @@ def frame(library: Library, texts: int) -> list[Slot]:
     whole = library.post_process(one, one if texts == 2 else None)
     numbers = iter(range(texts))
     return [
-        Slot(None, type, Part([id], [token], [NOWHERE], [None]))
+        Slot(None, type, ReadTokens([id], [token], [NO_OFFSETS], [None]))
         if special
         else Slot(next(numbers), type)
         for id, token, type, special in zip(
@@ -82,12 +82,12 @@ def frame(library: Library, texts: int) -> list[Slot]:
     ]
 
 
-def untyped(slots: Sequence[Slot]) -> list[Slot]:
+def without_types(slots: Sequence[Slot]) -> list[Slot]:
     """Return the same places, all tokens of type 0."""
     return [replace(slot, type=0) for slot in slots]
 
 
-def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
+def frame_parts(parts: Sequence[ReadTokens], frame: Sequence[Slot]) -> Tokenized:
     """Return a text or a pair, with the special tokens of a frame."""
     one = Tokenized([], [], [], [], [], [], [], 0)
     text = 0
@@ -105,7 +105,9 @@ def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
     return replace(one, length=len(one.token_ids))
 
 
-def uncut(encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = True) -> Tokenized:
+def read_uncut(
+    encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = True
+) -> Tokenized:
     """Return a sequence that is not cut; it may be refused, before anything is made of it.
 
     Args:
@@ -125,13 +127,13 @@ def uncut(encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = T
         types,
         encoding.offsets,
         encoding.word_ids,
-        _segments(special, first),
+        _segments_of(special, first),
         special,
         len(encoding),
     )
 
 
-def _segments(special: list[bool], first: int) -> list[int]:
+def _segments_of(special: list[bool], first: int) -> list[int]:
     """Tell which text each token belongs to, when the first text has `first` tokens."""
     counts = accumulate(not added for added in special)
     return [int(count > first) for count in counts]
@@ -171,48 +173,48 @@ class Role:
     floor: int | None = None
     prompt: str | None = None
 
-    def plain(self, most: int) -> bool:
+    def changes_nothing(self, most: int) -> bool:
         """Tell whether texts of at most so many tokens are read as without it, but for a prompt."""
         return self.length >= most and self.marker is None and self.filling is None
 
     @property
-    def added(self) -> int:
+    def marker_tokens(self) -> int:
         """Count the tokens that the marker takes."""
         return int(self.marker is not None)
 
     @property
-    def filled(self) -> int:
+    def filled_length(self) -> int:
         """Return the fewest tokens of a sequence, where there is a filling."""
         return self.length if self.floor is None else self.floor
 
-    def frame(self, text: Tokenized) -> Tokenized:
+    def frame_text(self, text: Tokenized) -> Tokenized:
         """Return a text with its marker and filling."""
         if self.marker is not None:
-            text = replace(_with(text, self.marker, 1), length=text.length + 1)
-        missing = self.filled - len(text.token_ids)
+            text = replace(_insert_token(text, self.marker, 1), length=text.length + 1)
+        missing = self.filled_length - len(text.token_ids)
         if self.filling is None or missing < 1:
             return text
-        filled = _with(text, self.filling, len(text.token_ids), missing)
-        return replace(filled, length=max(text.length, self.filled))
+        filled = _insert_token(text, self.filling, len(text.token_ids), missing)
+        return replace(filled, length=max(text.length, self.filled_length))
 
-    def unseen(self, text: Tokenized) -> int:
+    def count_unseen(self, text: Tokenized) -> int:
         """Count the last tokens of a framed text that no token looks at, given the bare text."""
         if self.filling is None or self.attended:
             return 0
-        return max(0, self.filled - len(text.token_ids) - self.added)
+        return max(0, self.filled_length - len(text.token_ids) - self.marker_tokens)
 
-    def choices(self) -> str:
+    def describe(self) -> str:
         """Return all of it, in a fixed order."""
         skipped = sorted(self.skipped)
         own = f"{self.length} {self.marker} {self.filling} {self.attended} {skipped}"
         return own if self.floor is None else f"{own} {self.floor}"
 
-    def kept(self, token_ids: Sequence[int]) -> list[int]:
+    def kept_places(self, token_ids: Sequence[int]) -> list[int]:
         """Return the places that get a vector."""
         return [place for place, id in enumerate(token_ids) if id not in self.skipped]
 
 
-def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenized:
+def _insert_token(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenized:
     """Return a text with a special token, this many times, at a place."""
 
     def put(values: list[T], value: T) -> list[T]:
@@ -224,7 +226,7 @@ def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenize
         token_ids=put(text.token_ids, token.id),
         tokens=put(text.tokens, token.token),
         types=put(text.types, 0),
-        offsets=put(text.offsets, NOWHERE),
+        offsets=put(text.offsets, NO_OFFSETS),
         words=put(text.words, None),
         segments=put(text.segments, max(text.segments[place - 1 : place], default=0)),
         special=put(text.special, True),

@@ -18,27 +18,34 @@ from tokenizers import Tokenizer as Library
 
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]  # pauses after each bounded piece of work
-Side = Literal["right", "left"]
-Places = list[tuple[int, int]]
+CutSide = Literal["right", "left"]
+Offsets = list[tuple[int, int]]
 
-PIECE = 2048  # characters of a piece: milliseconds of work, during which nothing else runs
+PIECE_CHARACTERS = (
+    2048  # characters of a piece: milliseconds of work, during which nothing else runs
+)
 
 # Each of these is a word of its own in BERT, or ends one. What follows a seam is of ASCII, or a
 # sign that has no other form, so that no mark is cut from its letter
-BERT = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
-BERT_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
-SPACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
-NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
+BERT_SEAM = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
+BERT_SEAM_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
+SPACE_SEAM = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
+SEAM_SAFE_NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
 # Qwen2's words: contractions, letters with one sign before them, single digits, signs, spaces
-QWEN2 = (
+QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLIT = {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False}
-SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+QWEN2_SPLIT = {
+    "type": "Split",
+    "pattern": {"Regex": QWEN2_WORDS},
+    "behavior": "Isolated",
+    "invert": False,
+}
+JOINED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
-def exhaust(reading: Reading[Result]) -> Result:
+def run_reading(reading: Reading[Result]) -> Result:
     """Run a reading to its end, without its pauses, and return its result."""
     while True:
         try:
@@ -66,24 +73,28 @@ class Seams:
     longest: int
 
     @classmethod
-    def of(cls, library: Library) -> "Seams":
+    def find_seams(cls, library: Library) -> "Seams":
         """Find the seams of a tokenizer."""
-        pattern = _pattern(state(library.normalizer), state(library.pre_tokenizer))
+        pattern = _seam_pattern(
+            step_settings(library.normalizer), step_settings(library.pre_tokenizer)
+        )
         added = library.get_added_tokens_decoder().values()
         if library.normalizer is not None and any(token.normalized for token in added):
             pattern = None  # they are found in what the text becomes
         names = [token.content for token in added]
         found = re.compile("|".join(map(re.escape, names))) if names else None
-        return cls(pattern, int(pattern is SPACE), found, max(map(len, names), default=0))
+        return cls(pattern, int(pattern is SPACE_SEAM), found, max(map(len, names), default=0))
 
-    def split(self, text: str) -> Places:
-        """Return a text's pieces, characters, [start, stop); all but the last PIECE or longer."""
+    def split(self, text: str) -> Offsets:
+        """Return a text's pieces, [start, stop); all but the last of PIECE_CHARACTERS or more."""
         starts = [0]
-        while len(text) - starts[-1] > PIECE and (seam := self._next(text, starts[-1] + PIECE)):
+        while len(text) - starts[-1] > PIECE_CHARACTERS and (
+            seam := self._next_seam(text, starts[-1] + PIECE_CHARACTERS)
+        ):
             starts.append(seam)
         return list(zip(starts, [*starts[1:], len(text)], strict=True))
 
-    def _next(self, text: str, start: int) -> int | None:
+    def _next_seam(self, text: str, start: int) -> int | None:
         """Return the first seam from a place on, away from any added token."""
         if self.pattern is None:
             return None
@@ -94,43 +105,45 @@ class Seams:
         return None
 
 
-def state(step: Any) -> Any:
+def step_settings(step: Any) -> Any:
     """Return a step of a tokenizer as its file has it."""
     return step and json.loads(step.__getstate__())
 
 
-def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
+def _seam_pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
     """Return the pattern of what follows a seam for such steps."""
-    before, parts = _steps(normalizer, "normalizers"), _steps(words, "pretokenizers")
+    before, parts = _steps_named(normalizer, "normalizers"), _steps_named(words, "pretokenizers")
     berts = [step for step in before if step["type"] == "BertNormalizer"]
     others = [step for step in before if step not in berts]
-    if not all(step["type"] in NORMALIZERS or step == SPACES for step in others):
+    if not all(step["type"] in SEAM_SAFE_NORMALIZERS or step == JOINED_SPACES for step in others):
         return None
     if [part["type"] for part in parts] == ["BertPreTokenizer"]:
         signs = berts and berts[-1]["handle_chinese_chars"]
-        return BERT if signs else BERT_WITHOUT_SIGNS
+        return BERT_SEAM if signs else BERT_SEAM_WITHOUT_SIGNS
     if len(parts) > 1 and parts[-1]["type"] == "ByteLevel":
         parts = parts[:-1]  # words are there already, and the bytes of each are its own
-    return SPACE if parts and not berts and all(map(_keeps_words, parts)) else None
+    return SPACE_SEAM if parts and not berts and all(map(_keeps_words, parts)) else None
 
 
-def _steps(step: Any, name: str) -> list[Any]:
+def _steps_named(step: Any, name: str) -> list[Any]:
     """Return the steps of one that may be a sequence of them."""
     if step is None:
         return []
-    return [part for one in step[name] for part in _steps(one, name)] if name in step else [step]
+    return (
+        [part for one in step[name] for part in _steps_named(one, name)] if name in step else [step]
+    )
 
 
 def _keeps_words(step: Any) -> bool:
     """Tell whether words end at a single space between any ASCII letters or digits."""
     switches = {"ByteLevel": "use_regex", "Metaspace": "split"}
     name = step["type"]
-    whole = name in ("Whitespace", "WhitespaceSplit") or step == SPLIT
+    whole = name in ("Whitespace", "WhitespaceSplit") or step == QWEN2_SPLIT
     return whole or bool(step.get(switches.get(name)))
 
 
 @dataclass(slots=True)
-class Part:
+class ReadTokens:
     """What was read of one text, without special tokens; all lists have one entry per token.
 
     Args:
@@ -141,11 +154,11 @@ class Part:
 
     token_ids: list[int] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
-    offsets: Places = field(default_factory=list)
+    offsets: Offsets = field(default_factory=list)
     words: list[int | None] = field(default_factory=list)
     length: int = 0
 
-    def add(self, piece: "_Piece", words: int) -> None:
+    def add_piece(self, piece: "_Piece", words: int) -> None:
         """Add the tokens of the next piece, which this many words precede."""
         own, start, outside = piece.encoding, piece.start, piece.outside
         before = words - bool(outside)
@@ -154,12 +167,12 @@ class Part:
         self.offsets += [(a + start, b + start) for a, b in own.offsets[outside:]]
         self.words += [None if n is None else n + before for n in own.word_ids[outside:]]
 
-    def cut(self, length: int, side: Side) -> None:
+    def cut_to(self, length: int, side: CutSide) -> None:
         """Keep this many tokens: cut the others at the end, or at the start."""
         cut = slice(length, None) if side == "right" else slice(max(len(self.tokens) - length, 0))
         del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
 
-    def behind(self, prompt: int, first: int) -> None:
+    def drop_prompt(self, prompt: int, first: int) -> None:
         """Count places and words from the end of a prompt, which has none.
 
         Args:
@@ -172,16 +185,16 @@ class Part:
             self.words[index] = None if inside or word is None else word - first
 
 
-def read(
+def read_pieces(
     library: Library,
     seams: Seams,
     text: str,
     *,
     room: int,
-    side: Side,
+    side: CutSide,
     counted: bool,
     prompt: int = 0,
-) -> Reading[Part]:
+) -> Reading[ReadTokens]:
     """Tokenize as much of a text as is wanted.
 
     Args:
@@ -204,9 +217,9 @@ def read(
         exact = filled < room or side == "left" or context
         encode = library.encode_batch if exact else library.encode_batch_fast
         (piece,) = encode([text[start - context : stop]], add_special_tokens=False)
-        outside = _outside(piece) if context else 0
+        outside = _count_context(piece) if context else 0
         length += len(piece) - outside
-        words[index] = _words(piece) - bool(outside)
+        words[index] = _count_words(piece) - bool(outside)
         if index == 0 and prompt:
             first = _first_word(piece, prompt)
         if filled < room:
@@ -214,9 +227,9 @@ def read(
             filled += len(piece) - outside
         if len(places) > 1:
             yield
-    part = _join(kept, words, length)
+    part = _join_pieces(kept, words, length)
     if prompt:
-        part.behind(prompt, first)
+        part.drop_prompt(prompt, first)
     return part
 
 
@@ -234,20 +247,20 @@ class _Piece:
     outside: int
 
 
-def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
+def _join_pieces(kept: dict[int, _Piece], words: dict[int, int], length: int) -> ReadTokens:
     """Return the pieces that were kept, in order."""
-    part = Part(length=length)
+    part = ReadTokens(length=length)
     for index in sorted(kept):
-        part.add(kept[index], sum(words[before] for before in words if before < index))
+        part.add_piece(kept[index], sum(words[before] for before in words if before < index))
     return part
 
 
-def _outside(piece: Encoding) -> int:
+def _count_context(piece: Encoding) -> int:
     """Count the tokens of the word that is there for context."""
     return next((i for i, word in enumerate(piece.word_ids) if word != 0), len(piece))
 
 
-def _words(piece: Encoding) -> int:
+def _count_words(piece: Encoding) -> int:
     """Count the words of a piece."""
     last = piece.token_to_word(len(piece) - 1) if len(piece) else None
     return 0 if last is None else last + 1
@@ -257,16 +270,16 @@ def _first_word(piece: Encoding, prompt: int) -> int:
     """Return the first word that reaches beyond a prompt, which may be one of the next piece."""
     inside = zip(piece.offsets, piece.word_ids, strict=True)
     beyond = (word for (_, end), word in inside if end > prompt and word is not None)
-    return next(beyond, _words(piece))
+    return next(beyond, _count_words(piece))
 
 
-def share(lengths: Many[int], room: int) -> list[int]:
+def share_room(lengths: Many[int], room: int) -> list[int]:
     """Divide `room` tokens among texts so that only the longer is cut until both are equal.
 
     The rule of the tokenizers library's "longest_first".
 
     Example:
-        >>> share([10, 3], 9), share([10, 8], 9), share([9], 4)
+        >>> share_room([10, 3], 9), share_room([10, 8], 9), share_room([9], 4)
         ([6, 3], [5, 4], [4])
     """
     if len(lengths) == 1:

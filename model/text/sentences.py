@@ -16,34 +16,34 @@ from collections.abc import Iterator
 
 ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Jr Sr vs cf No Fig Eq Vol pp ed al e.g i.e".split()
 
-CLOSE = r"[\"'”’»)\]\}」』）】]*+"
-END = re.compile(
+CLOSING_MARKS = r"[\"'”’»)\]\}」』）】]*+"
+SENTENCE_END = re.compile(
     # from a run's first stop alone: from each of them, it would take the square of a run's length
-    rf"(?<![.!?…])[.!?…]++{CLOSE}(?=\s)"
-    rf"|[。！？｡؟۔।॥]+{CLOSE}"
+    rf"(?<![.!?…])[.!?…]++{CLOSING_MARKS}(?=\s)"
+    rf"|[。！？｡؟۔।॥]+{CLOSING_MARKS}"
     r"|(?=\r?\n[ \t]*\r?\n)"
     r"|(?=\r?\n[ \t]*(?:[-*•#]|\d{1,3}[.)])[ \t])"
 )
-LAST = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")
-LONGEST = 16  # characters before a dot in which an abbreviation is looked for
+LAST_WORD = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")
+LONGEST_ABBREVIATION = 16  # characters before a dot in which an abbreviation is looked for
 
 
-def sentences(text: str) -> Iterator[tuple[int, int]]:
+def find_sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield the characters of each sentence, [start, end), without the white space around it.
 
     Example:
-        >>> list(sentences("Dr. Lee left. Why?"))
+        >>> list(find_sentences("Dr. Lee left. Why?"))
         [(0, 13), (14, 18)]
     """
     start = 0
-    for match in END.finditer(text):
-        if match.end() > start and not _goes_on(text, match):
-            yield from _trimmed(text, start, match.end())
+    for match in SENTENCE_END.finditer(text):
+        if match.end() > start and not _continues(text, match):
+            yield from _trim(text, start, match.end())
             start = match.end()
-    yield from _trimmed(text, start, len(text))
+    yield from _trim(text, start, len(text))
 
 
-def _goes_on(text: str, match: re.Match[str]) -> bool:
+def _continues(text: str, match: re.Match[str]) -> bool:
     """Tell whether a sentence goes on behind what may end it."""
     if not match[0] or match[0][0] not in ".!?…":
         return False
@@ -54,14 +54,14 @@ def _goes_on(text: str, match: re.Match[str]) -> bool:
         return False
     if text[behind : behind + 1].islower():
         return True
-    last = LAST.search(text[max(0, match.start() - LONGEST) : match.start() + 1])
+    last = LAST_WORD.search(text[max(0, match.start() - LONGEST_ABBREVIATION) : match.start() + 1])
     if match[0] != "." or last is None:
         return False
     word = last[1]
     return word in ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")
 
 
-def _trimmed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _trim(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield a sentence, unless it is white space."""
     if part := text[start:end].strip():
         first = text.index(part, start)

@@ -17,19 +17,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.errors import CheckpointError, SequenceTooLong
-from model.text.frame import NOWHERE, Tokenized
-from model.text.pieces import Part, Side, share
+from model.text.frame import NO_OFFSETS, Tokenized
+from model.text.pieces import CutSide, ReadTokens, share_room
 
-PLACE = re.compile(
+MESSAGE_PLACE = re.compile(
     r"\{\{\s*messages\s*\|\s*selectattr\(\s*(['\"])role\1\s*,\s*(['\"])(?:eq|equalto|==)\2\s*,"
     r"\s*(['\"])(?P<role>\w+)\3\s*\)\s*\|\s*map\(\s*attribute\s*=\s*(['\"])content\5\s*\)"
     r"\s*\|\s*first\s*(?:\|\s*default\(\s*(['\"])(?P<default>[^'\"\\]*)\6\s*\)\s*)?\}\}"
 )
-PROGRAM = ("{{", "{%", "{#", "}}", "%}", "#}")
+JINJA_MARKS = ("{{", "{%", "{#", "}}", "%}", "#}")
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledTemplate:
     """A text that a template makes, and where the query and the document stand in it."""
 
     text: str
@@ -51,7 +51,7 @@ class Template:
     defaults: tuple[str, ...]
 
     @classmethod
-    def of(cls, source: str) -> "Template":
+    def parse(cls, source: str) -> "Template":
         """Read a template.
 
         Raises:
@@ -59,12 +59,12 @@ class Template:
         """
         # as jinja has it, which drops one line's end behind all
         source = source.removesuffix("\n")
-        found, literals, end = list(PLACE.finditer(source)), list[str](), 0
+        found, literals, end = list(MESSAGE_PLACE.finditer(source)), list[str](), 0
         for place in found:
             literals.append(source[end : place.start()])
             end = place.end()
         literals.append(source[end:])
-        beyond = [mark for mark in PROGRAM for part in literals if mark in part]
+        beyond = [mark for mark in JINJA_MARKS for part in literals if mark in part]
         roles = tuple(place["role"] for place in found)
         named = sorted(role for role in roles if role != "system")
         if beyond or named != ["document", "query"] or len(set(roles)) < len(roles):
@@ -75,7 +75,7 @@ class Template:
             )
         return cls(tuple(literals), roles, tuple(place["default"] or "" for place in found))
 
-    def fill(self, query: str, document: str, instruction: str) -> Filled:
+    def fill(self, query: str, document: str, instruction: str) -> FilledTemplate:
         """Put the texts in their places; "" is no instruction."""
         texts = {"query": query, "document": document, "system": instruction}
         text, spans = "", dict[str, tuple[int, int]]()
@@ -84,11 +84,11 @@ class Template:
             start = len(text)
             text += texts[role] if texts[role] or role != "system" else default
             spans[role] = start, len(text)
-        return Filled(text + self.literals[-1], spans["query"], spans["document"])
+        return FilledTemplate(text + self.literals[-1], spans["query"], spans["document"])
 
 
-def divide(
-    part: Part, filled: Filled, limit: int, side: Side | None, last: int | None
+def divide_tokens(
+    part: ReadTokens, filled: FilledTemplate, limit: int, side: CutSide | None, last: int | None
 ) -> Tokenized:
     """Return the tokens of a filled template, each with its place in its own text.
 
@@ -101,7 +101,7 @@ def divide(
     Raises:
         SequenceTooLong: it is too long, or its template alone is.
     """
-    own = [_text(offsets, filled) for offsets in part.offsets]
+    own = [_text_of_token(offsets, filled) for offsets in part.offsets]
     places = [[at for at, text in enumerate(own) if text == index] for index in (0, 1)]
     dropped = set[int]() if last is None else set(places[1][last:])
     places[1] = places[1][:last]
@@ -109,12 +109,12 @@ def divide(
     length, room = added + sum(map(len, places)), limit - added
     if length > limit and (side is None or room < 2):
         raise SequenceTooLong(length, limit)
-    for each, most in zip(places, share([*map(len, places)], room), strict=True):
+    for each, most in zip(places, share_room([*map(len, places)], room), strict=True):
         dropped |= set(each[most:] if side == "right" else each[: len(each) - most])
-    return replace(_placed(part, own, filled, dropped), length=whole)
+    return replace(_place_tokens(part, own, filled, dropped), length=whole)
 
 
-def _text(offsets: tuple[int, int], filled: Filled) -> int | None:
+def _text_of_token(offsets: tuple[int, int], filled: FilledTemplate) -> int | None:
     """Tell which text a token is of: 0, 1, or None of the template's."""
     for index, (start, end) in enumerate((filled.query, filled.document)):
         if offsets[0] < end and offsets[1] > start:
@@ -122,11 +122,13 @@ def _text(offsets: tuple[int, int], filled: Filled) -> int | None:
     return None
 
 
-def _placed(part: Part, own: Sequence[int | None], filled: Filled, dropped: set[int]) -> Tokenized:
+def _place_tokens(
+    part: ReadTokens, own: Sequence[int | None], filled: FilledTemplate, dropped: set[int]
+) -> Tokenized:
     """Return the tokens that are not dropped."""
     kept = [at for at in range(len(own)) if at not in dropped]
     spans, before = (filled.query, filled.document), filled.document < filled.query
-    first = [_first(part.words, own, index) for index in (0, 1)]
+    first = [_first_word_of(part.words, own, index) for index in (0, 1)]
     one = Tokenized([], [], [], [], [], [], [], 0)
     segment = int(before)
     for at in kept:
@@ -139,7 +141,7 @@ def _placed(part: Part, own: Sequence[int | None], filled: Filled, dropped: set[
         one.segments.append(segment)
         one.special.append(text is None)
         if text is None:
-            one.offsets.append(NOWHERE)
+            one.offsets.append(NO_OFFSETS)
             one.words.append(None)
         else:
             low, high = spans[text]
@@ -148,7 +150,7 @@ def _placed(part: Part, own: Sequence[int | None], filled: Filled, dropped: set[
     return one
 
 
-def _first(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
+def _first_word_of(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
     """Return the first word of a text."""
     found = (w for w, text in zip(words, own, strict=True) if text == index and w is not None)
     return next(found, 0)

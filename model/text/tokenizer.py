@@ -18,13 +18,28 @@ from tokenizers.processors import TemplateProcessing
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.text import pieces
-from model.text.frame import BARE, Tokenized, frame, framed, uncut, untyped
-from model.text.pieces import Part, Reading, Seams, Side, exhaust, share, state
-from model.text.template import Filled, Template, divide
+from model.text.frame import (
+    BARE_FRAME,
+    Tokenized,
+    find_frame,
+    frame_parts,
+    read_uncut,
+    without_types,
+)
+from model.text.pieces import (
+    CutSide,
+    Reading,
+    ReadTokens,
+    Seams,
+    run_reading,
+    share_room,
+    step_settings,
+)
+from model.text.template import FilledTemplate, Template, divide_tokens
 
 Truncate = Literal["refuse", "right", "left"]
-Cut = Truncate | Literal["own"]  # at the side that the checkpoint names
-UNHEARD = "\U0010ffff"  # no character, and in no vocabulary
+Truncation = Truncate | Literal["own"]  # at the side that the checkpoint names
+UNUSED_CHARACTER = "\U0010ffff"  # no character, and in no vocabulary
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
 
 
@@ -46,30 +61,30 @@ class Tokenizer:
         self,
         source: Path | Library,
         *,
-        side: Side | None = None,
+        side: CutSide | None = None,
         types: bool = True,
         lower_case: bool = False,
         template: Template | None = None,
     ) -> None:
         self.template = template
-        self._library = open_file(source) if isinstance(source, Path) else source
-        self.side: Side = side or (self._library.truncation or {}).get("direction", "right")
+        self._library = open_tokenizer(source) if isinstance(source, Path) else source
+        self.side: CutSide = side or (self._library.truncation or {}).get("direction", "right")
         self.choices: dict[str, Any] = {} if self.side == "right" else {"side": self.side}
         if self._library.post_processor is None:
             self._library.post_processor = TemplateProcessing("$A:0", "$A:0 $B:1", [])
-            self.choices["post_processor"] = state(self._library.post_processor)
+            self.choices["post_processor"] = step_settings(self._library.post_processor)
         _check_unknown(self._library)
         self._library.no_truncation()
         self._library.no_padding()
         self.lower_case = lower_case
         if lower_case:
-            self._library.normalizer = _lower_case(self._library.normalizer)
-        self._seams = Seams.of(self._library)
-        self._frames = {texts: frame(self._library, texts) for texts in (1, 2)}
-        self._untyped = not types and self._type() > 0
+            self._library.normalizer = _lower_case_first(self._library.normalizer)
+        self._seams = Seams.find_seams(self._library)
+        self._frames = {texts: find_frame(self._library, texts) for texts in (1, 2)}
+        self._untyped = not types and self._highest_type() > 0
         if self._untyped:
             self.choices["types"] = False
-            self._frames = {texts: untyped(slots) for texts, slots in self._frames.items()}
+            self._frames = {texts: without_types(slots) for texts, slots in self._frames.items()}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -78,7 +93,7 @@ class Tokenizer:
         self.separator = ends[0] if ends else None
 
     def __call__(
-        self, texts: Many[Texts], limit: int, truncate: Cut = "refuse", prompt: str = ""
+        self, texts: Many[Texts], limit: int, truncate: Truncation = "refuse", prompt: str = ""
     ) -> list[Tokenized]:
         """Tokenize texts and pairs of texts.
 
@@ -93,13 +108,13 @@ class Tokenizer:
         Raises:
             SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
         """
-        return exhaust(self.reading(texts, limit, truncate, prompt))
+        return run_reading(self.read_texts(texts, limit, truncate, prompt))
 
-    def reading(
+    def read_texts(
         self,
         texts: Many[Texts],
         limit: int,
-        truncate: Cut = "refuse",
+        truncate: Truncation = "refuse",
         prompt: str = "",
         *,
         counted: bool = True,
@@ -119,28 +134,31 @@ class Tokenizer:
                 cut as any, but not at the start.
             second_whole: whether a pair's second text is not cut; the first keeps a token or more.
         """
-        truncate = self.where(truncate)
+        truncate = self.resolve_truncation(truncate)
         if prompt:
-            texts = [text if self._fills(text) else (prompt + text[0], *text[1:]) for text in texts]
+            texts = [
+                text if self._fills_template(text) else (prompt + text[0], *text[1:])
+                for text in texts
+            ]
         tokenized: list[Tokenized] = []
-        for group in _groups(texts):
+        for group in _group_by_piece(texts):
             at_once = not prompt and self.template is None
-            at_once = at_once and all(_short(text, limit, truncate) for text in group)
-            wholes = self._encode(group, facts) if at_once else [None] * len(group)
+            at_once = at_once and all(_is_short(text, limit, truncate) for text in group)
+            wholes = self._encode_batch(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
                     if self.template is not None and len(text) == 2:
                         filled = self.template.fill(*text, prompt)
-                        filling = self._filled(filled, limit, truncate, last)
+                        filling = self._read_filled(filled, limit, truncate, last)
                         tokenized.append((yield from filling))
                     elif (
                         whole
                         and (len(whole) <= limit or truncate == "refuse")
                         and (last is None or len(whole) <= last)
                     ):
-                        tokenized.append(uncut(whole, limit, facts, typed=not self._untyped))
+                        tokenized.append(read_uncut(whole, limit, facts, typed=not self._untyped))
                     else:
-                        cut = self._cut(
+                        cut = self._read_cut(
                             text, limit, truncate, len(prompt), counted, last, second_whole
                         )
                         tokenized.append((yield from cut))
@@ -149,11 +167,11 @@ class Tokenizer:
             yield
         return tokenized
 
-    def where(self, truncate: Cut) -> Truncate:
+    def resolve_truncation(self, truncate: Truncation) -> Truncate:
         """Return which cut is meant, where a request may leave the side to the checkpoint."""
         return self.side if truncate == "own" else truncate
 
-    def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
+    def read_whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
         """Tokenize texts longer than the model takes, but of at most this many tokens together.
 
         Args:
@@ -164,10 +182,10 @@ class Tokenizer:
             SequenceTooLong: there are more; its length is what was counted until then.
         """
         tokenized, room = [], most
-        for group in _groups([(text,) for text in texts]):
+        for group in _group_by_piece([(text,) for text in texts]):
             for text, *_ in group:
-                part = yield from self._read(text, room + 1, "right", counted=False)
-                one = framed([part], self._frames[1] if special else BARE)
+                part = yield from self._read_text(text, room + 1, "right", counted=False)
+                one = frame_parts([part], self._frames[1] if special else BARE_FRAME)
                 room -= len(one.token_ids)
                 if room < 0:
                     raise SequenceTooLong(most - room, most)
@@ -175,7 +193,7 @@ class Tokenizer:
             yield
         return tokenized
 
-    def text(self, token_ids: Many[int], *, special: bool) -> str:
+    def text_of(self, token_ids: Many[int], *, special: bool) -> str:
         """Return the text of some ids, without those that the vocabulary lacks.
 
         Args:
@@ -183,45 +201,45 @@ class Tokenizer:
         """
         return self._library.decode(list(token_ids), skip_special_tokens=not special)
 
-    def token(self, token_id: int) -> str | None:
+    def token_of(self, token_id: int) -> str | None:
         """Return the token of an id, None for an id that the vocabulary lacks."""
         return self._library.id_to_token(token_id)
 
-    def find(self, token: str) -> int | None:
+    def id_of(self, token: str) -> int | None:
         """Find the id of a token, None for one that the vocabulary lacks."""
         return self._library.token_to_id(token)
 
     @property
-    def unknown(self) -> str | None:
+    def unknown_token(self) -> str | None:
         """Return the token that the vocabulary itself names for what it lacks."""
         return getattr(self._library.model, "unk_token", None)
 
-    def highest(self) -> tuple[int, int]:
+    def highest_id_and_type(self) -> tuple[int, int]:
         """Return the highest token id and the highest token type that texts can get."""
         framed = [self._library.encode(""), self._library.encode("", "")]
         ids = {token_id for encoding in framed for token_id in encoding.ids}
-        return max({0, *ids, *self._library.get_vocab().values()}), self._type()
+        return max({0, *ids, *self._library.get_vocab().values()}), self._highest_type()
 
-    def _type(self) -> int:
+    def _highest_type(self) -> int:
         return max(slot.type for slots in self._frames.values() for slot in slots)
 
-    def _encode(self, texts: Many[Texts], facts: bool) -> list[Encoding]:
+    def _encode_batch(self, texts: Many[Texts], facts: bool) -> list[Encoding]:
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         # the fast way knows no offsets
         encode = self._library.encode_batch if facts else self._library.encode_batch_fast
         return encode(inputs)
 
-    def _fills(self, text: Texts) -> bool:
+    def _fills_template(self, text: Texts) -> bool:
         return self.template is not None and len(text) == 2
 
-    def _filled(
-        self, filled: Filled, limit: int, truncate: Truncate, last: int | None
+    def _read_filled(
+        self, filled: FilledTemplate, limit: int, truncate: Truncate, last: int | None
     ) -> Reading[Tokenized]:
-        """Tokenize a pair in the template; see `reading`."""
-        part = yield from self._read(filled.text, len(filled.text) + 1, "right", counted=True)
-        return divide(part, filled, limit, None if truncate == "refuse" else truncate, last)
+        """Tokenize a pair in the template; see `read_texts`."""
+        part = yield from self._read_text(filled.text, len(filled.text) + 1, "right", counted=True)
+        return divide_tokens(part, filled, limit, None if truncate == "refuse" else truncate, last)
 
-    def _cut(
+    def _read_cut(
         self,
         text: Texts,
         limit: int,
@@ -231,17 +249,17 @@ class Tokenizer:
         last: int | None,
         second_whole: bool,
     ) -> Reading[Tokenized]:
-        """Tokenize once a text that may be longer than the limit; see `reading`."""
+        """Tokenize once a text that may be longer than the limit; see `read_texts`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
         first_ones = last is not None and len(text) == 1
-        side: Side = "left" if truncate == "left" and not first_ones else "right"
+        side: CutSide = "left" if truncate == "left" and not first_ones else "right"
         room = limit - added
         counted = counted or truncate == "refuse" or len(text) == 2 or room < 1
         parts = []
         for index, one in enumerate(text):
             inside = 0 if index else prompt
             how = {"counted": counted, "prompt": inside}
-            parts.append((yield from self._read(one, max(room, 1), side, **how)))
+            parts.append((yield from self._read_text(one, max(room, 1), side, **how)))
         lengths = [part.length for part in parts]
         whole = sum(lengths) + added
         if last is not None:
@@ -250,16 +268,16 @@ class Tokenizer:
         least = lengths[-1] + 1 if second_whole else len(parts)  # tokens that are not cut
         if length > limit and (truncate == "refuse" or room < least):
             raise SequenceTooLong(length, limit)
-        shares = [room - lengths[-1], lengths[-1]] if second_whole else share(lengths, room)
+        shares = [room - lengths[-1], lengths[-1]] if second_whole else share_room(lengths, room)
         for part, most in zip(parts, shares, strict=True):
-            part.cut(most, side)
-        return replace(framed(parts, self._frames[len(parts)]), length=whole)
+            part.cut_to(most, side)
+        return replace(frame_parts(parts, self._frames[len(parts)]), length=whole)
 
-    def _read(self, text: str, room: int, side: Side, **how: Any) -> Reading[Part]:
-        return pieces.read(self._library, self._seams, text, room=room, side=side, **how)
+    def _read_text(self, text: str, room: int, side: CutSide, **how: Any) -> Reading[ReadTokens]:
+        return pieces.read_pieces(self._library, self._seams, text, room=room, side=side, **how)
 
 
-def open_file(path: Path) -> Library:
+def open_tokenizer(path: Path) -> Library:
     """Open a tokenizer.json.
 
     Raises:
@@ -274,12 +292,12 @@ def open_file(path: Path) -> Library:
 def _check_unknown(library: Library) -> None:
     """Refuse a vocabulary that fails at the first word that it lacks."""
     try:
-        library.model.tokenize(UNHEARD)
+        library.model.tokenize(UNUSED_CHARACTER)
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"the tokenizer has nothing for an unknown word: {error}") from error
 
 
-def _lower_case(normalizer: Normalizer | None) -> Normalizer:
+def _lower_case_first(normalizer: Normalizer | None) -> Normalizer:
     """Return a normaliser that lower-cases before all else, as sentence-transformers makes it.
 
     One with a Lowercase among its steps is left as it is.
@@ -294,13 +312,13 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     return Normalizers([Lowercase(), *steps])
 
 
-def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
+def _group_by_piece(texts: Many[Texts]) -> Iterator[list[Texts]]:
     """Yield texts in order, at a time as many as have one piece's characters."""
     group: list[Texts] = []
     characters = 0
     for text in texts:
         size = sum(map(len, text))
-        if group and characters + size > pieces.PIECE:
+        if group and characters + size > pieces.PIECE_CHARACTERS:
             yield group
             group, characters = [], 0
         group.append(text)
@@ -309,6 +327,6 @@ def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
         yield group
 
 
-def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
+def _is_short(text: Texts, limit: int, truncate: Truncate) -> bool:
     """Tell whether a text is best tokenized at once: it is not long, and likely not to be cut."""
-    return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
+    return sum(map(len, text)) <= (pieces.PIECE_CHARACTERS if truncate == "refuse" else limit)

@@ -16,7 +16,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from model.config import Task
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from service.api import ROUTES
 from service.api.dialect import ANY, Route
 from service.encode.answer import JSON
@@ -25,7 +25,7 @@ from service.wire import IGNORED, WARNING
 
 WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
-    "statistic": list(FIELDS),
+    "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
 OF_OTHERS = {

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from model.text.tokenizer import Cut
+from model.text.tokenizer import Truncation
 from service.api.dialect import ENCODING, JSONCall, Served
 from service.core import Custom, Documents, Layout
 from service.encode.answer import Array, Encoded
@@ -46,7 +46,7 @@ def ranking_request(
     served: Served,
     *,
     layout: Layout,
-    truncate: Cut | None = None,
+    truncate: Truncation | None = None,
     model: str | None = None,
     most_of_text: int | None = None,
     most: int | None = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from model.text.tokenizer import Cut
+from model.text.tokenizer import Truncation
 from service.api.dialect import Api, Example, JSONCall, Reply, Sent, Served, sentence, to_json
 from service.api.inputs import MostTokens
 from service.api.ranking import RANKING, Instructed, Ranking, echoing, ranking_request, relocate
@@ -22,7 +22,7 @@ from service.observe.families import OF_TEXT
 from service.refusals import Refused
 
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
-CUTS: Mapping[bool | None, Cut | None] = {True: "own", False: "refuse", None: None}
+CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "refuse", None: None}
 
 
 class RerankRequest(Instructed):

@@ -16,7 +16,7 @@ from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
 from model.maps import maps
-from model.maps.tiles import Look
+from model.maps.tiles import MapReader
 from model.pooling import pool_each
 from model.text.frame import Tokenized
 from service.commands import grid, pictures
@@ -174,7 +174,7 @@ class Solo:
         return [
             torch.cat(
                 [
-                    maps.full(Look(trace, packed.rows(index), heads))
+                    maps.full_maps(MapReader(trace, packed.rows(index), heads))
                     for _, trace in sorted(traces.items())
                 ]
             )

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from service import keys
 from service.commands.terminal import Unusable
 from service.settings import Settings
@@ -45,7 +45,9 @@ TRUNCATE = click.option(
 RANKING = (
     click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),
     click.option(
-        "--statistic", type=click.Choice(FIELDS), help="with --head: the statistic to rank by"
+        "--statistic",
+        type=click.Choice(STATISTIC_FIELDS),
+        help="with --head: the statistic to rank by",
     ),
     click.option("--lowest", is_flag=True, help="list the smallest values, not the largest"),
     click.option(

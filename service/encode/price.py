@@ -97,9 +97,12 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     attended = sum(
         count * _attended(config, length, 0) for length, count in Counter(lengths).items()
     )
-    kinds = list(map(maps.kind, selections))
+    kinds = list(map(maps.price_key, selections))
     each = dict(zip(kinds, selections, strict=True))
-    shown = sum(count * maps.products(each[kind], config) for kind, count in Counter(kinds).items())
+    shown = sum(
+        count * maps.count_product_flops(each[kind], config)
+        for kind, count in Counter(kinds).items()
+    )
     return linear + attended + shown
 
 
@@ -116,7 +119,7 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
     total = flops(config, list(map(len, works)), selections)
     total += sum(count * _passed(config, len(like), like.entered) for like, count in step.follow)
     for work, count in step.every:
-        total += count * sum([head.flops(len(work)) for head in work.outputs.task_heads])
+        total += count * sum([head.count_flops(len(work)) for head in work.outputs.task_heads])
         if work.adapter:
             total += count * adapter_flops(adapters[work.adapter], len(work))
     return total
@@ -174,12 +177,12 @@ def costs(
     def of_kind(work: Work, shown: dict[tuple[object, ...], int]) -> float:
         outputs, length, extra = work.outputs, len(work), 0.0
         if outputs.attention:
-            kind = maps.kind(outputs.attention)
+            kind = maps.price_key(outputs.attention)
             if kind not in shown:
-                shown[kind] = maps.work(outputs.attention, config)
+                shown[kind] = maps.count_flops(outputs.attention, config)
             extra += shown[kind]
         for head in outputs.task_heads:
-            extra += head.flops(length)
+            extra += head.count_flops(length)
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
         if outputs.explained is not None:
@@ -208,9 +211,11 @@ def explained_flops(config: EncoderConfig, length: int) -> float:
 def _attended(config: EncoderConfig, length: int, first: int) -> int:
     """Count the floating-point operations of attention over a sequence, from a layer on."""
     # for scores, and of values
-    products = 2 + config.relative.products(disentangled.height(length), length)
+    products = 2 + config.relative.count_products(disentangled.queries_per_pass(length), length)
     layers = Counter(config.windows[first:]) if config.windows else {None: config.layers - first}
-    cells = sum([count * config.looks(one).cells(length) for one, count in layers.items()])
+    cells = sum(
+        [count * config.reach_of_window(one).count_cells(length) for one, count in layers.items()]
+    )
     return round(2 * config.mixed_width * products * cells)
 
 

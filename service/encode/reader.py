@@ -17,7 +17,7 @@ from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
-from model.text.pieces import exhaust
+from model.text.pieces import run_reading
 from model.text.tokenizer import Tokenizer, Truncate
 from service.core import At, Side
 from service.encode.worker import THREAD_CHARACTERS, Worker
@@ -74,7 +74,7 @@ class Reader:
         inputs, at, facts, role, documents = (
             *(side.inputs, side.at, side.facts, side.role, side.documents),
         )
-        truncate, prompt = self.tokenizer.where(side.cut), self.prompt_of(side)
+        truncate, prompt = self.tokenizer.resolve_truncation(side.cut), self.prompt_of(side)
         if side.instruction is not None:
             self._check_instruction()
             prompt = side.instruction
@@ -100,8 +100,8 @@ class Reader:
                 characters += len(prompt) + len(pair)
         limit, added = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
-            limit, added = min(role.length, limit), role.added
-        reading = self.tokenizer.reading(
+            limit, added = min(role.length, limit), role.marker_tokens
+        reading = self.tokenizer.read_texts(
             parts,
             limit - added,
             truncate,
@@ -113,7 +113,7 @@ class Reader:
         )
         try:
             if characters < THREAD_CHARACTERS:
-                tokenized = exhaust(reading)
+                tokenized = run_reading(reading)
             else:
                 tokenized = await self.worker.run(reading, deadline, characters, record)
         except SequenceTooLong as error:
@@ -187,7 +187,7 @@ class Reader:
     ) -> Work:
         unseen, role = 0, side.role
         if role is not None:
-            unseen, text = role.unseen(text), role.frame(text)
+            unseen, text = role.count_unseen(text), role.frame_text(text)
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = text.types if self.config.types > 1 else None
         shown: dict[str, Any] = {}
@@ -256,7 +256,7 @@ class Reader:
     def _facts(self, ids: Sequence[int]) -> dict[str, Any]:
         special = self.tokenizer.special_ids
         return {
-            "tokens": [self.tokenizer.token(token_id) for token_id in ids],
+            "tokens": [self.tokenizer.token_of(token_id) for token_id in ids],
             "token_ids": ids,
             "offsets": None,
             "words": None,

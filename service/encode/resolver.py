@@ -6,9 +6,9 @@ from dataclasses import replace
 from model.config import Side
 from model.loading.checkpoint import Model
 from model.pooling import Pooling
-from model.similarity import Linear, NotLinear
+from model.similarity import LinearPooling, NotLinear
 from model.text.frame import Role
-from model.text.tokenizer import Cut
+from model.text.tokenizer import Truncation
 from service.encode import tasks
 from service.encode.indices import Heads, heads_by_layer, hidden_states
 from service.encode.names import Names
@@ -36,9 +36,9 @@ class Resolver:
         self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
         self.most_json = settings.max_body_bytes
         self._truncate, self._own = settings.truncate, Outputs(model.pooling)
-        self.linear: Linear | NotLinear
+        self.linear: LinearPooling | NotLinear
         try:
-            self.linear = Linear(model.pooling)
+            self.linear = LinearPooling(model.pooling)
         except NotLinear as error:
             self.linear = error
 
@@ -46,7 +46,7 @@ class Resolver:
         """Return the adapter that a request asks for; raises as Names.adapter."""
         return self.names.adapter(named, task)
 
-    def cut(self, truncate: Cut | None, usual: Cut = "refuse") -> Cut:
+    def cut(self, truncate: Truncation | None, usual: Truncation = "refuse") -> Truncation:
         """Return what happens to a sequence that is too long.
 
         Args:
@@ -84,7 +84,7 @@ class Resolver:
         normalize = own.normalize if pooled.normalized is None else pooled.normalized
         # the checkpoint's Dense layers are made for its own reduction and for no other
         pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
-        size = pooling.size(self.model.config.width)
+        size = pooling.uncut_size(self.model.config.width)
         if pooled.dimensions is not None and pooled.dimensions > size:
             detail = f"expected at most {size}, the size of this model's vectors"
             raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)

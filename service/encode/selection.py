@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
-from model.maps.units import Units, divide
+from model.maps.units import Units, divide_into_units
 from model.text.tokenizer import Tokenizer
 from service.core import At
 from service.encode.indices import Heads
@@ -48,7 +48,7 @@ def units(level: Level, specials: Specials, source: Work, loc: Loc) -> Units:
     if specials != "keep" and facts["special"] is None:
         detail = 'embeddings take "specials": "keep" alone'
         raise Refused.at("specials_unknown", *loc, detail=detail)
-    units = divide(
+    units = divide_into_units(
         len(source.sequence),
         level=level,
         specials=specials,

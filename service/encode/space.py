@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, get_args
 
-from model.config import Mode
+from model.config import PoolingMode
 from model.pooling import Pooling
 from service.core import Side
 from service.encode.reader import Reader
@@ -107,13 +107,13 @@ class Spaces:
     def _is_nameless(self, side: Side, edited: bool) -> bool:
         """Tell whether vectors are of no space."""
         role = side.role
-        plain = role is None or role.plain(self._reader.max_tokens)
+        plain = role is None or role.changes_nothing(self._reader.max_tokens)
         return edited or bool(side.outputs.hidden) or not plain
 
     def _chosen(self, side: Side) -> Chosen:
         """Return what a side chooses, as `_of` takes it."""
         most = side.documents.most if side.documents else None
-        cut = "left" if self._model.tokenizer.where(side.cut) == "left" else None
+        cut = "left" if self._model.tokenizer.resolve_truncation(side.cut) == "left" else None
         prompt = self._reader.prompt_of(side)
         return side.outputs.pooling, prompt, side.adapter, most or cut, side.most
 
@@ -141,15 +141,15 @@ class Spaces:
             "pooling": "+".join(pooling.modes),
             "dense": self._model.made_of["dense"] if pooling.layers else "",
             "normalize": pooling.normalize,
-            "dimensions": pooling.numbers(width),
+            "dimensions": pooling.vector_size(width),
         }
 
     def _others(self, parts: Parts) -> Iterator[tuple[str, Any]]:
         """Yield other values that a part could have had, where they are known."""
         own, longest = self._model, self._model.config.max_tokens
-        most = own.pooling.size(own.config.width)
+        most = own.pooling.uncut_size(own.config.width)
         choices: dict[str, list[Any]] = {
-            "pooling": [*get_args(Mode), "+".join(own.pooling.modes), "tokens"],
+            "pooling": [*get_args(PoolingMode), "+".join(own.pooling.modes), "tokens"],
             "normalize": [True, False],
             "dimensions": [*range(64, most, 64), *_powers(most), most],
             "prompt": ["", *own.prompts.texts.values(), *own.instructions.values()],

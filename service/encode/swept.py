@@ -81,7 +81,7 @@ class Copies:
             for work in works
             for layer, heads in self.heads.items()
         ]
-        size = copied.pooling.size(config.width) if copied.pooling else 0
+        size = copied.pooling.uncut_size(config.width) if copied.pooling else 0
         copies = self._count * size * len(works)
         rows = self._count * config.width * sum(map(len, works)) if self._tokens else 0
 

@@ -7,7 +7,15 @@ from functools import partial
 from model.config import Side
 from model.loading.checkpoint import Model
 from model.maps.choices import Level
-from model.task_heads import Activation, Classifier, Lexical, Splade, Tagger, TaskHead, Vectors
+from model.task_heads import (
+    Classifier,
+    Lexical,
+    ScoreActivation,
+    Splade,
+    Tagger,
+    TaskHead,
+    VectorHead,
+)
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.core import At
@@ -69,8 +77,8 @@ class Task:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", *at(index), detail=detail)
             fitted = self.fitted(source) if filled else None
-            if isinstance(fitted, Vectors) and not fitted.count(len(source)):
-                detail = FIRST if fitted.first else SKIPPED
+            if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(source)):
+                detail = FIRST if fitted.first_place else SKIPPED
                 raise Refused.at("nothing_left", *at(index), detail=detail)
             if self.named and source.sequence.token_ids is None:
                 raise Refused.at("shape_mismatch", *at(index), detail=self.named)
@@ -112,7 +120,7 @@ def _task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
             return _splade(replace(head, k=k, threshold=threshold), tokenizer)
         case Sparse(k=k, threshold=threshold), Lexical():
             return _lexical(replace(head, k=k, threshold=threshold), tokenizer)
-        case MultiVector(), Vectors():
+        case MultiVector(), VectorHead():
             return _vectors(head)
     raise RuntimeError("a task without a head: this is a bug")
 
@@ -125,7 +133,7 @@ def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | Non
     """
     sparse = any(isinstance(one, Sparse) for one in asked)
     for head in model.task_heads:
-        if isinstance(head, Vectors) and side:
+        if isinstance(head, VectorHead) and side:
             return head.roles[side]
         if isinstance(head, Splade) and sparse:
             if side and side not in head.roles:
@@ -135,15 +143,17 @@ def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | Non
     return None
 
 
-def _vectors(head: Vectors) -> Task:
+def _vectors(head: VectorHead) -> Task:
     def show(source: Work, arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
-    def fit(source: Work) -> Vectors:
+    def fit(source: Work) -> VectorHead:
         side, ids = source.role, source.sequence.token_ids
         if side is None or ids is None:
             return head
-        return replace(head, kept=[place for place in side.kept(ids) if place >= head.first])
+        return replace(
+            head, kept=[place for place in side.kept_places(ids) if place >= head.first_place]
+        )
 
     return Task(head, show, fit=fit, shows=True)
 
@@ -155,7 +165,7 @@ def _tag(head: Tagger, level: Level) -> Task:
     return Task(head, show, words=level == "word", shows=True)
 
 
-def _classify(head: Classifier, activation: Activation) -> Task:
+def _classify(head: Classifier, activation: ScoreActivation) -> Task:
     def show(source: Work, arrays: Arrays) -> Classes:
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
@@ -174,5 +184,5 @@ def _lexical(head: Lexical, tokenizer: Tokenizer) -> Task:
 
 
 def _weights(tokenizer: Tokenizer, source: Work, arrays: Arrays) -> Weights:
-    tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
+    tokens = [tokenizer.token_of(index) for index in arrays["indices"].tolist()]
     return Weights(arrays["indices"], arrays["values"], tokens)

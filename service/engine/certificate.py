@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model import packing
 from model.loading.checkpoint import Model
-from model.pooling import pool
+from model.pooling import pool_sequence
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def vectors(model: Model, texts: Sequence[str]) -> Tensor:
         some = [packing.Sequence(one.token_ids, one.types) for one in cut[first : first + TOGETHER]]
         encoded = model.encoder(model.encoder.pack(some))
         each = (encoded.packed.rows(place) for place in range(len(some)))
-        rows += [pool(encoded.last[place], model.pooling).cpu() for place in each]
+        rows += [pool_sequence(encoded.last[place], model.pooling).cpu() for place in each]
     return torch.stack(rows)
 
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from model import packing
-from model.adapters import mix
+from model.adapters import mix_adapters
 from model.attention import Trace
 from model.encoder import Encoded, Encoder
-from model.kernels import PlainLinear, uncut
-from model.lessons import explain, weights
+from model.kernels import PlainLinear, without_idle_threads
+from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
 from model.maps.forms import show
 from model.pooling import Pooling
@@ -175,9 +175,9 @@ class Lanes:
         if len(named) == 1:
             encoder = self._encoder(named.pop())
             return encoder, encoder.pack(sequences)
-        packed = packing.pack(sequences, model.encoder.device, model.config.pad)
+        packed = packing.pack_sequences(sequences, model.encoder.device, model.config.pad)
         chosen = [model.adapters[work.adapter] if work.adapter else None for work in works]
-        return mix(model.encoder, packed, chosen), packed
+        return mix_adapters(model.encoder, packed, chosen), packed
 
     def _encoder(self, adapter: str | None) -> Encoder:
         """Return the encoder with one adapter in all rows, or with none."""
@@ -259,7 +259,11 @@ class Lanes:
             NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
         """
         parts: dict[str, torch.Tensor] = {}
-        with uncut() if self.model.encoder.kernels.linear is PlainLinear else nullcontext():
+        with (
+            without_idle_threads()
+            if self.model.encoder.kernels.linear is PlainLinear
+            else nullcontext()
+        ):
             for head in outputs.task_heads:
                 parts |= head(tokens)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
@@ -272,9 +276,9 @@ class Lanes:
         if layer is None:
             return {}
         torch.set_num_threads(1)  # the bits of plain products follow from it; `run` sets it anew
-        steps = explain(encoder, layer, encoded.hidden[layer][rows])
+        steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
         if work.outputs.weights:
-            steps |= weights(encoder, layer)
+            steps |= step_weights(encoder, layer)
         return {name: array(step) for name, step in steps.items()}
 
 

@@ -49,7 +49,7 @@ def load(
     # float32 says what it is: no TF32, nor bfloat16 in oneDNN, even if the environment asks for it
     torch.set_float32_matmul_precision("highest")
     config = sizes(source)
-    backend = backend or kernels.choose(device, dtype, config.head_dim)
+    backend = backend or kernels.choose_kernels(device, dtype, config.head_dim)
     if source.preset is None:
         model = checkpoint.load(source.folder, device, dtype, backend)
         return checkpoint.with_adapters(model, source.folder, source.adapters)
@@ -94,18 +94,18 @@ def accelerate(model: Model) -> None:
     Where there is none, or its bits differ, the loop goes on, and one line says why.
     """
     encoder = model.encoder
-    if not stack.fits(encoder.kernels):
+    if not stack.calls_same_kernels(encoder.kernels):
         return
     cores = torch.get_num_threads()
     torch.set_num_threads(1)  # a few short passes: several cores would wait for each other
     try:
-        native = stack.Stack(encoder, library.load())
-        if not agreement.agrees(encoder, native):
-            raise library.Missing("its bits differ from the loop's")
+        native = stack.NativeStack(encoder, library.load_operator())
+        if not agreement.agrees_with_loop(encoder, native):
+            raise library.OperatorMissing("its bits differ from the loop's")
         encoder.native = native
     except NotImplementedError as error:
         logger.info(UNTAKEN, extra={"reason": str(error)})
-    except (library.Missing, RuntimeError) as error:
+    except (library.OperatorMissing, RuntimeError) as error:
         logger.warning(LOST, extra={"reason": str(error)})
     finally:
         torch.set_num_threads(cores)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from model.config import EncoderConfig
-from model.task_heads import TaskHead, Vectors
+from model.task_heads import TaskHead, VectorHead
 from service.cores import count_cores
 from service.engine import numerics
 from service.settings import Settings
@@ -50,11 +50,16 @@ def filled(settings: Settings, heads: Sequence[TaskHead]) -> None:
     Raises:
         Unservable: they are longer.
     """
-    queries = (head.roles["query"] for head in heads if isinstance(head, Vectors))
+    queries = (head.roles["query"] for head in heads if isinstance(head, VectorHead))
     query = next(queries, None)
-    if query and query.filling and (settings.max_tokens or query.filled) < query.filled:
+    if (
+        query
+        and query.filling
+        and (settings.max_tokens or query.filled_length) < query.filled_length
+    ):
         raise Unservable(
-            f"max_tokens {settings.max_tokens} is less than the {query.filled} tokens of each query"
+            f"max_tokens {settings.max_tokens} is less than the {query.filled_length} tokens of "
+            "each query"
         )
 
 

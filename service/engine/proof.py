@@ -18,8 +18,8 @@ import torch
 
 from model import kernels, packing
 from model.loading.checkpoint import Model
-from model.pooling import pool
-from model.task_heads import Classifier, Lexical, Splade, Tagger, Vectors
+from model.pooling import pool_sequence
+from model.task_heads import Classifier, Lexical, Splade, Tagger, VectorHead
 from service.engine import machine, numerics
 from service.engine.certificate import Certificate, certify
 from service.engine.fair.queue import SMALL
@@ -236,7 +236,7 @@ def check_exact(
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
     golden = numerics.GOLDEN.get(model.digest)
     if golden and dtype == torch.float32:
-        vector = pool(_vectors(model, _sequence(model, golden.text)), model.pooling).cpu()[
+        vector = pool_sequence(_vectors(model, _sequence(model, golden.text)), model.pooling).cpu()[
             : len(golden.pooled)
         ]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
@@ -262,8 +262,8 @@ def _check_attention(
     for layer in layers:
         attention, trace = plain.encoder.layers[layer].attention, encoded.traces[layer]
         added = attention.distances is not None or biases[0] is not None  # rounded as well
-        most = numerics.CLOSE[dtype] if added else kernels.AGREEMENT[dtype]
-        mixed = attention.mix(trace, packed, biases)
+        most = numerics.CLOSE[dtype] if added else kernels.TOLERANCES[dtype]
+        mixed = attention.mix_trace(trace, packed, biases)
         off = numerics.apart(array(trace.z)[rows], array(mixed)[rows])
         if off > most:
             limits = f"the plain float32 path's by {off:.1e} of its length, more than {most}"
@@ -310,7 +310,7 @@ def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
 
 def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what comes of sequences' token vectors, (tokens, width) each, as rows by its name."""
-    yield "vectors", torch.stack([pool(each, model.pooling) for each in tokens])
+    yield "vectors", torch.stack([pool_sequence(each, model.pooling) for each in tokens])
     for head in model.task_heads:
         match head:
             case Classifier():
@@ -318,10 +318,16 @@ def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, t
             case Tagger():
                 yield "logits", head.project(torch.cat(list(tokens)))
             case Splade():
-                yield "sparse vectors", torch.stack([head.weights(each) for each in tokens])
+                yield (
+                    "sparse vectors",
+                    torch.stack([head.vocabulary_weights(each) for each in tokens]),
+                )
             case Lexical():
-                yield "weights of tokens", torch.stack([head.weigh(each) for each in tokens])
-            case Vectors():
+                yield (
+                    "weights of tokens",
+                    torch.stack([head.token_weights(each) for each in tokens]),
+                )
+            case VectorHead():
                 yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 

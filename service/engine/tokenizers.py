@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model.errors import CheckpointError, made_tokenizer
+from model.errors import CheckpointError, advise_tokenizer
 from model.families import read_config
 from model.families.family import Family
 from model.loading.agreement import Contradiction, read_tokenizer
@@ -120,7 +120,7 @@ def prepared(folder: Path, name: str) -> Path:
     if not missing(folder):
         return folder
     if not possible():
-        raise NotMade(f"{folder} lacks {TOKENIZER}: {made_tokenizer(name)}")
+        raise NotMade(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(name)}")
     try:
         kept = cache.folder() / "tokenizers" / _key(folder)
         if not kept.is_dir():
@@ -128,7 +128,7 @@ def prepared(folder: Path, name: str) -> Path:
             _keep(folder, kept)
     except OSError as error:
         told = f"{error.filename or 'the cache'}: {error.strerror or error}"
-        raise NotMade(f"{told}; {made_tokenizer(name)}") from error
+        raise NotMade(f"{told}; {advise_tokenizer(name)}") from error
     return kept
 
 

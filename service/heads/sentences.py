@@ -128,7 +128,7 @@ def _sentence(number: int, line: Line) -> Sentence:
     """Return a line as a sentence, its spans looked up among the words of its text."""
     if line.relation in roles.THRESHOLDS:
         raise ValueError(f"relation: {line.relation!r} is the name of a role by position")
-    words = relations.spans(line.text)
+    words = relations.word_spans(line.text)
     source, target = (_place(words, span, line.text) for span in (line.source, line.target))
     if source == target:
         raise ValueError("from and to are the same word")

@@ -21,7 +21,7 @@ from torch import Tensor
 from model import packing
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
-from model.maps.units import divide
+from model.maps.units import divide_into_units
 from model.text.frame import Tokenized
 from service.engine import cache
 from service.engine.work import Outputs, Result, Work
@@ -95,7 +95,7 @@ class Heads:
         works = [
             Work(
                 packing.Sequence(sequence.token_ids, sequence.types),
-                Outputs(attention=Selection(heads, divide(len(sequence.token_ids)))),
+                Outputs(attention=Selection(heads, divide_into_units(len(sequence.token_ids)))),
             )
             for sequence in sequences
         ]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from model.heads import relations, roles
 from model.heads.relations import Link, Verdict
-from model.heads.roles import Role, Tally
+from model.heads.roles import Role, RoleTally
 from model.loading.checkpoint import Model
 from model.reach import Reach
 from model.text.frame import Tokenized
@@ -56,7 +56,9 @@ async def measure(
     config = model.encoder.config
     texts = [(sentence.text,) for sentence in corpus.sentences]
     sequences = await asyncio.to_thread(model.tokenizer, texts, model.max_tokens)
-    reaches = [config.reach(layer) for layer in range(config.layers) for _ in range(config.heads)]
+    reaches = [
+        config.reach_of_layer(layer) for layer in range(config.layers) for _ in range(config.heads)
+    ]
     evidence = Evidence(reaches, corpus.relations)
     for first in range(0, len(sequences), BATCH):
         batch = sequences[first : first + BATCH]
@@ -79,7 +81,7 @@ class Evidence:
     """
 
     def __init__(self, reaches: Sequence[Reach], names: Sequence[str]) -> None:
-        self._tally = Tally(reaches)
+        self._tally = RoleTally(reaches)
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add(
@@ -88,8 +90,8 @@ class Evidence:
         """Add some sentences, each with the maps of all heads, (heads, query, key)."""
         torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
         for sentence, tokenized, heads in zip(sentences, sequences, maps, strict=True):
-            self._tally.add(heads, tokenized.special)
-            words = relations.belonging(sentence.words, tokenized.offsets, tokenized.special)
+            self._tally.add_sentence(heads, tokenized.special)
+            words = relations.words_of_tokens(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
                 self._links[sentence.relation].append(_link(heads, words, sentence))
 
@@ -100,28 +102,32 @@ class Evidence:
             heads: of a layer.
         """
         verdicts = {
-            relation: relations.judge(links) if links else Verdict(None, relations.NO_WORDS)
+            relation: relations.judge_relation(links)
+            if links
+            else Verdict(None, relations.NO_WORDS)
             for relation, links in self._links.items()
         }
         entries = [
             {
                 "layer": number // heads,
                 "head": number % heads,
-                **_labels(_linguistic(verdicts, number) + roles.roles(own, baseline, thresholds)),
+                **_labels(
+                    _linguistic(verdicts, number) + roles.find_roles(own, baseline, thresholds)
+                ),
                 "measures": {name: _round(value) for name, value in own.items()},
             }
             for number, (own, baseline) in enumerate(self._tally.measures())
         ]
         return {
             "thresholds": dict(thresholds),
-            "margin": relations.MARGIN,
+            "margin": relations.BEST_MARGIN,
             "heads": entries,
             "relations": {name: _verdict(name, verdicts[name], heads) for name in verdicts},
         }
 
 
 def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
-    right = relations.answers(maps, words, sentence.source) == sentence.target
+    right = relations.most_attended_words(maps, words, sentence.source) == sentence.target
     return Link(
         sentence.control,
         sentence.group,

@@ -183,9 +183,9 @@ def accelerators(_: Settings) -> Iterator[Finding]:
     from service.engine import machine
 
     try:
-        library.load()
+        library.load_operator()
         yield Finding("compiled pass", "built for this torch", grade="ok")
-    except library.Missing as error:
+    except library.OperatorMissing as error:
         mend = "`make operator`, or docs/deploy.md, The compiled pass"
         yield Finding("compiled pass", str(error), mend, "note")
     what = str(machine.gpus() or "none; the model runs on the CPU")

@@ -121,7 +121,7 @@ def _made(settings: Settings, source: Source) -> int:
     except CheckpointError:  # which another check tells of
         return 0
     number = HALF if settings.dtype in ("bfloat16", "float16") else SINGLE
-    return number * (added + config.own_layers * config.relative.held(config.width))
+    return number * (added + config.own_layers * config.relative.count_stored(config.width))
 
 
 def _size(source: Source) -> int:

@@ -37,7 +37,7 @@ def folder() -> Path:
 @pytest.fixture(scope="session")
 def model(folder: Path) -> Model:
     """The bundled model as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @pytest.fixture(scope="session")

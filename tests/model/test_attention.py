@@ -11,8 +11,8 @@ from torch import Tensor
 from model.attention import MultiHeadAttention, Trace
 from model.kernels import ONEDNN, PLAIN, Kernels
 from model.loading.checkpoint import Model
-from model.packing import Packed, Sequence, pack
-from model.positions import beyond
+from model.packing import Packed, Sequence, pack_sequences
+from model.positions import beyond_reach
 from model.reach import EVERYWHERE, Reach
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def numbers(*shape: int, seed: int) -> Tensor:
 
 QKV = numbers(3 * WIDTH, WIDTH, seed=0) / WIDTH**0.5, numbers(3 * WIDTH, seed=1)
 OUTPUT = numbers(WIDTH, WIDTH, seed=2) / WIDTH**0.5, numbers(WIDTH, seed=3)
-PACKED = pack([Sequence([0] * length) for length in BATCH], CPU)
+PACKED = pack_sequences([Sequence([0] * length) for length in BATCH], CPU)
 PLAINLY = [None] * len(PACKED.groups)  # nothing is added to the scores
 X = numbers(sum(BATCH), WIDTH, seed=4)
 
@@ -80,7 +80,7 @@ def test_the_heads_one_by_one_make_the_layer(chosen: Kernels) -> None:
 
     total = x + OUTPUT[1]
     for i in range(HEADS):
-        head = attention.weights(i)
+        head = attention.head_weights(i)
         q_bias, k_bias, v_bias = QKV[1].view(3, HEADS, HEAD)[:, i]
         q, k, v = x @ head.query + q_bias, x @ head.key + k_bias, x @ head.value + v_bias
         z = (q @ k.T / HEAD**0.5).softmax(-1) @ v
@@ -94,7 +94,7 @@ def test_the_shapes_of_a_heads_weights_are_the_papers(model: Model) -> None:
     """W_i^Q, W_i^K, W_i^V are (width, head), W_i^O is (head, width); the 12 W_i^O stack to W^O."""
     attention = model.encoder.layers[0].attention
 
-    heads = [attention.weights(i) for i in range(12)]
+    heads = [attention.head_weights(i) for i in range(12)]
 
     assert {part.shape for head in heads for part in head[:3]} == {(384, 32)}
     stacked = torch.cat([head.output for head in heads])
@@ -107,7 +107,7 @@ def test_the_real_heads_one_by_one_make_the_real_layer(
 ) -> None:
     """The per-head views of the served weights recompute what the served layer gives."""
     attention = model.encoder.layers[layer].attention
-    packed = pack([Sequence([101, 2035, 2003, 2092, 102])], CPU)
+    packed = pack_sequences([Sequence([101, 2035, 2003, 2092, 102])], CPU)
     x = model.encoder(packed, hidden=frozenset({layer})).hidden[layer]
     name = f"encoder.layer.{layer}.attention"
     with safe_open(folder / "model.safetensors", framework="pt") as file:
@@ -116,7 +116,7 @@ def test_the_real_heads_one_by_one_make_the_real_layer(
 
     rows = packed.rows(0)
     for i in range(attention.heads):
-        head, part = attention.weights(i), slice(32 * i, 32 * (i + 1))
+        head, part = attention.head_weights(i), slice(32 * i, 32 * (i + 1))
         q, k, v = (
             x[rows] @ weight + bias[part] for weight, bias in zip(head[:3], biases, strict=True)
         )
@@ -139,7 +139,7 @@ def test_a_trace_holds_the_queries_keys_and_normalisers_of_each_sequence(chosen:
         rows = PACKED.rows(i)
         q, k = (part[rows].transpose(0, 1) for part in (trace.q, trace.k))
         scores = q @ k.transpose(1, 2) * trace.attention.scale
-        maps = (scores - trace.normaliser(rows).unsqueeze(-1)).exp()
+        maps = (scores - trace.normaliser_of(rows).unsqueeze(-1)).exp()
         torch.testing.assert_close(maps, by_torch(X[rows])[1], rtol=0, atol=1e-5)
 
 
@@ -150,13 +150,13 @@ def test_rows_of_no_sequence_are_a_bug_and_said_to_be_one() -> None:
     trace = Trace(attention, nothing, nothing, nothing, nothing, (), (), ())
 
     with pytest.raises(RuntimeError, match="bug"):
-        trace.normaliser(slice(0, 3))
+        trace.normaliser_of(slice(0, 3))
 
 
 @either
 def test_fill_mixes_nothing(chosen: Kernels) -> None:
     """Rows that only fill a short batch up take no value from any token."""
-    packed = pack([Sequence([0] * 5)], CPU)
+    packed = pack_sequences([Sequence([0] * 5)], CPU)
     x = numbers(len(packed.token_ids), WIDTH, seed=5)
 
     mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(
@@ -197,17 +197,17 @@ def test_one_call_for_all_sequences_gives_what_a_call_for_each_length_gives(
             rows = packed.rows(i)
             parts = [part[rows].transpose(0, 1)[None] for part in (q, k, v)]
             place = torch.arange(BATCH[i])
-            far = beyond(place, place, reach)
+            far = beyond_reach(place, place, reach)
             mask = torch.zeros(BATCH[i], BATCH[i]).masked_fill(far, -torch.inf)[None]
             z, each = PLAIN.attend(parts[0], parts[1], parts[2], scale, mask)
             mixed[rows], normaliser[:, rows] = z[0].transpose(0, 1), each[0]
         return mixed, normaliser
 
-    ways = [replace(PLAIN, spread=spread), PLAIN]
+    ways = [replace(PLAIN, attend_packed=spread), PLAIN]
     layers = [MultiHeadAttention(QKV, OUTPUT, HEADS, way, reach=reach) for way in ways]
     (one, left), (each, right) = (layer(X, X, PACKED, PLAINLY) for layer in layers)
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
     for i in range(len(BATCH)):
-        pair = (trace.normaliser(PACKED.rows(i)) for trace in (left, right))
+        pair = (trace.normaliser_of(PACKED.rows(i)) for trace in (left, right))
         torch.testing.assert_close(*pair, rtol=0, atol=1e-5)

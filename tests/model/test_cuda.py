@@ -18,8 +18,8 @@ from torch.nn.attention import varlen
 from model import cuda, kernels
 from model.attention import MultiHeadAttention
 from model.kernels import PLAIN
-from model.packing import Sequence, pack
-from model.positions import beyond
+from model.packing import Sequence, pack_sequences
+from model.positions import beyond_reach
 from model.reach import EVERYWHERE, Reach
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -52,7 +52,7 @@ def by_sequence(
     for start, stop in edges:
         place = torch.arange(stop - start)
         before, after = (None if side < 0 else side for side in window_size)
-        far = beyond(place, place, Reach(before, after))
+        far = beyond_reach(place, place, Reach(before, after))
         mask = torch.zeros(len(place), len(place)).masked_fill(far, -torch.inf)[None]
         parts = [part[start:stop].transpose(0, 1)[None] for part in (q, k, v)]
         pairs.append(PLAIN.attend(parts[0], parts[1], parts[2], scale, mask))
@@ -76,17 +76,17 @@ def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
 ) -> None:
     """Values, and the normalisers of each sequence; rows that only fill up mix nothing."""
     monkeypatch.setattr(varlen, "varlen_attn", by_sequence)
-    packed = pack([Sequence([0] * length) for length in batch], CPU)
+    packed = pack_sequences([Sequence([0] * length) for length in batch], CPU)
     random = torch.Generator().manual_seed(1)
     x = torch.randn(len(packed.token_ids), WIDTH, generator=random)
 
-    ways = [replace(PLAIN, spread=cuda.attend_spread), PLAIN]
+    ways = [replace(PLAIN, attend_packed=cuda.attend_packed), PLAIN]
     results = [layer(way, reach, x)(x, x, packed, [None] * len(packed.groups)) for way in ways]
     (one, left), (each, right) = results
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
     for i in range(len(batch)):
-        pair = [trace.normaliser(packed.rows(i)) for trace in (left, right)]
+        pair = [trace.normaliser_of(packed.rows(i)) for trace in (left, right)]
         torch.testing.assert_close(*pair, rtol=0, atol=1e-5)
 
 
@@ -103,18 +103,19 @@ def test_how_a_normaliser_lies_is_found_out_before_any_batch(
 ) -> None:
     """One way agrees with the plain kernels, and is right where rows and heads are as many."""
     monkeypatch.setattr(varlen, "varlen_attn", torchs)
-    tried = [replace(PLAIN, spread=way) for way in cuda.spreads(torch.bfloat16)]
+    ways = cuda.find_packed_attention(torch.bfloat16)
+    tried = [replace(PLAIN, attend_packed=way) for way in ways]
     agreed = []
     for way in tried:
         monkeypatch.setattr(kernels, "ONEDNN", way)
-        agreed += [way] if kernels.choose(CPU, torch.float32, HEAD) is way else []
+        agreed += [way] if kernels.choose_kernels(CPU, torch.float32, HEAD) is way else []
     assert len(agreed) == 1 < len(tried)
-    packed = pack([Sequence([0] * HEADS)], CPU)  # as many rows as heads
+    packed = pack_sequences([Sequence([0] * HEADS)], CPU)  # as many rows as heads
     x = torch.randn(len(packed.token_ids), WIDTH, generator=torch.Generator().manual_seed(1))
 
     traces = [layer(way, EVERYWHERE, x)(x, x, packed, [None])[1] for way in (agreed[0], PLAIN)]
 
-    one, each = (trace.normaliser(packed.rows(0)) for trace in traces)
+    one, each = (trace.normaliser_of(packed.rows(0)) for trace in traces)
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
 
 
@@ -122,35 +123,38 @@ def test_a_full_batch_is_mixed_without_a_copy_or_a_slice(monkeypatch: pytest.Mon
     """What torch gives is passed on; normalisers are cut out where a map is made, not before."""
     mixed, normaliser = torch.zeros(sum(BATCH), HEADS, HEAD), torch.zeros(HEADS, sum(BATCH))
     monkeypatch.setattr(varlen, "varlen_attn", lambda *args, **kwargs: (mixed, normaliser))
-    packed, x = pack([Sequence([0] * length) for length in BATCH], CPU), torch.zeros(27, WIDTH)
+    packed, x = (
+        pack_sequences([Sequence([0] * length) for length in BATCH], CPU),
+        torch.zeros(27, WIDTH),
+    )
     packed = replace(packed, token_ids=packed.token_ids[:27])
-    way = replace(PLAIN, spread=cuda.attend_spread)
+    way = replace(PLAIN, attend_packed=cuda.attend_packed)
 
     _, trace = layer(way, EVERYWHERE, x)(x, x, packed, [None] * len(packed.groups))
 
     assert trace.z.data_ptr() == mixed.data_ptr()
-    assert trace.spread is normaliser and trace.normalisers == ()
+    assert trace.row_normalisers is normaliser and trace.normalisers == ()
 
 
 def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
     """A trace does not make up a normaliser of what only fills up."""
-    packed, nothing = pack([Sequence([0] * 5)], CPU), torch.zeros(16, WIDTH)
+    packed, nothing = pack_sequences([Sequence([0] * 5)], CPU), torch.zeros(16, WIDTH)
     spread = torch.zeros(HEADS, 16)
-    way = replace(PLAIN, spread=lambda q, k, v, *rest: (v, spread))
+    way = replace(PLAIN, attend_packed=lambda q, k, v, *rest: (v, spread))
     _, trace = layer(way, EVERYWHERE, nothing)(
         nothing, nothing, packed, [None] * len(packed.groups)
     )
 
     with pytest.raises(RuntimeError, match="bug"):
-        trace.normaliser(slice(5, 16))
+        trace.normaliser_of(slice(5, 16))
 
 
 @pytest.mark.parametrize("reach", REACHES, ids=["everywhere", "window", "before"])
 def test_torch_takes_all_sequences_as_they_are_given(reach: Reach) -> None:
     """Its own function, on tensors without numbers: names, shapes and formats fit."""
-    spread, *_ = cuda.spreads(torch.bfloat16)
-    assert spread is cuda.attend_spread
-    packed = pack([Sequence([0] * length) for length in BATCH], META)
+    spread, *_ = cuda.find_packed_attention(torch.bfloat16)
+    assert spread is cuda.attend_packed
+    packed = pack_sequences([Sequence([0] * length) for length in BATCH], META)
     q = torch.empty(len(packed.token_ids), HEADS, HEAD, dtype=torch.bfloat16, device=META)
 
     mixed, normaliser = spread(q, q, q, packed, 0.5, reach)

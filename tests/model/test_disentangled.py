@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import Relative
-from model.disentangled import CELLS, Distances, height, rows
+from model.disentangled import MOST_CELLS, Distances, distance_rows, queries_per_pass
 
 HEADS, HEAD = 3, 7
 MOST = 1024  # of which a quarter is taken at a time
@@ -20,7 +20,7 @@ def made(relative: Relative, count: int = MOST) -> Distances:
         table if there else None
         for table, there in zip(tables, (relative.by_query, relative.by_key), strict=True)
     )
-    return Distances(keys, queries, rows(relative, count))
+    return Distances(keys, queries, distance_rows(relative, count))
 
 
 def drawn(tokens: int) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ TERMS = {"both": (True, True), "queries": (True, False), "keys": (False, True)}
 def test_each_cell_is_the_products_with_its_distances_row(by_query: bool, by_key: bool) -> None:
     """Written out, of some heads, some queries and some keys."""
     tokens, relative = 23, Relative(reach=5, furthest=40, by_query=by_query, by_key=by_key)
-    distances, (q, k), place = made(relative), drawn(tokens), rows(relative, tokens)
+    distances, (q, k), place = made(relative), drawn(tokens), distance_rows(relative, tokens)
     queries, keys, heads = torch.tensor([22, 0, 7]), slice(3, 20), [2, 0]
 
     found = distances(q, k, queries, keys, heads)
@@ -63,16 +63,18 @@ def test_a_score_takes_the_products_that_its_price_counts(
     distances, (q, k) = made(relative), drawn(tokens)
 
     with FlopCounterMode(display=False) as counted:
-        for first in range(0, tokens, height(tokens)):
-            distances(q, k, slice(first, first + height(tokens)), slice(0, tokens))
+        for first in range(0, tokens, queries_per_pass(tokens)):
+            distances(q, k, slice(first, first + queries_per_pass(tokens)), slice(0, tokens))
 
     own = 2 * HEADS * HEAD * tokens**2
-    assert counted.get_total_flops() == round(own * relative.products(height(tokens), tokens))
+    assert counted.get_total_flops() == round(
+        own * relative.count_products(queries_per_pass(tokens), tokens)
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 511, 512, 513, 8192, 10**6])
 def test_no_more_than_so_many_scores_of_a_head_are_there_at_once(tokens: int) -> None:
     """Of a short text all, of one too long even for that a query at a time."""
-    assert 1 <= height(tokens) <= tokens
-    assert height(tokens) * tokens <= CELLS or height(tokens) == 1
-    assert height(tokens) == tokens or tokens > 512
+    assert 1 <= queries_per_pass(tokens) <= tokens
+    assert queries_per_pass(tokens) * tokens <= MOST_CELLS or queries_per_pass(tokens) == 1
+    assert queries_per_pass(tokens) == tokens or tokens > 512

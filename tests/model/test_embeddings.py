@@ -5,7 +5,7 @@ from torch import Tensor
 
 from model.encoder import Embeddings
 from model.loading.checkpoint import Model
-from model.packing import Sequence, pack
+from model.packing import Sequence, pack_sequences
 
 CPU = torch.device("cpu")
 VOCABULARY, POSITIONS, TYPES, WIDTH = 13, 7, 2, 5
@@ -32,7 +32,7 @@ def embeddings() -> Embeddings:
 
 def test_a_token_enters_as_the_norm_of_word_position_and_type() -> None:
     """LayerNorm(word + segment + position), written out in double precision."""
-    table, packed = embeddings(), pack([Sequence([3, 11, 3], [0, 0, 1])], CPU)
+    table, packed = embeddings(), pack_sequences([Sequence([3, 11, 3], [0, 0, 1])], CPU)
 
     entered = table(packed)[packed.rows(0)]
 
@@ -48,7 +48,9 @@ def test_a_models_own_vectors_have_the_bits_of_their_tokens(model: Model) -> Non
     """Embeddings in equals token ids in, to the last layer, when they are the model's own."""
     ids = [101, 2035, 2003, 2092, 102]
     vectors = model.encoder.embeddings.word[ids]
-    packed = pack([Sequence(ids), Sequence(embeddings=vectors), Sequence([101, 102])], CPU)
+    packed = pack_sequences(
+        [Sequence(ids), Sequence(embeddings=vectors), Sequence([101, 102])], CPU
+    )
 
     last = model.encoder(packed).last
 
@@ -59,7 +61,7 @@ def test_a_vector_that_is_not_the_models_own_counts() -> None:
     """What is given is what enters, not some token's word."""
     table = embeddings()
     given = table.word[[4, 4, 4]] + torch.eye(3, WIDTH)
-    packed = pack([Sequence([4, 4, 4]), Sequence(embeddings=given)], CPU)
+    packed = pack_sequences([Sequence([4, 4, 4]), Sequence(embeddings=given)], CPU)
 
     entered = table(packed)
 
@@ -70,7 +72,7 @@ def test_neither_the_tables_nor_the_given_vectors_change() -> None:
     """The sum is made in place, but not in anyone else's numbers."""
     table, given = embeddings(), numbers(3, WIDTH, seed=5)
 
-    table(pack([Sequence([1, 2]), Sequence(embeddings=given)], CPU))
+    table(pack_sequences([Sequence([1, 2]), Sequence(embeddings=given)], CPU))
 
     assert torch.equal(given, numbers(3, WIDTH, seed=5))
     assert torch.equal(table.word, embeddings().word)
@@ -79,6 +81,6 @@ def test_neither_the_tables_nor_the_given_vectors_change() -> None:
 def test_half_precision_vectors_enter_a_float32_model() -> None:
     """Vectors take the model's own number format."""
     table = embeddings()
-    packed = pack([Sequence(embeddings=numbers(3, WIDTH, seed=5).half())], CPU)
+    packed = pack_sequences([Sequence(embeddings=numbers(3, WIDTH, seed=5).half())], CPU)
 
     assert table(packed).dtype == torch.float32

@@ -14,8 +14,8 @@ from model.encoder import Encoded
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
-from model.packing import Sequence, pack
+from model.maps.tiles import MapReader
+from model.packing import Sequence, pack_sequences
 
 CPU = torch.device("cpu")
 LAYERS = frozenset(range(6))
@@ -31,7 +31,7 @@ Reference = Callable[[list[int]], tuple[list[Tensor], Tensor]]
 
 def encode(model: Model, batch: Ids, **wanted: frozenset[int]) -> Encoded:
     """One forward pass over a batch of token ids."""
-    return model.encoder(pack([Sequence(ids) for ids in batch], CPU), **wanted)
+    return model.encoder(pack_sequences([Sequence(ids) for ids in batch], CPU), **wanted)
 
 
 def shuffled(sequences: Ids, seed: int, tokens: int = BATCH_TOKENS) -> Iterator[Ids]:
@@ -94,7 +94,7 @@ def test_the_plain_path_is_that_of_transformers_too(
 
 def test_hidden_states_are_counted_from_the_embeddings(model: Model, sequences: Ids) -> None:
     """0 enters the first layer, 6 has left the last; only those asked for are kept."""
-    packed = pack([Sequence(sequences[4])], CPU)
+    packed = pack_sequences([Sequence(sequences[4])], CPU)
 
     encoded = model.encoder(packed, hidden=frozenset({0, 3, 6}))
 
@@ -182,14 +182,14 @@ def test_asking_for_everything_leaves_the_encodings_at_the_same_bits(
 
     encoded = encode(model, batch, hidden=STATES, traces=LAYERS)
     for layer in LAYERS:
-        maps.full(Look(encoded.traces[layer], encoded.packed.rows(3), range(12)))
+        maps.full_maps(MapReader(encoded.traces[layer], encoded.packed.rows(3), range(12)))
 
     assert torch.equal(encoded.last, expected)
 
 
 def test_not_asking_runs_no_operator_more_than_the_layers_do(model: Model, sequences: Ids) -> None:
     """A pass that shows nothing is the embeddings and the layers, operator for operator."""
-    packed = pack([Sequence(ids) for ids in sequences[:5]], CPU)
+    packed = pack_sequences([Sequence(ids) for ids in sequences[:5]], CPU)
 
     def bare() -> None:
         x = model.encoder.embeddings(packed)
@@ -203,13 +203,13 @@ def test_asking_runs_no_operator_in_the_pass_and_some_after_it(
     model: Model, sequences: Ids
 ) -> None:
     """A map is paid for by who wants it: one product of queries and keys for each layer."""
-    packed = pack([Sequence(ids) for ids in sequences[:5]], CPU)
+    packed = pack_sequences([Sequence(ids) for ids in sequences[:5]], CPU)
     encoder = model.encoder
 
     def ask() -> None:
         encoded = encoder(packed, hidden=STATES, traces=LAYERS)
         for layer in LAYERS:
-            maps.full(Look(encoded.traces[layer], packed.rows(0), [3, 11]))
+            maps.full_maps(MapReader(encoded.traces[layer], packed.rows(0), [3, 11]))
 
     without = operators(lambda: encoder(packed))
     traced = operators(lambda: encoder(packed, hidden=STATES, traces=LAYERS))
@@ -223,7 +223,7 @@ def test_a_pass_is_four_linears_one_attention_and_two_norms_a_layer(
     model: Model, sequences: Ids
 ) -> None:
     """Everything large is fused; no matrix of queries by keys, no softmax, no GELU by itself."""
-    packed = pack([Sequence(sequences[4])], CPU)
+    packed = pack_sequences([Sequence(sequences[4])], CPU)
 
     ran = operators(lambda: model.encoder(packed))
 

@@ -15,7 +15,7 @@ from model.encoder import Encoder
 from model.families.family import Names
 from model.loading.checkpoint import Model
 from model.native import library
-from model.native.stack import Stack
+from model.native.stack import NativeStack
 from model.packing import Sequence
 from tests.model.loading.test_families import FAMILIES, LENGTHS, MOST, inputs, saved, theirs
 
@@ -74,11 +74,11 @@ def ways(model: Model) -> list[Encoder]:
     if loop.config.family in LOOPED:
         return [loop]
     try:
-        operator = library.load()
-    except library.Missing as reason:
+        operator = library.load_operator()
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
     native = Encoder(loop.config, loop.embeddings, loop.layers, loop.norm, loop.distances)
-    native.native = Stack(native, operator)
+    native.native = NativeStack(native, operator)
     return [loop, native]
 
 
@@ -170,7 +170,7 @@ def test_a_batch_begins_in_one_place() -> None:
 
     for batch in (mixed, [mixed[0], Sequence([7])]):
         with pytest.raises(ValueError, match="a batch begins in one place"):
-            packing.pack(batch, torch.device("cpu"))
+            packing.pack_sequences(batch, torch.device("cpu"))
 
 
 def test_the_families_named_are_there() -> None:

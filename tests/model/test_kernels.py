@@ -16,7 +16,7 @@ from model.config import Activation
 from model.families import fields
 from model.kernels import ONEDNN, PLAIN, Kernels
 from model.packing import Packed
-from model.positions import beyond
+from model.positions import beyond_reach
 from model.reach import Reach
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_a_linear_with_an_activation_is_transformers(chosen: Kernels, name: str)
 
     expected = ACT2FN[name](F.linear(X, WEIGHT, BIAS))
 
-    activated = linear.activated(X, fields.ACTIVATIONS[name])
+    activated = linear.activate(X, fields.ACTIVATIONS[name])
     torch.testing.assert_close(activated, expected, rtol=0, atol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_a_linear_adds_the_residual_and_leaves_it_alone(chosen: Kernels) -> None
     """X W^T + b + residual, whose own numbers may be needed again."""
     linear, residual = chosen.linear(WEIGHT, BIAS), RESIDUAL.clone()
 
-    added = linear.add(X, residual)
+    added = linear.add_to(X, residual)
 
     torch.testing.assert_close(added, F.linear(X, WEIGHT, BIAS) + RESIDUAL, rtol=0, atol=1e-5)
     assert torch.equal(residual, RESIDUAL)
@@ -150,13 +150,13 @@ def test_attention_has_the_same_bits_in_any_company(chosen: Kernels, tokens: int
 
 def test_fast_kernels_are_chosen_where_they_agree() -> None:
     """On a CPU in float32, if this build of torch has them at all."""
-    assert kernels.choose(CPU, torch.float32) is (ONEDNN or PLAIN)
+    assert kernels.choose_kernels(CPU, torch.float32) is (ONEDNN or PLAIN)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
 def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
     """The fast kernels are float32's, and bfloat16's on some processors."""
-    assert kernels.choose(CPU, dtype) is PLAIN
+    assert kernels.choose_kernels(CPU, dtype) is PLAIN
 
 
 def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,21 +165,21 @@ def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyP
     able = listed.exists() and "avx512_bf16" in listed.read_text()
     able = able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
-    assert kernels.choose(CPU, torch.bfloat16) is ((able and ONEDNN) or PLAIN)
-    monkeypatch.setattr(kernels, "FORMATS", {torch.float32})
-    assert kernels.choose(CPU, torch.bfloat16) is PLAIN
+    assert kernels.choose_kernels(CPU, torch.bfloat16) is ((able and ONEDNN) or PLAIN)
+    monkeypatch.setattr(kernels, "CPU_FORMATS", {torch.float32})
+    assert kernels.choose_kernels(CPU, torch.bfloat16) is PLAIN
 
 
 class Rough(kernels.PlainLinear):
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU's approximation, wrong in the fourth digit."""
-        return super().activated(x, "gelu_tanh" if activation == "gelu" else activation)
+        return super().activate(x, "gelu_tanh" if activation == "gelu" else activation)
 
 
 class Erring(kernels.PlainLinear):
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU itself where its approximation is meant."""
-        return super().activated(x, "gelu" if activation == "gelu_tanh" else activation)
+        return super().activate(x, "gelu" if activation == "gelu_tanh" else activation)
 
 
 class Forgetful(kernels.PlainLinear):
@@ -242,7 +242,7 @@ def test_a_linear_that_disagrees_is_not_chosen(
     """Each operation is compared with the plain one before it may serve."""
     monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", linear=linear))
 
-    assert kernels.choose(CPU, torch.float32) is PLAIN
+    assert kernels.choose_kernels(CPU, torch.float32) is PLAIN
 
 
 def unhidden(
@@ -260,7 +260,7 @@ def test_an_attention_that_disagrees_is_not_chosen(
     """Its mixed values and its normaliser are both compared."""
     monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))
 
-    assert kernels.choose(CPU, torch.float32) is PLAIN
+    assert kernels.choose_kernels(CPU, torch.float32) is PLAIN
 
 
 def picky(
@@ -289,7 +289,7 @@ def test_kernels_are_chosen_for_the_heads_of_the_model(
     """What does not take them, or mixes them wrong, gives way to what does, before any request."""
     monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))
 
-    assert kernels.choose(CPU, torch.float32, head).name == chosen
+    assert kernels.choose_kernels(CPU, torch.float32, head).name == chosen
 
 
 def test_all_sequences_in_one_call_are_compared_at_the_heads_of_the_model(
@@ -302,23 +302,23 @@ def test_all_sequences_in_one_call_are_compared_at_the_heads_of_the_model(
     ) -> tuple[Tensor, Tensor]:
         used, place = packed.groups[-1].rows.stop, packed.positions
         own = (torch.arange(used) // packed.groups[0].length)[:, None]
-        far = beyond(place[:used], place[:used], reach)
+        far = beyond_reach(place[:used], place[:used], reach)
         mask = torch.zeros(used, used).masked_fill(far | (own != own.T), -torch.inf)[None]
         parts = [part[:used].transpose(0, 1)[None] for part in (q, k, v)]
         mixed, normaliser = picky(parts[0], parts[1], parts[2], scale, mask)
         return F.pad(mixed[0].transpose(0, 1), (0, 0, 0, 0, 0, len(q) - used)), normaliser[0]
 
-    twin = dataclasses.replace(PLAIN, name="fast", spread=spread)
+    twin = dataclasses.replace(PLAIN, name="fast", attend_packed=spread)
     monkeypatch.setattr(kernels, "ONEDNN", twin)
 
-    assert kernels.choose(CPU, torch.float32, 40) is twin
-    assert kernels.choose(CPU, torch.float32, 13) is PLAIN
+    assert kernels.choose_kernels(CPU, torch.float32, 40) is twin
+    assert kernels.choose_kernels(CPU, torch.float32, 13) is PLAIN
 
 
 @pytest.mark.parametrize("head", [1, 5, 13, 24, 37, 64, 96, 300])
 def test_a_processors_fast_kernels_take_heads_of_any_size(head: int) -> None:
     """If this build of torch has them at all."""
-    assert kernels.choose(CPU, torch.float32, head) is (ONEDNN or PLAIN)
+    assert kernels.choose_kernels(CPU, torch.float32, head) is (ONEDNN or PLAIN)
 
 
 def test_what_agrees_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,11 +326,11 @@ def test_what_agrees_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = dataclasses.replace(PLAIN, name="fast")
     monkeypatch.setattr(kernels, "ONEDNN", twin)
 
-    assert kernels.choose(CPU, torch.float32) is twin
+    assert kernels.choose_kernels(CPU, torch.float32) is twin
 
 
 def test_without_fast_kernels_the_plain_ones_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build of torch that lacks the private operators still computes."""
     monkeypatch.setattr(kernels, "ONEDNN", None)
 
-    assert kernels.choose(CPU, torch.float32) is PLAIN
+    assert kernels.choose_kernels(CPU, torch.float32) is PLAIN

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.packing import FEWEST_ROWS, Packed, Sequence, filled, pack
+from model.packing import FEWEST_ROWS, Packed, Sequence, filled_rows, pack_sequences
 
 CPU = torch.device("cpu")
 
@@ -16,7 +16,7 @@ batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=23), min_si
 
 def packed(batch: list[list[int]]) -> Packed:
     """A batch of token ids as rows."""
-    return pack([Sequence(ids) for ids in batch], CPU)
+    return pack_sequences([Sequence(ids) for ids in batch], CPU)
 
 
 @given(batches)
@@ -57,16 +57,16 @@ def test_a_batch_is_filled_up(tokens: int, rows: int) -> None:
 
 def test_few_rows_are_fill() -> None:
     """However long a batch: an eighth at most, or three rows; and full ones have none."""
-    numbers = [filled(tokens, CPU) for tokens in range(16, 16_385)]
+    numbers = [filled_rows(tokens, CPU) for tokens in range(16, 16_385)]
 
     assert all(0 <= rows - n <= max(3, n / 8) for n, rows in enumerate(numbers, 16))
-    assert {filled(rows, CPU) for rows in numbers} == set(numbers)
+    assert {filled_rows(rows, CPU) for rows in numbers} == set(numbers)
     assert len(set(numbers)) < 80
 
 
 def test_types_stand_beside_their_tokens() -> None:
     """Types are the ones given, 0 where none are."""
-    rows = pack([Sequence([5, 6, 7], [0, 1, 1]), Sequence([8, 9])], CPU)
+    rows = pack_sequences([Sequence([5, 6, 7], [0, 1, 1]), Sequence([8, 9])], CPU)
 
     assert rows.types[rows.rows(0)].tolist() == [0, 1, 1]
     assert rows.types[rows.rows(1)].tolist() == [0, 0]
@@ -76,7 +76,9 @@ def test_embeddings_are_placed_among_token_ids() -> None:
     """A sequence of vectors has rows like any other; its token ids there mean nothing."""
     vectors = torch.ones(3, 5)
 
-    rows = pack([Sequence([5, 6, 7, 8, 9]), Sequence(embeddings=vectors), Sequence([3, 4])], CPU)
+    rows = pack_sequences(
+        [Sequence([5, 6, 7, 8, 9]), Sequence(embeddings=vectors), Sequence([3, 4])], CPU
+    )
 
     assert [(place, given is vectors) for place, given in rows.embeddings] == [(rows.rows(1), True)]
     assert rows.token_ids[rows.rows(1)].tolist() == [0, 0, 0]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.config import Mode
+from model.config import PoolingMode
 from model.kernels import PLAIN
-from model.maps.units import Units, divide
-from model.pooling import Dense, Pooling, identity, pool
-from model.similarity import BLOCK_CELLS, Linear, NotLinear, Shares, Strongest
+from model.maps.units import Units, divide_into_units
+from model.pooling import Dense, Pooling, identity, pool_sequence
+from model.similarity import BLOCK_CELLS, CosineShares, LinearPooling, NotLinear, StrongestShares
 
 LEFT, RIGHT, WIDTH, INNER, SIZE = 5, 7, 11, 13, 3
 WORDS = [None, 0, 0, 1, 1, 1, None]  # of the right text
@@ -37,15 +37,15 @@ def dense(inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] = id
 
 def cosine(how: Pooling) -> float:
     """Of the two texts' vectors, as the service pools them."""
-    return float(F.cosine_similarity(*(pool(text, how) for text in texts()), dim=0))
+    return float(F.cosine_similarity(*(pool_sequence(text, how) for text in texts()), dim=0))
 
 
 def whole(tokens: int) -> Units:
     """Every token a unit of its own."""
-    return divide(tokens)
+    return divide_into_units(tokens)
 
 
-def matrix(shares: Shares) -> Tensor:
+def matrix(shares: CosineShares) -> Tensor:
     """All of it."""
     return torch.cat([*shares.blocks()])
 
@@ -76,9 +76,11 @@ SUMS = {
 @pytest.mark.parametrize("how", SUMS.values(), ids=SUMS)
 def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling) -> None:
     """Of every pooling that is a weighted sum, and of Dense layers behind it."""
-    linear, (left, right) = Linear(how), texts()
+    linear, (left, right) = LinearPooling(how), texts()
 
-    shares = linear.shares(linear.side(left, whole(LEFT)), linear.side(right, whole(RIGHT)))
+    shares = linear.share_cosine(
+        linear.weigh_text(left, whole(LEFT)), linear.weigh_text(right, whole(RIGHT))
+    )
 
     assert matrix(shares).shape == (LEFT, RIGHT)
     assert float(matrix(shares).sum()) + shares.bias == pytest.approx(cosine(how), abs=1e-6)
@@ -88,11 +90,13 @@ def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling)
 
 def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
     """<h_i, h_j'> / (n m |u| |v|), in float64."""
-    linear, (left, right) = Linear(SUMS["mean, normalised"]), texts()
+    linear, (left, right) = LinearPooling(SUMS["mean, normalised"]), texts()
     u, v = left.double().mean(0), right.double().mean(0)
     length = u.norm() * v.norm() * LEFT * RIGHT
 
-    shares = linear.shares(linear.side(left, whole(LEFT)), linear.side(right, whole(RIGHT)))
+    shares = linear.share_cosine(
+        linear.weigh_text(left, whole(LEFT)), linear.weigh_text(right, whole(RIGHT))
+    )
 
     for i, j in product(range(LEFT), range(RIGHT)):
         by_hand = left[i].double() @ right[j].double() / length
@@ -101,12 +105,12 @@ def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
 
 def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> None:
     """The columns of a word sum; without special tokens the rest is what they carry."""
-    linear, (left, right) = Linear(SUMS["two dense"]), texts()
-    side = linear.side(left, whole(LEFT))
-    tokens = linear.shares(side, linear.side(right, whole(RIGHT)))
-    units = divide(RIGHT, level="word", specials="drop", words=WORDS, special=SPECIAL)
+    linear, (left, right) = LinearPooling(SUMS["two dense"]), texts()
+    side = linear.weigh_text(left, whole(LEFT))
+    tokens = linear.share_cosine(side, linear.weigh_text(right, whole(RIGHT)))
+    units = divide_into_units(RIGHT, level="word", specials="drop", words=WORDS, special=SPECIAL)
 
-    words = linear.shares(side, linear.side(right, units))
+    words = linear.share_cosine(side, linear.weigh_text(right, units))
 
     columns = [matrix(tokens)[:, 1:3].sum(1), matrix(tokens)[:, 3:6].sum(1)]
     torch.testing.assert_close(matrix(words), torch.stack(columns, 1))
@@ -116,23 +120,25 @@ def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> Non
 
 
 @pytest.mark.parametrize("mode", ["cls", "last", "max"])
-def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: Mode) -> None:
+def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: PoolingMode) -> None:
     """Also next to one that is."""
     with pytest.raises(NotLinear, match=f'pooling "{mode}"'):
-        Linear(Pooling(("mean", mode), normalize=True))
+        LinearPooling(Pooling(("mean", mode), normalize=True))
 
 
 def test_a_dense_layer_with_an_activation_is_refused() -> None:
     """What it makes of a sum is no sum."""
     with pytest.raises(NotLinear, match="activation"):
-        Linear(Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE, torch.tanh),)))
+        LinearPooling(Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE, torch.tanh),)))
 
 
 def test_a_vector_without_length_has_no_shares() -> None:
     """The cosine is 0 then, as the service answers it."""
-    linear, (left, right) = Linear(SUMS["mean, normalised"]), texts()
+    linear, (left, right) = LinearPooling(SUMS["mean, normalised"]), texts()
 
-    shares = linear.shares(linear.side(left * 0, whole(LEFT)), linear.side(right, whole(RIGHT)))
+    shares = linear.share_cosine(
+        linear.weigh_text(left * 0, whole(LEFT)), linear.weigh_text(right, whole(RIGHT))
+    )
 
     assert matrix(shares).abs().sum() == 0
 
@@ -152,10 +158,10 @@ def test_the_strongest_pairs_are_the_largest_of_either_sign() -> None:
 
 def pairs(k: int, *blocks: Tensor) -> list[tuple[int, int, float]]:
     """The strongest of a matrix in blocks."""
-    strongest = Strongest(k)
+    strongest = StrongestShares(k)
     for block in blocks:
-        strongest.add(block)
-    return [*zip(*(column.tolist() for column in strongest.pairs()), strict=True)]
+        strongest.add_rows(block)
+    return [*zip(*(column.tolist() for column in strongest.strongest_pairs()), strict=True)]
 
 
 @pytest.mark.parametrize("k", [1, 7, 31, 999])
@@ -170,7 +176,7 @@ def test_blocks_of_rows_change_nothing_of_the_strongest_pairs(k: int) -> None:
 def test_a_block_holds_so_many_cells_whatever_the_texts() -> None:
     """A few rows of long texts; all of short ones, whose bits are those of one product."""
     ones = torch.ones(2003, 1).double()
-    long, short = (Shares(ones[:left], ones, 0.5, 0.0, 0.0) for left in (2003, 130))
+    long, short = (CosineShares(ones[:left], ones, 0.5, 0.0, 0.0) for left in (2003, 130))
 
     assert max(block.numel() for block in long.blocks()) <= BLOCK_CELLS
     assert torch.equal(matrix(long), ones @ ones.T * 0.5)

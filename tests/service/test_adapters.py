@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from model.errors import CheckpointError
 from model.maps.forms import Selection
-from model.maps.units import divide
+from model.maps.units import divide_into_units
 from model.packing import Sequence
 from service.commands.options import of_settings
 from service.engine import numerics
@@ -108,7 +108,9 @@ async def test_evidence_has_the_adapter_in_every_text(served: Adapted) -> None:
 async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
     """One pass of a lane: vectors, states and what is shown by W^O are those of each work alone."""
     every = {layer: (0, 1, 2) for layer in range(2)}
-    shown = [Selection(every, divide(len(ids)), "top", weight="value_norm") for ids in IDS]
+    shown = [
+        Selection(every, divide_into_units(len(ids)), "top", weight="value_norm") for ids in IDS
+    ]
     outputs = [Outputs(tokens=True, hidden=frozenset({1}), attention=one) for one in shown]
     works = [
         Work(Sequence(ids), out, adapter=name)

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 GROWTH = """
 import sys, torch
 from model.kernels import PackedLinear
-from model.packing import Sequence, pack
+from model.packing import Sequence, pack_sequences
 from tests.service.test_memory import resident
 
 torch.set_num_threads(1)
@@ -25,7 +25,7 @@ linear = PackedLinear(torch.ones(64, 64), None)
 linear(torch.ones(16, 64))
 before = resident()
 for tokens in range(17, 400):
-    batch = pack([Sequence([1] * tokens)], torch.device("cpu"))
+    batch = pack_sequences([Sequence([1] * tokens)], torch.device("cpu"))
     linear(torch.ones(len(batch.token_ids) if sys.argv[1] == "packed" else tokens, 64))
 print(resident() - before)
 """

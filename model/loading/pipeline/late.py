@@ -76,7 +76,7 @@ def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
     """
     names = [name] if (name := special_token(folder, "mask_token")) else MASKS
     for one in names:
-        if (id := tokenizer.find(one)) is not None:
+        if (id := tokenizer.id_of(one)) is not None:
             return Token(id, one)
     raise CheckpointError("queries are to be filled up, and the tokenizer has no mask token")
 
@@ -128,7 +128,7 @@ def _filled(
         check_windows(config, length, SETTINGS)
     if name is None:
         filling = mask_token(folder, tokenizer)
-    elif (id := tokenizer.find(name)) is not None:
+    elif (id := tokenizer.id_of(name)) is not None:
         filling = Token(id, name)
     else:
         raise CheckpointError(f"{SETTINGS}: the tokenizer lacks {name!r}, of query_expansion")
@@ -195,5 +195,5 @@ def _skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozens
         raise CheckpointError("MultiVectorMask: expected texts as skiplist_words")
     if not isinstance(tasks, list):
         raise CheckpointError("MultiVectorMask: expected names as skiplist_tasks")
-    ids = frozenset(id for word in words if (id := tokenizer.find(word)) is not None)
+    ids = frozenset(id for word in words if (id := tokenizer.id_of(word)) is not None)
     return {side: ids if side in tasks else frozenset() for side in ("query", "document")}

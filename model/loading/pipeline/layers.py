@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.config import Mode
-from model.errors import CheckpointError, advice
+from model.config import PoolingMode
+from model.errors import CheckpointError, advise_conversion
 from model.kernels import Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_object
 from model.loading.modules import read_optional
 from model.loading.pipeline.keys import TOKENS, VECTOR
 from model.loading.tensors import Shape, check, open_tensors
-from model.pooling import Dense, Layer, Norm, Unit, identity
+from model.pooling import Dense, Norm, PoolingLayer, Unit, identity
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.linear.Identity": identity,
@@ -43,7 +43,7 @@ LAYERS = ("Dense", "LayerNorm", "Dropout", "Normalize")
 NORM_EPS = 1e-5  # torch.nn.LayerNorm's default, which no file states
 
 
-def read_modes(folder: Path) -> tuple[Mode, ...]:
+def read_modes(folder: Path) -> tuple[PoolingMode, ...]:
     """Read how a Pooling module reduces token vectors; by the mean where it does not say.
 
     Raises:
@@ -54,7 +54,10 @@ def read_modes(folder: Path) -> tuple[Mode, ...]:
     names = config.get("pooling_mode", flags or ["mean"])  # sentence-transformers 6 writes this
     names = names if isinstance(names, list) else [names] * bool(names)
     modes = tuple(
-        mode for name in names for mode in get_args(Mode) if OURS.get(str(name), name) == mode
+        mode
+        for name in names
+        for mode in get_args(PoolingMode)
+        if OURS.get(str(name), name) == mode
     )
     if not names or len(modes) != len(names):
         raise CheckpointError(f"pooling not supported: {', '.join(map(str, names)) or 'none'}")
@@ -67,7 +70,7 @@ def read_layers(
     device: torch.device,
     kernels: Kernels,
     output: str = VECTOR,
-) -> tuple[Layer, ...]:
+) -> tuple[PoolingLayer, ...]:
     """Read the layers after a Pooling, without those that have no effect.
 
     Args:
@@ -78,7 +81,7 @@ def read_layers(
     Raises:
         CheckpointError: a choice that is not supported, or tensors that do not fit.
     """
-    layers: list[Layer] = []
+    layers: list[PoolingLayer] = []
     last = max((i for i, (kind, _) in enumerate(modules) if kind == "Dense"), default=None)
     for place, (kind, path) in enumerate(modules):
         if kind == "Dense":
@@ -151,10 +154,10 @@ def weights(folder: Path) -> tuple[Path, str]:
     where = f"{folder.name}/{WEIGHTS}"
     if not path.is_file() and pickle.is_file():
         what = f"{folder.name}/{pickle.name} is a pickle, which can run code"
-        raise CheckpointError(f"{what}; {advice(str(folder.parent))}")
+        raise CheckpointError(f"{what}; {advise_conversion(str(folder.parent))}")
     if not path.is_file():
         # pickles are not fetched from the hub, so the missing file may be one
-        told = f"; if the hub has a pickle there, {advice('ORG/NAME')}"
+        told = f"; if the hub has a pickle there, {advise_conversion('ORG/NAME')}"
         raise CheckpointError(f"{folder.parent} lacks {where}{told}")
     return path, where
 

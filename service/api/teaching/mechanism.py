@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.lessons import mix, score, weigh
+from model.lessons import attention_probabilities, mix_values, score_keys
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
 from service.core import Layout, Part
 from service.encode.price import DOUBLE, Price
@@ -77,7 +77,9 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
     )
     v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
     given = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
-    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), price, given)
+    return Mixture(
+        v, lambda: attention_probabilities(score_keys(q, k), keep=keep, bias=bias), price, given
+    )
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
@@ -90,7 +92,9 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
         detail = "expected shares from 0 to 1 that sum to 1 in every row"
         raise Refused.at("out_of_range", "scores", detail=detail)
     # neither refers to the request, whose lists would stay in memory with the arrays
-    probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
+    probabilities = (
+        (lambda: rows) if request.probabilities else partial(attention_probabilities, rows)
+    )
     return Mixture(_split(value, heads), probabilities, price, value.nbytes + scores.nbytes)
 
 
@@ -155,7 +159,7 @@ def attend(mixture: Mixture) -> dict[str, Array]:
     torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
     shares = mixture.probabilities()
     probabilities = shares.expand(len(mixture.value), *shares.shape[-2:])
-    heads = mix(probabilities, mixture.value)
+    heads = mix_values(probabilities, mixture.value)
     arrays = {
         "probabilities": probabilities.numpy(),
         "heads": heads.numpy(),

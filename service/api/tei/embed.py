@@ -142,7 +142,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
     return to_json({"error": sentence(refused, NAMES), "error_type": kind}, status)
 
 
-def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut | None:
+def side(truncate: bool | None, direction: Side | None) -> tokenizer.Truncation | None:
     """Return where a long input is cut, "own" as the checkpoint says; None: not said."""
     if truncate is False:
         return "refuse"

@@ -147,7 +147,9 @@ class Vocabulary:
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
         limit = self._settings.max_request_tokens
         try:
-            return (yield from self._reader.tokenizer.whole(texts, special=special, most=limit))
+            return (
+                yield from self._reader.tokenizer.read_whole(texts, special=special, most=limit)
+            )
         except SequenceTooLong as error:
             least = error.length
             detail = f"it holds at least {least:,}, and the limit is {limit:,}"
@@ -159,7 +161,7 @@ class Vocabulary:
         texts = []
         for index, ids in enumerate(sequences):
             self._check_known(ids, index)
-            texts.append(self._reader.tokenizer.text(ids, special=special))
+            texts.append(self._reader.tokenizer.text_of(ids, special=special))
             yield
         return texts
 
@@ -187,7 +189,7 @@ class Vocabulary:
 
     def _check_known(self, ids: Sequence[int], index: int) -> None:
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
-        if any(tokenizer.token(id) is None for id in set(ids)):
+        if any(tokenizer.token_of(id) is None for id in set(ids)):
             detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
             raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 

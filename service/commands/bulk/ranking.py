@@ -23,7 +23,7 @@ from rich.table import Table
 from headlight_client import Client, Encoded, Item
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect, connected, origin_of
 from service.commands.bulk.source import File, Source, Texts, check
 from service.commands.bulk.vectors import Vectors
@@ -42,7 +42,7 @@ class Question:
 
     Args:
         layer, head: both counted from 0.
-        statistic: one of model.maps.choices.FIELDS.
+        statistic: one of model.maps.choices.STATISTIC_FIELDS.
         top: how many texts are listed.
         lowest: whether those with the smallest values, instead of the largest.
     """
@@ -93,7 +93,7 @@ class Question:
     def _value(self, item: Item) -> float:
         if item.attention is None or item.special is None:
             raise RuntimeError("an answer without attention: this is a bug")
-        value = float(item.attention.stats[self.layer][0, FIELDS.index(self.statistic)])
+        value = float(item.attention.stats[self.layer][0, STATISTIC_FIELDS.index(self.statistic)])
         return math.nan if all(item.special) else value
 
     def best(self, values: Array) -> list[int]:

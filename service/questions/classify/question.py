@@ -67,7 +67,7 @@ class Classify:
         """Return what the answer will weigh: a score and a name for each pair."""
         works, labels = self._works, self._ask.labels
         each = sum(SINGLE + len(label.encode()) for label in labels)
-        held = sum(head.bytes(len(one)) for one in works for head in one.outputs.task_heads)
+        held = sum(head.count_bytes(len(one)) for one in works for head in one.outputs.task_heads)
         return Price({"task": each * len(works) // len(labels)}, self._custom.layout, held)
 
     async def end(self, deadline: float) -> Iterable[Item]:

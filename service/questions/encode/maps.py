@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
 from service.encode.answer import Array, Records
 from service.engine.work import Maps
@@ -22,7 +22,7 @@ def facts(selection: Selection, path: str) -> dict[str, Any]:
     if selection.form == "rows":
         answer["rows"] = selection.rows
     if selection.form == "stats":
-        answer["stats"] = {"fields": FIELDS}
+        answer["stats"] = {"fields": STATISTIC_FIELDS}
     return answer
 
 
@@ -41,7 +41,7 @@ def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
         case "top":
             return {"edges": by_head}
         case "stats":
-            return {"stats": {"fields": FIELDS, "values": by_head}}
+            return {"stats": {"fields": STATISTIC_FIELDS, "values": by_head}}
         case "dominance":
             return {"dominance": by_head, "wins": maps.whole["wins"]}
         case _:

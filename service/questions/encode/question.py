@@ -7,7 +7,7 @@ from functools import partial
 
 from model.maps import price as maps_price
 from model.pooling import Pooling
-from model.task_heads import TaskHead, Vectors
+from model.task_heads import TaskHead, VectorHead
 from service.core import Custom, Layout, Part, Read, Side, Step
 from service.encode import answer
 from service.encode.answer import Array, Item
@@ -199,19 +199,23 @@ def weigh(
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
-        "attention": sum(count * maps_price.price(one) for one, count in shown.items()),
+        "attention": sum(count * maps_price.answer_bytes(one) for one, count in shown.items()),
         "task": sum([_of_task(head, tokens, number) for head, tokens in tasks]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
-    made = max([maps_price.held(one) for one in selections if one], default=0)
+    made = max([maps_price.scratch_bytes(one) for one in selections if one], default=0)
     return Price(parts, layout, held + made)
 
 
 def _of_task(head: TaskHead, tokens: int, number: int) -> int:
     """Count the bytes of what a task head makes of this many tokens."""
-    return head.bytes(tokens, number) if isinstance(head, Vectors) else head.bytes(tokens)
+    return (
+        head.count_bytes(tokens, number)
+        if isinstance(head, VectorHead)
+        else head.count_bytes(tokens)
+    )
 
 
 def _numbers(pooling: Pooling | None, width: int) -> int:
     """Count the numbers of a vector."""
-    return pooling.numbers(width) if pooling else 0
+    return pooling.vector_size(width) if pooling else 0

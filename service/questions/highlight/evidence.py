@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from model.maps.units import Units, divide
-from model.similarity import Linear, NotLinear
-from model.task_heads import match
+from model.maps.units import Units, divide_into_units
+from model.similarity import LinearPooling, NotLinear
+from model.task_heads import match_vectors
 from service.encode.shown import numbers
 from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
@@ -38,7 +38,7 @@ Way = Literal["pooled", "maxsim", "rerank"]  # how a document is scored
 Method = Literal["sum", "maxsim", "occlusion", "alone"]
 
 
-def method_of(asked: HighlightRequest, way: Way, linear: Linear | NotLinear) -> Method:
+def method_of(asked: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
     """Return what tells shares.
 
     Args:
@@ -48,7 +48,7 @@ def method_of(asked: HighlightRequest, way: Way, linear: Linear | NotLinear) -> 
         return "alone"
     if way == "maxsim":
         return "maxsim"
-    return "sum" if way == "pooled" and isinstance(linear, Linear) else "occlusion"
+    return "sum" if way == "pooled" and isinstance(linear, LinearPooling) else "occlusion"
 
 
 class Score(NamedTuple):
@@ -88,7 +88,7 @@ class Scorer:
     asked: HighlightRequest
     way: Way
     method: Method
-    linear: Linear | NotLinear
+    linear: LinearPooling | NotLinear
     mean: bool
 
     def rate(self, query: Work, texts: Sequence[Sequence[Work]]) -> Steps[list[list[float]]]:
@@ -161,7 +161,7 @@ class Scorer:
 
     def _match(self, query: Result, document: Result) -> Any:
         rows, columns = (torch.from_numpy(one.task["vectors"]) for one in (query, document))
-        return match(rows, columns, self.mean)
+        return match_vectors(rows, columns, self.mean)
 
     def _shares(self, query: Result, document: Result, one: Passage) -> tuple[list[float], float]:
         """Return the share of each unit, and that of all else."""
@@ -173,13 +173,15 @@ class Scorer:
             values = found.values / (len(found.values) if self.mean else 1)
             owners = owners[torch.from_numpy(document.task["kept"]).long()[found.places]]
         elif (
-            isinstance(linear, Linear) and query.tokens is not None and document.tokens is not None
+            isinstance(linear, LinearPooling)
+            and query.tokens is not None
+            and document.tokens is not None
         ):
             tokens = len(document.tokens)
             whole = Units(((0, len(query.tokens)),), (0,))
-            left = linear.side(torch.from_numpy(query.tokens), whole)
-            right = linear.side(torch.from_numpy(document.tokens), divide(tokens))
-            made = linear.shares(left, right)
+            left = linear.weigh_text(torch.from_numpy(query.tokens), whole)
+            right = linear.weigh_text(torch.from_numpy(document.tokens), divide_into_units(tokens))
+            made = linear.share_cosine(left, right)
             values, rest = torch.cat(list(made.blocks()))[0], made.dropped + made.bias
         else:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
@@ -236,9 +238,9 @@ def held(works: Sequence[Work], copies: int, tokens: int, characters: int, width
         width: of a token's vector.
     """
     held = COPY_BYTES * copies + TOKEN_BYTES * tokens + CHARACTER_BYTES * characters
-    held += sum(head.bytes(len(work)) for work in works for head in work.outputs.task_heads)
+    held += sum(head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads)
     pooling = works[0].outputs.pooling
-    return held + (4 * pooling.size(width) * len(works) if pooling else 0)
+    return held + (4 * pooling.uncut_size(width) * len(works) if pooling else 0)
 
 
 def controls(asked: HighlightRequest, one: Passage) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from math import comb
 
-from model.text.sentences import sentences
+from model.text.sentences import find_sentences
 from service.engine.work import Work
 
 DRAWS = 8  # of random units, for each document, at most
@@ -89,7 +89,7 @@ def passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False)
     cut = work.truncated and tokens and not whole
     start, stop = (tokens[0][1], tokens[-1][2]) if cut else (0, len(text))
     if unit == "sentence":
-        read = takewhile(lambda span: span[0] < stop, sentences(text))
+        read = takewhile(lambda span: span[0] < stop, find_sentences(text))
         clipped = ((max(a, start), min(b, stop)) for a, b in read)
         kept = (_trimmed(text, a, b) for a, b in clipped if text[a:b].strip())
         spans = list(islice(kept, most))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from model.task_heads import Vectors
+from model.task_heads import VectorHead
 from service.core import Custom, Documents, Read, Side, Step
 from service.encode import answer
 from service.encode.names import SPARSE, only_sparse
@@ -239,7 +239,7 @@ class Highlight:
 
     def _scorer(self) -> Scorer:
         heads = self._works[0].outputs.task_heads
-        mean = any(isinstance(head, Vectors) and head.mean for head in heads)
+        mean = any(isinstance(head, VectorHead) and head.mean for head in heads)
         return Scorer(self._ask, self._way, self._method, self._resolver.linear, mean)
 
     @property

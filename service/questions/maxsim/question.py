@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.task_heads import Vectors, match
+from model.task_heads import VectorHead, match_vectors
 from service.core import Custom, Read, Side, Step, listed, lone
 from service.encode.answer import Array, Item
 from service.encode.price import DOUBLE, SINGLE, Price
@@ -67,8 +67,10 @@ class Maxsim:
 
     def price(self, step: Step) -> Price:
         works = self._works
-        query, *documents = [_head_of(work).count(len(work)) for work in works]
-        held = sum(head.bytes(len(work)) for work in works for head in work.outputs.task_heads)
+        query, *documents = [_head_of(work).count_vectors(len(work)) for work in works]
+        held = sum(
+            head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads
+        )
         # of the query and one document in float64, and their products
         size, longest = _head_of(works[0]).size, max(documents)
         held += DOUBLE * (size * (query + longest) + query * longest)
@@ -88,7 +90,7 @@ def _scored(works: Sequence[Work]) -> Steps[list[Item]]:
     products = 0  # since the last pause
     for index, work in enumerate(works[1:]):
         vectors, kept = _vectors(work.result)
-        found = match(torch.from_numpy(query), torch.from_numpy(vectors), mean)
+        found = match_vectors(torch.from_numpy(query), torch.from_numpy(vectors), mean)
         arrays = {
             "matches.query": places,
             "matches.document": kept[found.places.numpy()],
@@ -114,6 +116,6 @@ def _item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> 
     return Item(len(work), {**score, **work.facts, **cut}, arrays=arrays)
 
 
-def _head_of(work: Work) -> Vectors:
+def _head_of(work: Work) -> VectorHead:
     """Return the task head that makes a work's many vectors."""
-    return next(head for head in work.outputs.task_heads if isinstance(head, Vectors))
+    return next(head for head in work.outputs.task_heads if isinstance(head, VectorHead))

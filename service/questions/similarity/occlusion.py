@@ -71,7 +71,7 @@ def occluded(
         for work, own in zip(works, spans, strict=True)
     ]
     width, every = resolver.model.config.width, [copy for own in copies for copy in own]
-    vectors = sum(copy.outputs.pooling.size(width) for copy in every if copy.outputs.pooling)
+    vectors = sum(copy.outputs.pooling.uncut_size(width) for copy in every if copy.outputs.pooling)
     given = (copy.sequence.embeddings for copy in every)
     rows = sum(one.numel() for one in given if one is not None)
     held = COPY_BYTES * count + TOKEN_BYTES * tokens + NUMBER_BYTES * (vectors + rows)

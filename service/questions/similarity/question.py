@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model import similarity
 from model.maps.units import Units
-from model.similarity import BLOCK_CELLS, Linear, NotLinear
+from model.similarity import BLOCK_CELLS, LinearPooling, NotLinear
 from service.core import Custom, Part, Read, Side, Step, listed, lone, place
 from service.encode.answer import Array, Item
 from service.encode.price import DOUBLE, SINGLE, Price, number
@@ -172,7 +172,7 @@ class Similarity:
         cells, linear, results = 0, self._linear, [work.result for work in self._works]
         left, items = self._side(results[0], 0), [self._item(0, _axes(self._units[0]))]
         for index, result in enumerate(results[1:], 1):
-            shares = linear.shares(left, self._side(result, index))
+            shares = linear.share_cosine(left, self._side(result, index))
             table = Table(self._ask, self._units[0], self._units[index])
             for block in shares.blocks():
                 table.add(block)
@@ -213,18 +213,18 @@ class Similarity:
         ]
 
     @property
-    def _linear(self) -> Linear:
+    def _linear(self) -> LinearPooling:
         """Return the pooling as a sum over tokens."""
         linear = self._resolver.linear
         if isinstance(linear, NotLinear):
             raise RuntimeError("a comparison that was refused: this is a bug") from linear
         return linear
 
-    def _side(self, result: Result, index: int) -> similarity.Side:
+    def _side(self, result: Result, index: int) -> similarity.ComparedText:
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-        return self._linear.side(torch.from_numpy(tokens), self._units[index])
+        return self._linear.weigh_text(torch.from_numpy(tokens), self._units[index])
 
     def _item(
         self, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None

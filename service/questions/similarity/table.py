@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from model.maps.units import Units
-from model.similarity import Strongest
+from model.similarity import StrongestShares
 from service.encode.answer import Array
 from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
@@ -28,7 +28,7 @@ class Table:
         self._full, self._dtype, self._kind = how.form == "full", how.dtype, KINDS[how.dtype]
         full = (len(left.axis), len(right.axis)) if self._full else (0,)
         self._matrix = torch.empty(full, dtype=self._kind)
-        self._strongest = Strongest(how.k or MOST_PAIRS)
+        self._strongest = StrongestShares(how.k or MOST_PAIRS)
         self._rows, self._columns = list[Tensor](), torch.zeros((), dtype=torch.float64)
         self._filled, self._total = 0, 0.0
 
@@ -37,7 +37,7 @@ class Table:
         if self._full:
             self._matrix[self._filled : self._filled + len(block)] = block
         else:
-            self._strongest.add(block)
+            self._strongest.add_rows(block)
         self._rows.append(block.sum(1))
         self._columns = self._columns + block.sum(0)
         self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
@@ -51,7 +51,7 @@ class Table:
         sums = {"left_share": torch.cat(self._rows), "right_share": self._columns}
         if self._full:
             return self._cast({"matrix": self._matrix, **sums}), 0.0
-        rows, columns, shares = self._strongest.pairs()
+        rows, columns, shares = self._strongest.strongest_pairs()
         pairs = {
             "pairs.left": torch.tensor(self._left.axis, dtype=torch.int32)[rows],
             "pairs.right": torch.tensor(self._right.axis, dtype=torch.int32)[columns],

@@ -7,10 +7,10 @@ from model.heads.relations import (
     NOT_BETTER,
     Link,
     Verdict,
-    answers,
-    belonging,
-    judge,
-    spans,
+    judge_relation,
+    most_attended_words,
+    word_spans,
+    words_of_tokens,
 )
 
 OFFSETS = (2, 3, 5, 7, 11)  # words from the one asked about to the right one
@@ -33,20 +33,20 @@ def pairs(*right: tuple[bool, bool]) -> list[Link]:
 
 def test_words_and_their_tokens_are_found_by_characters() -> None:
     """A word with an apostrophe is one word, a full stop another; special tokens have none."""
-    words = spans("He didn't.")
+    words = word_spans("He didn't.")
 
     assert words == [(0, 2), (3, 9), (9, 10)]
     offsets = [(0, 0), (0, 2), (3, 7), (7, 9), (9, 10), (0, 0)]
     special = [True, False, False, False, False, True]
-    assert belonging(words, offsets, special) == [None, 0, 1, 1, 2, None]
+    assert words_of_tokens(words, offsets, special) == [None, 0, 1, 1, 2, None]
 
 
 def test_tokens_that_span_words_or_leave_one_out_give_no_words() -> None:
     """Then no map can be read at the level of words."""
     words = [(0, 2), (3, 9)]
 
-    assert belonging(words, [(0, 5), (5, 9)], [False, False]) is None
-    assert belonging(words, [(0, 2)], [False]) is None
+    assert words_of_tokens(words, [(0, 5), (5, 9)], [False, False]) is None
+    assert words_of_tokens(words, [(0, 2)], [False]) is None
 
 
 def test_an_answer_sums_over_the_pieces_of_a_word_and_skips_special_tokens() -> None:
@@ -54,7 +54,7 @@ def test_an_answer_sums_over_the_pieces_of_a_word_and_skips_special_tokens() -> 
     row = torch.tensor([0.9, 0.8, 0.3, 0.2, 0.2, 0.9])
     words = [None, 0, 1, 2, 2, None]
 
-    assert answers(row.expand(1, 6, 6), words, 0).tolist() == [2]
+    assert most_attended_words(row.expand(1, 6, 6), words, 0).tolist() == [2]
 
 
 def test_an_answer_is_the_mean_over_the_pieces_of_the_word_asked_about() -> None:
@@ -63,12 +63,12 @@ def test_an_answer_is_the_mean_over_the_pieces_of_the_word_asked_about() -> None
     maps[:, :2, 2] = torch.tensor([[0.5, 0.5], [0.4, 0.4]])
     maps[:, :2, 3] = torch.tensor([0.1, 0.8])
 
-    assert answers(maps, [0, 0, 1, 2], 0).tolist() == [1, 2]
+    assert most_attended_words(maps, [0, 0, 1, 2], 0).tolist() == [1, 2]
 
 
 def test_a_head_that_looks_at_several_words_alike_gives_no_answer() -> None:
     """Else the first word would be the answer of every head that looks nowhere."""
-    assert answers(torch.full((1, 4, 4), 0.25), [None, 0, 1, 2], 1).tolist() == [-1]
+    assert most_attended_words(torch.full((1, 4, 4), 0.25), [None, 0, 1, 2], 1).tolist() == [-1]
 
 
 def test_a_head_made_to_link_words_is_found() -> None:
@@ -76,7 +76,7 @@ def test_a_head_made_to_link_words_is_found() -> None:
     items = [link(n, n % 2 == 0, True) for n in range(10)]
     controls = [link(n, False, n != 3, control=True) for n in range(10)]
 
-    found = judge(items + controls)
+    found = judge_relation(items + controls)
 
     assert found == Verdict(1, None, 1, 0.9, 0.3, 0.2, 2, 10, 10)
 
@@ -86,7 +86,7 @@ def test_a_head_that_follows_a_fixed_offset_is_not_labelled() -> None:
     items = [link(n, True, offset=2) for n in range(10)]
     controls = [link(n, n % 5 == 0, control=True) for n in range(10)]
 
-    found = judge(items + controls)
+    found = judge_relation(items + controls)
 
     assert (found.head, found.reason, found.candidate) == (None, NOT_BETTER, 0)
     assert (found.score, found.baseline) == (0.2, 0.2)
@@ -97,7 +97,7 @@ def test_ten_points_above_the_baseline_are_enough_and_nine_are_not() -> None:
     items = [link(n, True) for n in range(10)]
 
     def judged(right: int) -> int | None:
-        return judge(items + [link(n, n < right, control=True) for n in range(100)]).head
+        return judge_relation(items + [link(n, n < right, control=True) for n in range(100)]).head
 
     assert (judged(30), judged(29)) == (0, None)
 
@@ -107,7 +107,7 @@ def test_a_head_is_not_chosen_by_the_controls() -> None:
     items = [link(n, True, False) for n in range(10)]
     controls = [link(n, False, True, control=True) for n in range(10)]
 
-    found = judge(items + controls)
+    found = judge_relation(items + controls)
 
     assert (found.head, found.candidate, found.score) == (None, 0, 0.0)
 
@@ -117,13 +117,13 @@ def test_without_controls_there_is_no_label() -> None:
     perfect = [link(n, True) for n in range(10)]
     lone = [Link(True, "one", 1, -2, (True,)), Link(True, "one", 4, 1, (True,))]
 
-    assert (judge(perfect).head, judge(perfect).reason) == (None, NO_CONTROLS)
-    assert (judge(lone).head, judge(lone).reason) == (None, NO_CONTROLS)
+    assert (judge_relation(perfect).head, judge_relation(perfect).reason) == (None, NO_CONTROLS)
+    assert (judge_relation(lone).head, judge_relation(lone).reason) == (None, NO_CONTROLS)
 
 
 def test_a_head_that_always_names_the_subject_is_no_coreference_head() -> None:
     """It beats every fixed offset, but a head blind to the swap gets half of swapped pairs."""
-    found = judge(pairs(*[(True, False)] * 20))
+    found = judge_relation(pairs(*[(True, False)] * 20))
 
     assert (found.head, found.reason) == (None, NOT_BETTER)
     assert (found.score, found.baseline, found.threshold) == (0.5, 0.5, 0.6)
@@ -132,6 +132,6 @@ def test_a_head_that_always_names_the_subject_is_no_coreference_head() -> None:
 
 def test_a_head_that_follows_the_swap_is_found() -> None:
     """On the half of the pairs that it was not chosen by."""
-    found = judge(pairs(*[(True, True), (True, False), (True, True), (True, True)] * 4))
+    found = judge_relation(pairs(*[(True, True), (True, False), (True, True), (True, True)] * 4))
 
     assert (found.head, found.score, found.baseline) == (0, 0.75, 0.5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.heads.roles import THRESHOLDS, Tally, roles
+from model.heads.roles import THRESHOLDS, RoleTally, find_roles
 from model.reach import EVERYWHERE, Reach
 
 LENGTHS = (5, 7, 11)  # of sentences, first and last token special
@@ -47,7 +47,7 @@ def within(head: Head, reach: Reach) -> Head:
     """A head that looks no farther, and gives what is beyond to what is not."""
 
     def cut(tokens: int) -> Tensor:
-        before, after = reach.cut(tokens)
+        before, after = reach.within(tokens)
         near = head(tokens).tril(after).triu(-before)
         return near / near.sum(1, keepdim=True)
 
@@ -67,10 +67,10 @@ def tallied(
     Args:
         ends: places of special tokens.
     """
-    tally = Tally([reach])
+    tally = RoleTally([reach])
     for tokens in LENGTHS:
         special = [{place, place - tokens} & {*ends} != set() for place in range(tokens)]
-        tally.add(within(head, reach)(tokens)[None], special)
+        tally.add_sentence(within(head, reach)(tokens)[None], special)
     (found,) = tally.measures()
     return found
 
@@ -93,7 +93,7 @@ def test_a_head_made_for_a_role_is_given_that_role(head: Head, role: str | None)
     """And one that is made for none is given none, however sharply it looks."""
     own, baseline = tallied(head)
 
-    assert next((found.role for found in roles(own, baseline)), None) == role
+    assert next((found.role for found in find_roles(own, baseline)), None) == role
 
 
 DECODER, LOCAL = Reach(None, 0), Reach(3, 0)
@@ -118,7 +118,7 @@ def test_a_head_that_may_not_look_everywhere_is_given_its_role(
     """A decoder, whose tokenizer puts one special token at the end: its sink is the first."""
     own, baseline = tallied(head, reach, (-1,))
 
-    assert next((found.role for found in roles(own, baseline)), None) == role
+    assert next((found.role for found in find_roles(own, baseline)), None) == role
 
 
 @pytest.mark.parametrize("reach", [DECODER, LOCAL, Reach(3, 3)])
@@ -129,7 +129,7 @@ def test_the_baseline_looks_alike_at_all_that_may_be_seen(reach: Reach) -> None:
     assert own == pytest.approx(baseline, abs=1e-6, nan_ok=True)
     assert baseline["entropy_ratio"] == pytest.approx(1)
     assert math.isnan(baseline["next"]) == (reach.after == 0)
-    rows = [(i, *reach.cut(n), n) for n in LENGTHS for i in range(n)]
+    rows = [(i, *reach.within(n), n) for n in LENGTHS for i in range(n)]
     keys = [min(i, before) + 1 + min(n - 1 - i, after) for i, before, after, n in rows]
     looks = [1 / many for (i, *_), many in zip(rows, keys, strict=True) if i]
     assert baseline["previous"] == pytest.approx(sum(looks) / len(looks))
@@ -137,9 +137,9 @@ def test_the_baseline_looks_alike_at_all_that_may_be_seen(reach: Reach) -> None:
 
 def test_layers_that_look_differently_far_have_baselines_of_their_own() -> None:
     """In the order of the heads."""
-    tally = Tally([DECODER, LOCAL, DECODER])
+    tally = RoleTally([DECODER, LOCAL, DECODER])
     maps = [within(uniform, reach)(7) for reach in (DECODER, LOCAL, DECODER)]
-    tally.add(torch.stack(maps), [False] * 7)
+    tally.add_sentence(torch.stack(maps), [False] * 7)
 
     for own, baseline in tally.measures():
         assert own == pytest.approx(baseline, abs=1e-6, nan_ok=True)
@@ -170,7 +170,7 @@ def test_a_label_carries_its_score_threshold_and_baseline() -> None:
     """A head may fill several roles; the most telling stands first."""
     own, baseline = tallied(looking(-1, 0.8))
 
-    found = roles(own, baseline)
+    found = find_roles(own, baseline)
 
     assert [role.role for role in found] == ["previous", "positional"]
     assert found[0].score == pytest.approx(own["previous"]) and own["previous"] > 0.8
@@ -181,18 +181,18 @@ def test_thresholds_may_be_moved() -> None:
     """What is no role at 0.9 is one at 0.8."""
     own, baseline = tallied(looking(-1, 0.8))
 
-    assert not roles(own, baseline, {"previous": 0.9})
-    assert roles(own, baseline, {**THRESHOLDS, "previous": 0.8})[0].threshold == 0.8
+    assert not find_roles(own, baseline, {"previous": 0.9})
+    assert find_roles(own, baseline, {**THRESHOLDS, "previous": 0.8})[0].threshold == 0.8
 
 
 def test_what_was_never_measured_makes_no_role() -> None:
     """A lone token has no neighbour and no entropy ratio; no text at all has nothing."""
-    lone = Tally([EVERYWHERE])
-    lone.add(torch.ones(1, 1, 1), [False])
+    lone = RoleTally([EVERYWHERE])
+    lone.add_sentence(torch.ones(1, 1, 1), [False])
     ((own, baseline),) = lone.measures()
 
     assert math.isnan(own["previous"]) and math.isnan(own["entropy_ratio"])
-    assert [role.role for role in roles(own, baseline)] == ["self", "positional"]
-    lone.add(uniform(5)[None], [False] * 5)
+    assert [role.role for role in find_roles(own, baseline)] == ["self", "positional"]
+    lone.add_sentence(uniform(5)[None], [False] * 5)
     assert lone.measures()[0][0]["entropy_ratio"] == pytest.approx(1)
-    assert not roles(*Tally([EVERYWHERE]).measures()[0])
+    assert not find_roles(*RoleTally([EVERYWHERE]).measures()[0])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from model import kernels, lessons
-from model.config import LINEARS, EncoderConfig, Relative
+from model.config import LINEAR_NAMES, EncoderConfig, Relative
 from model.encoder import Encoder
-from model.lessons import explain
+from model.lessons import explain_layer
 from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -55,7 +55,7 @@ KINDS = {
     ),
     "jina-embeddings-v2": replace(BERT, positions="alibi", gated=True),
     "nomic_bert": ROTARY,
-    "jina_embeddings_v3": replace(ROTARY, biases=LINEARS, gated=False, activation="gelu"),
+    "jina_embeddings_v3": replace(ROTARY, biases=LINEAR_NAMES, gated=False, activation="gelu"),
     "gte": replace(ROTARY, biases=("query", "key", "value", "output", "down"), activation="gelu"),
     "modernbert": replace(
         ROTARY,
@@ -102,7 +102,7 @@ def drawn(kind: str) -> Encoder:
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
         for name, shape in assembly.expected(KINDS[kind]).items()
     }
-    way = kernels.choose(CPU, torch.float32)
+    way = kernels.choose_kernels(CPU, torch.float32)
     return assembly.build(KINDS[kind], weights.__getitem__, CPU, torch.float32, way)
 
 
@@ -112,7 +112,7 @@ def explained(encoder: Encoder, layer: int, ids: list[int]) -> tuple[dict[str, T
     rows = packed.rows(1)
     with torch.inference_mode():
         encoded = encoder(packed, hidden={layer, layer + 1})
-        steps = explain(encoder, layer, encoded.hidden[layer][rows])
+        steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
     return steps, encoded.hidden[layer + 1][rows]
 
 
@@ -151,11 +151,11 @@ def test_the_steps_are_those_of_the_pass_that_serves(kind: str) -> None:
 
     for layer, trace in traces.items():
         steps, _ = explained(encoder, layer, list(range(TOKENS)))
-        k, v = map(trace.attention.by_head, (trace.k, trace.v))
+        k, v = map(trace.attention.repeat_shared, (trace.k, trace.v))
         for name, served in (("q", trace.q), ("k", k), ("v", v)):
             assert furthest(served[packed.rows(0)].transpose(0, 1), steps[name]) <= CLOSE
         assert furthest(trace.z[packed.rows(0)], steps["concat"]) <= CLOSE
-        normaliser = trace.normaliser(packed.rows(0))
+        normaliser = trace.normaliser_of(packed.rows(0))
         assert furthest(normaliser, steps["scores"].logsumexp(-1)) <= CLOSE
 
 
@@ -209,7 +209,7 @@ def test_beyond_a_window_there_is_no_score() -> None:
 @pytest.mark.parametrize("kind", ["bert", "qwen3"])
 def test_half_precision_weights_are_explained_in_float32(kind: str) -> None:
     """From the numbers that the weights were rounded to; the state differs by its own rounding."""
-    way = kernels.choose(CPU, torch.bfloat16)
+    way = kernels.choose_kernels(CPU, torch.bfloat16)
     random = torch.Generator().manual_seed(2)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
@@ -236,7 +236,7 @@ def test_heads_that_share_keys_are_explained_each_with_its_own() -> None:
     """From the weights that are told: of x, before the norm of each head and the rotation."""
     encoder = drawn("qwen3")
     steps, _ = explained(encoder, 1, list(range(TOKENS)))
-    named = lessons.weights(encoder, 1)
+    named = lessons.step_weights(encoder, 1)
 
     assert named["k.weight"].shape == named["q.weight"].shape == (2 * HEADS, WIDTH, HEAD)
     assert torch.equal(named["v.weight"][0], named["v.weight"][HEADS - 1])

@@ -13,8 +13,8 @@ from onnx.helper import get_attribute_value
 from torch import Tensor
 
 from model.kernels import Affine
-from model.lessons import mix, score, weigh
-from model.positions import Rope, Rotation, buckets
+from model.lessons import attention_probabilities, mix_values, score_keys
+from model.positions import Rope, Rotation, distance_buckets
 from tests.multi_head import Attended, MultiHead, attend, capped
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
@@ -94,7 +94,7 @@ def test_a_row_of_shares_is_a_mix_of_values() -> None:
     """Z_well = 0.6 V_All + 0.4 V_well, and what has no share adds nothing, not even NaN."""
     value = torch.tensor([[10.0, 0.0, 3.0], [NAN, INF, -INF], [0.0, 10.0, 3.0]])
 
-    well = mix(torch.tensor([[0.6, 0.0, 0.4]]), value)
+    well = mix_values(torch.tensor([[0.6, 0.0, 0.4]]), value)
 
     assert torch.tensor([[6.0, 4.0]]).equal(well[:, :2])  # no sum is rounded in these two
     same(torch.tensor([[6.0, 4.0, 3.0]]), well, 1e-6)
@@ -104,7 +104,7 @@ def test_a_row_with_one_share_is_that_value() -> None:
     """Z_it = V_dog, to the bit."""
     value = numbers(KEYS, D_V, seed=0)
 
-    assert value[[4]].equal(mix(torch.eye(KEYS)[[4]], value))
+    assert value[[4]].equal(mix_values(torch.eye(KEYS)[[4]], value))
 
 
 def test_shares_given_as_logarithms_come_back() -> None:
@@ -122,8 +122,8 @@ def test_scores_are_products_over_the_root_of_d_k() -> None:
     """1 * 3 + 2 * 4 + 2 * 1 + 0 * 9 = 13, over sqrt(4)."""
     query, key = torch.tensor([[1.0, 2.0, 2.0, 0.0]]), torch.tensor([[3.0, 4.0, 1.0, 9.0]])
 
-    same(torch.tensor([[6.5]]), score(query, key))
-    same(torch.tensor([[1.3]]), score(query, key, scale=0.1))
+    same(torch.tensor([[6.5]]), score_keys(query, key))
+    same(torch.tensor([[1.3]]), score_keys(query, key, scale=0.1))
 
 
 # What is hidden
@@ -192,7 +192,7 @@ def test_however_badly_a_key_fits_a_hidden_one_fits_worse() -> None:
     """Hidden is not a large negative score."""
     scores = torch.tensor([[-1e30, -INF, -1e30, 1e30]])
 
-    probabilities = weigh(scores, keep=torch.tensor([True, True, True, False]))
+    probabilities = attention_probabilities(scores, keep=torch.tensor([True, True, True, False]))
 
     assert torch.tensor([[0.5, 0.0, 0.5, 0.0]]).equal(probabilities)
 
@@ -297,7 +297,7 @@ def test_a_relative_bias_is_a_bias() -> None:
     table = 9 * numbers(32, HEADS, seed=30)  # a row for each bucket
     square = MultiHead(*(affine(6, 6, seed) for seed in range(4)), HEADS)
     rows = numbers(QUERIES, 6, seed=31)
-    relative = table[buckets(QUERIES, 32, rows.device)].permute(2, 0, 1)
+    relative = table[distance_buckets(QUERIES, 32, rows.device)].permute(2, 0, 1)
 
     _, probabilities = square(rows, bias=relative)
 
@@ -474,7 +474,7 @@ def answer(asked: Operator) -> dict[str, Tensor]:
     )
 
     mode = options.get("qk_matmul_output_mode", 0)
-    scores = capped(score(query, key, scale=scale), softcap if mode else None)
+    scores = capped(score_keys(query, key, scale=scale), softcap if mode else None)
     shown = probabilities if mode == 3 else scores + bias if mode == 2 else scores
     return {
         "Y": mixed.transpose(1, 2).flatten(2) if flat else mixed,

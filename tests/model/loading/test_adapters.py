@@ -14,10 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from model import kernels
-from model.adapters import Adapter, mix
+from model.adapters import Adapter, mix_adapters
 from model.encoder import Encoder
 from model.errors import CheckpointError
-from model.lessons import explain, weights
+from model.lessons import explain_layer, step_weights
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -98,7 +98,9 @@ def run(model: Model, sequences: list[Sequence], chosen: list[str | None]) -> li
     with torch.inference_mode():
         packed = model.encoder.pack(sequences)
         own = [None if name is None else model.adapters[name] for name in chosen]
-        encoder: Encoder = mix(model.encoder, packed, own) if any(chosen) else model.encoder
+        encoder: Encoder = (
+            mix_adapters(model.encoder, packed, own) if any(chosen) else model.encoder
+        )
         last = encoder(packed).last
         return [last[packed.rows(i)] for i in range(len(sequences))]
 
@@ -151,22 +153,24 @@ def test_an_adapters_own_encoder_has_the_merged_weights(
     view, sequence = ours.adapters[LEFT].encoder, inputs(family, "ids", MOST, reference)[0]
     with torch.inference_mode():
         found = view(view.pack([sequence]), hidden={0, 1})
-        steps = explain(view, 0, found.hidden[0][:MOST])
+        steps = explain_layer(view, 0, found.hidden[0][:MOST])
 
         assert torch.equal(found.last[:MOST], run(ours, [sequence], [LEFT])[0])
         assert float((steps["output"] - found.hidden[1][:MOST]).abs().max()) <= 1e-4
-        assert not torch.equal(weights(view, 0)["v.weight"], weights(ours.encoder, 0)["v.weight"])
+        assert not torch.equal(
+            step_weights(view, 0)["v.weight"], step_weights(ours.encoder, 0)["v.weight"]
+        )
 
 
 def test_triangles_are_of_the_adapters_weights(adapted: Callable[[str], Adapted]) -> None:
     """And not those that the model's own attention had made before."""
     _, ours, _ = adapted("bert")
-    before = [layer.attention.triangles for layer in ours.encoder.layers]
-    view = Adapter.over(ours.encoder, "", ours.adapters[LEFT].terms).encoder
+    before = [layer.attention.output_triangles for layer in ours.encoder.layers]
+    view = Adapter.build(ours.encoder, "", ours.adapters[LEFT].terms).encoder
 
     for i, layer in enumerate(view.layers):
         changed = (i, "output") in ours.adapters[LEFT].terms
-        assert torch.equal(layer.attention.triangles, before[i]) is not changed
+        assert torch.equal(layer.attention.output_triangles, before[i]) is not changed
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def change(path: Path, **values: Any) -> None:
 
 def load(folder: Path) -> Model:
     """A folder's model on the CPU."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @pytest.mark.parametrize("name", ["tokenizer_args", "processor_kwargs"])

@@ -21,7 +21,7 @@ from model.config import TRANSFORMER_BASE
 from model.errors import CheckpointError
 from model.loading import assembly, checkpoint, files
 from model.loading.checkpoint import Model
-from model.packing import Sequence, pack
+from model.packing import Sequence, pack_sequences
 from tests.model.small_tokenizer import SMALL_TOKENIZER, save_small_tokenizer
 
 CPU = torch.device("cpu")
@@ -43,12 +43,12 @@ IDS, TYPES = [5, 3, 40, 0, 7], [0, 6, 1, 2, 5]
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, dtype, kernels.choose(CPU, dtype))
+    return checkpoint.load(folder, CPU, dtype, kernels.choose_kernels(CPU, dtype))
 
 
 def encode(model: Model) -> Tensor:
     """What a model makes of a few made-up tokens, (tokens, width)."""
-    packed = pack([Sequence(IDS, TYPES)], CPU)
+    packed = pack_sequences([Sequence(IDS, TYPES)], CPU)
     return model.encoder(packed).last[packed.rows(0)]
 
 

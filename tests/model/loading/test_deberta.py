@@ -11,7 +11,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 
 from model import families, kernels
 from model.config import Relative
-from model.disentangled import height, rows
+from model.disentangled import distance_rows, queries_per_pass
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from tests.model.loading.test_families import (
@@ -54,7 +54,7 @@ def test_every_form_of_the_scores_is_theirs(tmp_path: Path, form: dict[str, Any]
 def test_a_sequence_of_several_tiles_is_theirs(tmp_path: Path) -> None:
     """All of a tile, one token more, and two tiles; most distances share a row."""
     lengths = (512, 513, 700)
-    assert [height(n) < n for n in lengths] == [False, True, True]
+    assert [queries_per_pass(n) < n for n in lengths] == [False, True, True]
     reference = theirs(FAMILY, max_position_embeddings=lengths[-1], position_buckets=64)
     ours = saved(reference, tmp_path)
 
@@ -70,7 +70,7 @@ def test_every_distance_has_their_row(buckets: int, furthest: int, tokens: int) 
     distances = build_relative_position(sequence, sequence, buckets, furthest)[0]
     theirs = (distances + buckets).clamp(0, 2 * buckets - 1)
 
-    ours = rows(Relative(reach=buckets, furthest=furthest), 512)
+    ours = distance_rows(Relative(reach=buckets, furthest=furthest), 512)
 
     middle = 511  # where the distance is 0
     place = torch.arange(tokens)

@@ -14,18 +14,18 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from model import families, kernels
-from model.attention import TILE
+from model.attention import TILE_QUERIES
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
-from model.maps.units import divide
+from model.maps.tiles import MapReader
+from model.maps.units import divide_into_units
 from model.native import library
-from model.native.stack import Stack
+from model.native.stack import NativeStack
 from model.packing import Sequence
-from model.pooling import pool
-from model.similarity import Linear
+from model.pooling import pool_sequence
+from model.similarity import LinearPooling
 from tests import decoders
 from tests.model.loading.test_families import (
     BATCH,
@@ -41,7 +41,7 @@ from tests.model.loading.test_families import saved as reread
 from tests.model.small_tokenizer import save_small_tokenizer
 
 FAMILY, GEMMA = "qwen3", "gemma3_text"
-LONG = 3 * TILE + 5
+LONG = 3 * TILE_QUERIES + 5
 TEXTS = [
     "A dog ate the food because it was hungry",
     "why?",
@@ -76,7 +76,7 @@ def test_every_form_is_theirs(tmp_path: Path, form: dict[str, Any]) -> None:
 
 def test_a_sequence_of_several_tiles_is_theirs(tmp_path: Path) -> None:
     """One short of a tile, all of it, one more, and three of them."""
-    lengths = (TILE - 1, TILE, TILE + 1, LONG)
+    lengths = (TILE_QUERIES - 1, TILE_QUERIES, TILE_QUERIES + 1, LONG)
     reference = theirs(FAMILY, max_position_embeddings=LONG)
     ours = reread(reference, tmp_path)
 
@@ -104,7 +104,7 @@ def test_no_token_follows_from_those_after_it(small: Model, tokens: int) -> None
 
     one, other = (encoded.last[packed.rows(i)] for i in (0, 1))
     assert torch.equal(one[:place], other[:place]) and not torch.equal(one[-1], other[-1])
-    shown = maps.full(Look(encoded.traces[1], packed.rows(0), range(6)))
+    shown = maps.full_maps(MapReader(encoded.traces[1], packed.rows(0), range(6)))
     assert not shown.triu(1).any()
     torch.testing.assert_close(shown.sum(2), torch.ones(6, tokens), rtol=0, atol=1e-5)
 
@@ -125,11 +125,11 @@ def test_the_compiled_pass_is_theirs(tmp_path: Path, family: str) -> None:
     reference = theirs(family, max_position_embeddings=LONG)
     ours = reread(reference, tmp_path)
     try:
-        ours.encoder.native = Stack(ours.encoder, library.load())
-    except library.Missing as reason:
+        ours.encoder.native = NativeStack(ours.encoder, library.load_operator())
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
 
-    for length in (1, MOST, TILE + 1):
+    for length in (1, MOST, TILE_QUERIES + 1):
         assert furthest(reference, ours, family, "ids", length) <= 1e-5
     assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 
@@ -216,7 +216,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @torch.inference_mode()
@@ -227,7 +227,7 @@ def vectors(model: Model, prompt: str, dimensions: int | None = None) -> Tensor:
     read = model.tokenizer(given, model.max_tokens, prompt=prompt)
     packed = model.encoder.pack([Sequence(one.token_ids) for one in read])
     last = model.encoder(packed).last
-    return torch.stack([pool(last[packed.rows(i)], how) for i in range(len(read))])
+    return torch.stack([pool_sequence(last[packed.rows(i)], how) for i in range(len(read))])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -354,12 +354,14 @@ def test_embedding_gemmas_likeness_is_a_sum_over_pairs_of_tokens(gemma: Path) ->
     read = model.tokenizer([(text,) for text in TEXTS[:2]], 99)
     packed = model.encoder.pack([Sequence(one.token_ids) for one in read])
     last = model.encoder(packed).last
-    linear, rows = Linear(model.pooling), [packed.rows(i) for i in (0, 1)]
-    sides = [linear.side(last[each], divide(each.stop - each.start)) for each in rows]
+    linear, rows = LinearPooling(model.pooling), [packed.rows(i) for i in (0, 1)]
+    sides = [
+        linear.weigh_text(last[each], divide_into_units(each.stop - each.start)) for each in rows
+    ]
 
-    shares = linear.shares(*sides)
+    shares = linear.share_cosine(*sides)
 
-    one, other = (pool(last[each], model.pooling) for each in rows)
+    one, other = (pool_sequence(last[each], model.pooling) for each in rows)
     total = sum(float(block.sum()) for block in shares.blocks())
     assert total + shares.bias == pytest.approx(float(one @ other), abs=1e-6)
 
@@ -390,8 +392,8 @@ def test_every_form_of_gemma_is_theirs(tmp_path: Path, form: dict[str, Any]) -> 
 @pytest.mark.parametrize("causal", [True, False])
 def test_windows_of_gemma_reach_across_tiles(tmp_path: Path, causal: bool) -> None:
     """To one side or to both."""
-    lengths = (TILE, TILE + 1, LONG)
-    form = {"use_bidirectional_attention": not causal, "sliding_window": TILE + 3}
+    lengths = (TILE_QUERIES, TILE_QUERIES + 1, LONG)
+    form = {"use_bidirectional_attention": not causal, "sliding_window": TILE_QUERIES + 3}
     reference = theirs(GEMMA, max_position_embeddings=LONG, **form)
     ours = reread(reference, tmp_path)
 
@@ -444,7 +446,7 @@ def test_the_published_config_of_embedding_gemma_is_read() -> None:
         }
     )[0]
 
-    assert [config.reach(layer) for layer in (4, 5)] == [(256, 256), (None, None)]
+    assert [config.reach_of_layer(layer) for layer in (4, 5)] == [(256, 256), (None, None)]
     assert [config.ropes[layer].theta for layer in (4, 5)] == [1e4, 1e6]
 
 

@@ -15,14 +15,14 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from model import families, kernels
-from model.attention import TILE
-from model.config import LINEARS, EncoderConfig
+from model.attention import TILE_QUERIES
+from model.config import LINEAR_NAMES, EncoderConfig
 from model.errors import CheckpointError
 from model.families import fields
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
+from model.maps.tiles import MapReader
 from model.packing import Sequence
 from tests.model.small_tokenizer import save_small_tokenizer
 
@@ -83,7 +83,7 @@ def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def furthest(reference: PreTrainedModel, ours: Model, family: str, kind: str, le
         pairs = [
             (found.hidden[i][rows], state[0]) for i, state in enumerate(expected.hidden_states)
         ]
-        shown = [maps.full(Look(found.traces[i], rows, heads)) for i in layers]
+        shown = [maps.full_maps(MapReader(found.traces[i], rows, heads)) for i in layers]
         pairs += [(mine, its[0]) for mine, its in zip(shown, expected.attentions, strict=True)]
     assert len(pairs) == 2 * len(layers) + 1
     return max(float((mine - its).abs().max()) for mine, its in pairs)
@@ -272,7 +272,7 @@ def test_half_precision_errs_no_more_than_transformers_does(
 ) -> None:
     """Against its own float32, within 1.5 times what transformers loses against its own."""
     reference, ours = loaded(family)
-    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose(CPU, dtype))
+    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype))
     theirs_half = copy.deepcopy(reference).to(dtype)
     ours_lost, theirs_lost = [], []
 
@@ -295,7 +295,7 @@ def test_half_precision_gives_the_same_bits_in_any_batch(
 ) -> None:
     """The promise holds for every number format."""
     reference, ours = loaded(family)
-    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose(CPU, dtype))
+    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype))
 
     assert moved(half, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 
@@ -314,17 +314,17 @@ def test_a_window_is_exactly_as_wide_as_they_say(loaded: Loaded) -> None:
 
     with torch.inference_mode():
         encoded = ours.encoder(ours.encoder.pack([sequence]), traces={1})
-        probabilities = maps.full(Look(encoded.traces[1], slice(0, MOST), [0]))[0]
+        probabilities = maps.full_maps(MapReader(encoded.traces[1], slice(0, MOST), [0]))[0]
 
     assert probabilities[20, 20 - WINDOW] > 0 and probabilities[20, 20 + WINDOW] > 0
     assert probabilities[20, 19 - WINDOW] == 0 and probabilities[20, 21 + WINDOW] == 0
     assert math.isclose(float(probabilities[20].sum()), 1, abs_tol=1e-5)
 
 
-@pytest.mark.parametrize("window", [WINDOW, TILE // 2 + 3, TILE + 3])
+@pytest.mark.parametrize("window", [WINDOW, TILE_QUERIES // 2 + 3, TILE_QUERIES + 3])
 def test_a_window_looks_across_the_edges_of_tiles(tmp_path: Path, window: int) -> None:
     """Queries come a tile at a time: one short of it, all of it, one more, and three of them."""
-    lengths = (TILE - 1, TILE, TILE + 1, 3 * TILE + 5)
+    lengths = (TILE_QUERIES - 1, TILE_QUERIES, TILE_QUERIES + 1, 3 * TILE_QUERIES + 5)
     sizes = {"max_position_embeddings": lengths[-1], "local_attention": 2 * window}
     reference = theirs("modernbert", **sizes)
     ours = saved(reference, tmp_path)
@@ -358,7 +358,7 @@ def special(config: EncoderConfig) -> str:
         "pre-norm": config.pre_norm,
         f"gated feed-forward ({config.activation})": config.gated,
         "no biases": not config.biases,
-        "no biases of gate and up": {"gate", "up"} == {*LINEARS} - {*config.biases},
+        "no biases of gate and up": {"gate", "up"} == {*LINEAR_NAMES} - {*config.biases},
     }
     return ", ".join(fact for fact, holds in facts.items() if holds) or "the reference"
 

@@ -17,19 +17,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model import families, kernels
-from model.config import LINEARS
+from model.config import LINEAR_NAMES
 from model.errors import CheckpointError
 from model.families import bert
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.positions import Ntk, Rope
+from model.positions import NtkRope, Rope
 from model.task_heads import Classifier, Splade
 from tests.model.loading.test_families import CPU, LENGTHS, MOST, VOCABULARY, furthest, theirs
 from tests.model.loading.test_task_heads import KINDS, drawn, logits, ours, pooled, splade
 from tests.model.small_tokenizer import save_small_tokenizer
 
 CLOSE = 1e-5
-KERNELS = kernels.choose(CPU, torch.float32)
+KERNELS = kernels.choose_kernels(CPU, torch.float32)
 NTK = {"type": "ntk", "factor": 8.0}
 # keys of the hub's config.json; the tests add sizes
 HUB: dict[str, Any] = {
@@ -178,7 +178,8 @@ def test_ntk_divides_the_slowest_by_the_factor_and_others_by_less(
 ) -> None:
     """In the source's own terms: lambda^(m + 1), of which lambda^(head / 2) is the factor."""
     plain, stretched = (
-        rope.rates(head).double() for rope in (Rope(theta=theta), Ntk(theta=theta, factor=factor))
+        rope.rotation_rates(head).double()
+        for rope in (Rope(theta=theta), NtkRope(theta=theta, factor=factor))
     )
     steps = torch.arange(1, head // 2 + 1, dtype=torch.float64) * 2 / head
 
@@ -189,7 +190,9 @@ def test_ntk_is_as_exact_as_its_code() -> None:
     """To the bit, step by step as NTKScalingRotaryEmbedding makes them."""
     inverse = 1.0 / ((20_000 * 8.0) ** (torch.arange(0, 64, 2).float() / 64))
 
-    assert torch.equal(Ntk(theta=20_000.0, factor=8.0).rates(64), inverse / 8.0 ** (2 / 64))
+    assert torch.equal(
+        NtkRope(theta=20_000.0, factor=8.0).rotation_rates(64), inverse / 8.0 ** (2 / 64)
+    )
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -205,9 +208,9 @@ def test_the_published_configs_are_read(name: str) -> None:
         keys["num_attention_heads"],
     )
     assert (config.max_tokens, config.types) == (8192, keys["type_vocab_size"])
-    assert set(LINEARS) - set(config.biases) == {"gate", "up"}
+    assert set(LINEAR_NAMES) - set(config.biases) == {"gate", "up"}
     theta, factor = float(keys["rope_theta"]), keys.get("rope_scaling", {}).get("factor")
-    rope = Ntk(theta=theta, factor=factor) if factor else Rope(theta=theta)
+    rope = NtkRope(theta=theta, factor=factor) if factor else Rope(theta=theta)
     assert set(config.ropes) == {rope}
 
 

@@ -20,7 +20,7 @@ FAMILY = "jina_embeddings_v3"
 def load(folder: Path) -> Model:
     """A folder as we load it."""
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 def test_both_spellings_are_one_model(tmp_path: Path) -> None:

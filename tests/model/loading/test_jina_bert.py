@@ -19,10 +19,10 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model import families, kernels
 from model.alibi import Slopes
-from model.disentangled import CELLS, height
+from model.disentangled import MOST_CELLS, queries_per_pass
 from model.errors import CheckpointError
 from model.families import bert
-from model.lessons import explain
+from model.lessons import explain_layer
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -123,7 +123,7 @@ def load(
     folder: Path, dtype: torch.dtype = torch.float32, way: kernels.Kernels | None = None
 ) -> Model:
     """A folder as we load it."""
-    return checkpoint.load(folder, CPU, dtype, way or kernels.choose(CPU, dtype))
+    return checkpoint.load(folder, CPU, dtype, way or kernels.choose_kernels(CPU, dtype))
 
 
 HEADS = {"three": {}, "four": {"num_attention_heads": 4}, "twelve": {"num_attention_heads": 12}}
@@ -184,7 +184,7 @@ def test_every_step_of_a_layer_shows_its_slopes(tmp_path: Path) -> None:
     sequence, given = inputs("bert", "ids", MOST, reference)
     with torch.inference_mode():
         out = reference(**given, output_hidden_states=True, output_attentions=True)
-        steps = explain(ours.encoder, 1, out.hidden_states[1][0])
+        steps = explain_layer(ours.encoder, 1, out.hidden_states[1][0])
 
     assert float((steps["probabilities"] - out.attentions[1][0]).abs().max()) <= CLOSE
 
@@ -265,18 +265,18 @@ def test_it_reads_the_longest_text_in_bounded_memory(
     reference = theirs(max_position_embeddings=8192, num_hidden_layers=1)
     ours = load(written(tmp_path, reference))
     ids = torch.randint(0, 97, (8192,), generator=torch.Generator().manual_seed(0)).tolist()
-    backwards, made = Slopes.backwards, list[Tensor]()
+    backwards, made = Slopes.reversed_bias, list[Tensor]()
 
     def kept(*given: Any) -> Tensor:
         made.append(backwards(*given))
         return made[-1]
 
-    monkeypatch.setattr(Slopes, "backwards", kept)
+    monkeypatch.setattr(Slopes, "reversed_bias", kept)
     with torch.inference_mode():
         last = ours.encoder(ours.encoder.pack([Sequence(ids)])).last
 
     (line,) = made
     assert line.shape == (3, 8192, 8192)
     assert line.untyped_storage().nbytes() == 3 * (2 * 8192 - 1) * 4
-    assert height(8192) * 8192 <= CELLS == 512**2
+    assert queries_per_pass(8192) * 8192 <= MOST_CELLS == 512**2
     assert last.shape == (8192, 48) and bool(last.isfinite().all())

@@ -16,8 +16,8 @@ from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.pooling import pool
-from model.task_heads import Lexical, Vectors, match
+from model.pooling import pool_sequence
+from model.task_heads import Lexical, VectorHead, match_vectors
 from tests.bge_m3 import SIZE, TEXTS, WIDTH, bge_m3
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ SPARSE, COLBERT = "sparse_linear.safetensors", "colbert_linear.safetensors"
 
 def load(folder: Path) -> Model:
     """A folder's model as we load it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @torch.inference_mode()
@@ -38,13 +38,15 @@ def ours(model: Model, batch: list[list[int]], **choices: Any) -> list[dict[str,
         choices: of the sparse weights.
     """
     lexical, vectors = model.task_heads
-    assert isinstance(lexical, Lexical) and isinstance(vectors, Vectors)
+    assert isinstance(lexical, Lexical) and isinstance(vectors, VectorHead)
     encoded = model.encoder(model.encoder.pack([Sequence(ids) for ids in batch]))
     made = []
     for index, ids in enumerate(batch):
         tokens = encoded.last[encoded.packed.rows(index)]
         own = replace(lexical, token_ids=ids, **choices)
-        made.append({"dense": pool(tokens, model.pooling), **own(tokens), **vectors(tokens)})
+        made.append(
+            {"dense": pool_sequence(tokens, model.pooling), **own(tokens), **vectors(tokens)}
+        )
     return made
 
 
@@ -105,7 +107,7 @@ def test_the_largest_weights_above_a_threshold_stay(tmp_path: Path) -> None:
     assert few["indices"].tolist() == sorted(whole["indices"][order[:3]].tolist())
     assert large["indices"].tolist() == sorted(whole["indices"][order[:2]].tolist())
     lexical = model.task_heads[0]
-    assert (lexical.bytes(7), replace(lexical, k=3).bytes(7)) == (56, 24)  # type: ignore[call-arg]
+    assert (lexical.count_bytes(7), replace(lexical, k=3).count_bytes(7)) == (56, 24)  # type: ignore[call-arg]
 
 
 def test_what_has_no_token_of_its_own_has_no_weight_and_no_vector(tmp_path: Path) -> None:
@@ -134,23 +136,23 @@ def test_a_score_is_the_mean_over_the_querys_vectors(tmp_path: Path) -> None:
     theirs, model = bge_m3(tmp_path), load(tmp_path)
     query, document = (ours(model, [theirs.ids(text)])[0]["vectors"] for text in TEXTS[:2])
     vectors = model.task_heads[1]
-    assert isinstance(vectors, Vectors)
+    assert isinstance(vectors, VectorHead)
 
-    found = match(query, document, vectors.mean)
+    found = match_vectors(query, document, vectors.mean)
 
     expected = theirs.parts(*TEXTS[:2])["multi_vector"]
     assert found.score == pytest.approx(expected, abs=CLOSE)
-    assert match(query, document).score == pytest.approx(expected * len(query), abs=CLOSE)
+    assert match_vectors(query, document).score == pytest.approx(expected * len(query), abs=CLOSE)
 
 
 def test_many_vectors_may_be_smaller_than_a_tokens(tmp_path: Path) -> None:
     """FlagEmbedding's colbert_dim; the price knows the size."""
     model = load(bge_m3(tmp_path, size=5).folder)
     vectors = model.task_heads[1]
-    assert isinstance(vectors, Vectors)
+    assert isinstance(vectors, VectorHead)
 
     assert vectors.size == 5
-    assert vectors.bytes(7) == 6 * (5 * 4 + 4) and vectors.flops(7) == 2 * 6 * 5 * WIDTH
+    assert vectors.count_bytes(7) == 6 * (5 * 4 + 4) and vectors.count_flops(7) == 2 * 6 * 5 * WIDTH
 
 
 def test_other_linears_are_another_model(tmp_path: Path) -> None:

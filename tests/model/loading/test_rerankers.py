@@ -18,8 +18,8 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Classifier
-from model.text.pieces import exhaust
-from model.text.tokenizer import Cut
+from model.text.pieces import run_reading
+from model.text.tokenizer import Truncation
 from tests import decoders
 from tests.decoders import MOST, TEMPLATE
 from tests.model.loading.test_families import CPU
@@ -46,7 +46,7 @@ def reranker(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 def head_of(model: Model) -> Classifier:
@@ -57,7 +57,9 @@ def head_of(model: Model) -> Classifier:
 
 
 @torch.inference_mode()
-def scores(model: Model, prompt: str = "", limit: int = MOST, cut: Cut = "refuse") -> torch.Tensor:
+def scores(
+    model: Model, prompt: str = "", limit: int = MOST, cut: Truncation = "refuse"
+) -> torch.Tensor:
     """The pairs' scores by the checkpoint's own activation, from one batch."""
     read = model.tokenizer(PAIRS, limit, cut, prompt)
     packed = model.encoder.pack([Sequence(one.token_ids) for one in read])
@@ -164,7 +166,7 @@ def test_a_pair_too_long_loses_of_the_longer_text_and_nothing_of_the_template(
     assert cut.length == left.length == whole.length and len(left.token_ids) == limit
     assert left.token_ids != cut.token_ids and sum(left.special) == sum(cut.special) == added
     assert [one.special.count(False) for one in (least,)] == [2] and {*least.segments} == {0, 1}
-    (few,) = exhaust(ours.reading([pair], MOST, last=3))
+    (few,) = run_reading(ours.read_texts([pair], MOST, last=3))
     own = [of for of, special in zip(few.segments, few.special, strict=True) if not special]
     assert own.count(1) == 3 and few.length == whole.length
 

@@ -19,7 +19,7 @@ from model.families.ropes import EVERYWHERE, LOCAL
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.native import library
-from model.native.stack import Stack
+from model.native.stack import NativeStack
 from model.positions import Rope, Rotation
 from tests.model.loading.test_families import (
     BATCH,
@@ -36,7 +36,7 @@ from tests.model.loading.test_families import (
 from tests.model.loading.test_families import saved as reread
 
 CPU = torch.device("cpu")
-KERNELS = kernels.choose(CPU, torch.float32)
+KERNELS = kernels.choose_kernels(CPU, torch.float32)
 
 
 @cache
@@ -193,8 +193,8 @@ def test_stretched_angles_are_the_same_bits_in_any_batch_and_in_the_compiled_pas
 
     packed = ours.encoder.pack(some)
     try:
-        native = Stack(ours.encoder, library.load())
-    except library.Missing as reason:
+        native = NativeStack(ours.encoder, library.load_operator())
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
     with torch.inference_mode():
         assert torch.equal(native(packed, set(), set()).last, ours.encoder(packed).last)

@@ -24,8 +24,8 @@ from model import kernels, pooling
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.packing import Sequence, pack
-from model.pooling import pool
+from model.packing import Sequence, pack_sequences
+from model.pooling import pool_sequence
 
 CPU = torch.device("cpu")
 WIDTH = 15
@@ -35,7 +35,7 @@ MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def vectors(model: Model, dimensions: int | None = None, prompt: str = "") -> Te
     """What ours makes of TEXTS, in one batch."""
     how = replace(model.pooling, dimensions=dimensions)
     cut = model.tokenizer([(text,) for text in TEXTS], model.max_tokens, "right", prompt)
-    packed = pack([Sequence(tokens.token_ids) for tokens in cut], CPU)
+    packed = pack_sequences([Sequence(tokens.token_ids) for tokens in cut], CPU)
     last = model.encoder(packed).last
-    return torch.stack([pool(last[packed.rows(i)], how) for i in range(len(TEXTS))])
+    return torch.stack([pool_sequence(last[packed.rows(i)], how) for i in range(len(TEXTS))])
 
 
 DECISIONS: list[tuple[str, dict[str, Any]]] = [
@@ -148,7 +148,7 @@ def test_a_folder_of_sentence_transformers_has_its_vectors(
 
     model = load(folder)
 
-    assert (model.max_tokens, model.pooling.size(WIDTH)) == (7, expected.shape[1])
+    assert (model.max_tokens, model.pooling.uncut_size(WIDTH)) == (7, expected.shape[1])
     torch.testing.assert_close(vectors(model), expected, rtol=0, atol=1e-5)
 
 
@@ -495,7 +495,7 @@ def modules(folder: Path, *kinds: str, **pooling: Any) -> None:
     ids=str,
 )
 def test_the_pooling_is_the_folders_own(
-    small: Path, stored: dict[str, Any], modes: tuple[pooling.Mode, ...]
+    small: Path, stored: dict[str, Any], modes: tuple[pooling.PoolingMode, ...]
 ) -> None:
     """In the spelling of old and of new sentence-transformers."""
     modules(small, "Transformer", "Pooling", **stored)

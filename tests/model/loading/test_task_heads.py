@@ -39,7 +39,7 @@ Made = Callable[..., tuple[PreTrainedModel, Model]]
 def loaded(folder: Path) -> Model:
     """A folder's model as we load it."""
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,9 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
         cross_encoder(tmp_path)
         prompts |= {"activation_fn": None}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    model = checkpoint.load(tmp_path, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    model = checkpoint.load(
+        tmp_path, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
     text = "A dog ate the food"
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
 
@@ -367,7 +369,7 @@ def test_a_cross_encoder_is_read_as_it_was_saved(
     activation = None if function is None else getattr(torch.nn, function)()
     reference = CrossEncoder(str(base), device="cpu", max_length=19, activation_fn=activation)
     reference.save_pretrained(str(saved))
-    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
     pairs = [("Why is it here?", "A dog ate the food"), ("What?", "word " * 30)]
 
     tokenized = model.tokenizer(pairs, model.max_tokens, "right")
@@ -396,7 +398,7 @@ def test_a_sparse_encoder_is_read_as_it_was_saved(
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
     reference = SparseEncoder(str(base), device="cpu")
     reference.save_pretrained(str(saved))
-    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
     text = "A dog ate the food because it was hungry"
 
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
@@ -478,7 +480,7 @@ def test_what_a_head_takes_of_other_files_names_the_weights(tmp_path: Path) -> N
 
 def test_a_weight_that_is_no_number_is_not_dropped() -> None:
     """What is not finite must reach the check of answers."""
-    head = Splade(cast("Any", lambda rows: rows), "max", twice=False)
+    head = Splade(cast("Any", lambda rows: rows), "max", log_twice=False)
 
     shown = head(torch.tensor([[1.0, torch.nan, 0.0]]))
 

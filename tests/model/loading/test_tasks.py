@@ -19,12 +19,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model import families, kernels
-from model.adapters import mix
+from model.adapters import mix_adapters
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
+from model.maps.tiles import MapReader
 from model.packing import Sequence
 from tests.model.loading.test_adapters import adapter
 from tests.model.loading.test_families import CPU
@@ -154,7 +154,7 @@ def with_modules(folder: Path) -> None:
 
 def load(folder: Path, **adapters: Path) -> Model:
     """A folder as a replica loads it."""
-    model = checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    model = checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
     return checkpoint.with_adapters(model, folder, adapters)
 
 
@@ -196,14 +196,14 @@ def run(
         else:
             packed = model.encoder.pack(sequences)
             adapters = [None if name is None else model.adapters[name] for name in chosen]
-            encoder = mix(model.encoder, packed, adapters)
+            encoder = mix_adapters(model.encoder, packed, adapters)
         found = encoder(packed, hidden={*layers, len(layers)}, traces=set(layers))
         heads = range(model.config.heads)
         rows = [packed.rows(i) for i in range(len(sequences))]
         return [
             (
                 *(found.hidden[i][each] for i in (*layers, len(layers))),
-                *(maps.full(Look(found.traces[i], each, heads)) for i in layers),
+                *(maps.full_maps(MapReader(found.traces[i], each, heads)) for i in layers),
             )
             for each in rows
         ]

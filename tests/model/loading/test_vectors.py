@@ -17,7 +17,7 @@ from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.task_heads import Vectors, match
+from model.task_heads import VectorHead, match_vectors
 from tests.late_interaction import DOCUMENT, POSITIONS, QUERY, SIZES, Late, pylate, stanford
 
 CPU = torch.device("cpu")
@@ -44,28 +44,28 @@ MADE: dict[str, Callable[[Path], Late]] = {
 
 def load(folder: Path) -> Model:
     """A folder's model as we load it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 def framed(model: Model, text: str, side: Side) -> Sequence:
     """A text as the model reads it on one side."""
-    assert isinstance(model.task_heads[0], Vectors)
+    assert isinstance(model.task_heads[0], VectorHead)
     role = model.task_heads[0].roles[side]
-    (one,) = model.tokenizer([(text,)], role.length - role.added, "right")
-    whole = role.frame(one)
-    return Sequence(whole.token_ids, whole.types, unseen=role.unseen(one))
+    (one,) = model.tokenizer([(text,)], role.length - role.marker_tokens, "right")
+    whole = role.frame_text(one)
+    return Sequence(whole.token_ids, whole.types, unseen=role.count_unseen(one))
 
 
 @torch.inference_mode()
 def ours(model: Model, batch: list[tuple[str, Side]]) -> list[tuple[Tensor, list[int]]]:
     """The vectors and the tokens kept of each text of a batch."""
-    assert isinstance(model.task_heads[0], Vectors)
+    assert isinstance(model.task_heads[0], VectorHead)
     sequences = [framed(model, text, side) for text, side in batch]
     encoded = model.encoder(model.encoder.pack(sequences))
     made = []
     for index, (sequence, (_, side)) in enumerate(zip(sequences, batch, strict=True)):
-        kept = model.task_heads[0].roles[side].kept(list(sequence.token_ids or ()))
-        head = Vectors(model.task_heads[0].layers, model.task_heads[0].roles, kept)
+        kept = model.task_heads[0].roles[side].kept_places(list(sequence.token_ids or ()))
+        head = VectorHead(model.task_heads[0].layers, model.task_heads[0].roles, kept)
         found = head(encoded.last[encoded.packed.rows(index)])
         made.append((found["vectors"], found["kept"].tolist()))
     return made
@@ -120,7 +120,7 @@ def test_the_longest_sequence_is_that_of_either_side(tmp_path: Path) -> None:
     pylate(tmp_path, document_length=POSITIONS + 5)
     model = load(tmp_path)
 
-    assert isinstance(model.task_heads[0], Vectors)
+    assert isinstance(model.task_heads[0], VectorHead)
     assert model.max_tokens == model.task_heads[0].roles["document"].length == POSITIONS
     assert model.tasks == ("encode", "multi_vector")
 
@@ -208,6 +208,6 @@ def test_a_score_is_the_sum_of_the_largest_products() -> None:
     query = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     document = torch.tensor([[0.5, 1.0], [3.0, 1.0], [3.0, -4.0]])
 
-    found = match(query, document)
+    found = match_vectors(query, document)
 
     assert (found.score, found.places.tolist(), found.values.tolist()) == (5.0, [1, 0], [3.0, 2.0])

@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model import kernels
-from model.attention import TILE
+from model.attention import TILE_QUERIES
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import forms
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
-from model.maps.units import Units, divide
+from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
 from tests.model.loading.test_families import theirs
 from tests.model.small_tokenizer import save_small_tokenizer
@@ -59,7 +59,7 @@ def pair(
             made, saved = theirs(name, max_position_embeddings=514), tmp_path_factory.mktemp(name)
             made.save_pretrained(saved)
             save_small_tokenizer(saved)
-            chosen = kernels.choose(CPU, torch.float32)
+            chosen = kernels.choose_kernels(CPU, torch.float32)
             cache[name] = made, checkpoint.load(saved, CPU, torch.float32, chosen)
         return cache[name]
 
@@ -78,12 +78,12 @@ def value_norms(ours: Model, layer: int, x: Tensor) -> Array:
     whole = ours.encoder.layers[layer]
     attention = whole.attention
     with torch.inference_mode():
-        entered = whole._norm(x, whole.attention_norm) if ours.config.pre_norm else x
+        entered = whole._normalise(x, whole.attention_norm) if ours.config.pre_norm else x
         filled = torch.cat([entered, entered.new_zeros(16, x.shape[1])])
         shared = ours.config.shared_heads * attention.head_dim
         v = attention.project(filled)[: len(x), -shared:].view(len(x), -1, attention.head_dim)
         parts = v.repeat_interleave(attention.sharing, 1).transpose(0, 1)
-        w = torch.stack([attention.weights(head).output for head in range(attention.heads)])
+        w = torch.stack([attention.head_weights(head).output for head in range(attention.heads)])
         return (parts @ w).norm(dim=-1).double().numpy()
 
 
@@ -107,7 +107,7 @@ def random_units(tokens: int, level: str, specials: str, seed: int) -> Units:
         word += dice.random() < 0.6
         words.append(None if special[i] else word)
     segments = [int(i > tokens // 2) for i in range(tokens)]
-    return divide(
+    return divide_into_units(
         tokens, level=level, specials=specials, words=words, segments=segments, special=special
     )  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def shown(ours: Model, batch: list[list[int]], index: int, asked: Selection) -> 
 
 
 SHORT, LONG = [1, 2, 9, 40], [1, 2, 3, 17, 130, 512]
-ACROSS = [1, 2, 9, TILE + 3]  # rows of two tiles, whose windows look into each other
+ACROSS = [1, 2, 9, TILE_QUERIES + 3]  # rows of two tiles, whose windows look into each other
 TOKENS, WORDS = ("token", "keep"), ("word", "keep")
 DROPPED, SCALED = ("token", "drop"), ("word", "renormalize")
 FAST = [("MiniLM", *WORDS), ("roberta", *SCALED), ("mpnet", *TOKENS), ("qwen3", *DROPPED)]
@@ -277,13 +277,13 @@ def test_statistics_are_those_of_the_full_map(cell: Prepare) -> None:
         for layer, heads in asked.heads.items():
             full = in_units(maps[layer][list(heads)], units)
             wanted = by_hand(full, units, asked.cls, asked.separators)
-            found = dict(zip(FIELDS, answer.heads[layer]["stats"].T, strict=True))
+            found = dict(zip(STATISTIC_FIELDS, answer.heads[layer]["stats"].T, strict=True))
             for name, value in wanted.items():
                 close = CLOSE * max(1.0, float(np.nanmax(np.nan_to_num(value))))  # of distances
                 np.testing.assert_allclose(found[name], value, rtol=0, atol=close, err_msg=name)
 
 
-@pytest.mark.parametrize("tokens", [67, TILE + 3])
+@pytest.mark.parametrize("tokens", [67, TILE_QUERIES + 3])
 def test_statistics_have_the_same_bits_on_any_cores_and_of_any_heads(
     model: Model, tokens: int
 ) -> None:
@@ -293,7 +293,9 @@ def test_statistics_have_the_same_bits_on_any_cores_and_of_any_heads(
 
     def table(heads: dict[int, tuple[int, ...]], threads: int) -> Any:
         torch.set_num_threads(threads)
-        asked = Selection(heads, divide(tokens), form="stats", cls=0, separators=(tokens - 1,))
+        asked = Selection(
+            heads, divide_into_units(tokens), form="stats", cls=0, separators=(tokens - 1,)
+        )
         return shown(model, [ids], 0, asked).heads[1]["stats"]
 
     try:
@@ -309,8 +311,8 @@ def by_hand(full: Array, units: Units, cls: int | None, separators: tuple[int, .
     """The statistics of maps, (heads, query, key), each as its formula says."""
     count = full.shape[1]
     none = np.full(len(full), np.nan)
-    first = None if cls is None else units.place(cls)
-    seps = [p for p in map(units.place, separators) if p is not None]
+    first = None if cls is None else units.place_of_token(cls)
+    seps = [p for p in map(units.place_of_token, separators) if p is not None]
     here = np.arange(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         plogp = np.where(full > 0, full * np.log(full), 0)
@@ -348,10 +350,10 @@ def test_contribution_is_the_share_of_what_a_head_writes(pair: Callable[..., Pai
         lengths = (z @ w).norm(dim=-1)
     wanted = (lengths / lengths.sum(0)).mean(1)
 
-    asked = Selection({0: tuple(range(12))}, divide(5), form="stats")
+    asked = Selection({0: tuple(range(12))}, divide_into_units(5), form="stats")
     answer = shown(ours, [ids, [5] * 9], 0, asked)
 
-    found = answer.heads[0]["stats"][:, FIELDS.index("contribution")]
+    found = answer.heads[0]["stats"][:, STATISTIC_FIELDS.index("contribution")]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)
     assert found.sum().item() == pytest.approx(1, abs=CLOSE)
     assert found.argmax() == 4 and found[4].item() == pytest.approx(0.13, abs=0.02)

@@ -11,8 +11,8 @@ from torch import Tensor
 from model.encoder import Encoded
 from model.loading.checkpoint import Model
 from model.maps import maps, tiles
-from model.maps.tiles import Look
-from model.packing import Sequence, pack
+from model.maps.tiles import MapReader
+from model.packing import Sequence, pack_sequences
 
 CPU = torch.device("cpu")
 LAYERS = frozenset(range(6))
@@ -25,12 +25,12 @@ Reference = Callable[[list[int]], tuple[list[Tensor], Tensor]]
 
 def trace(model: Model, batch: Ids) -> Encoded:
     """A forward pass that keeps what the maps are made of."""
-    return model.encoder(pack([Sequence(ids) for ids in batch], CPU), traces=LAYERS)
+    return model.encoder(pack_sequences([Sequence(ids) for ids in batch], CPU), traces=LAYERS)
 
 
 def seen(encoded: Encoded, layer: int, index: int, heads: Many[int]) -> Tensor:
     """The maps of some heads of one layer, (heads, query, key)."""
-    return maps.full(Look(encoded.traces[layer], encoded.packed.rows(index), heads))
+    return maps.full_maps(MapReader(encoded.traces[layer], encoded.packed.rows(index), heads))
 
 
 def every(encoded: Encoded, index: int) -> Tensor:
@@ -101,14 +101,14 @@ def test_every_row_is_a_share_out_of_one(model: Model, sequences: Ids) -> None:
 def test_a_map_mixes_the_values_to_what_the_layer_gave(model: Model, sequences: Ids) -> None:
     """Concat(P_i V_i) W_O is what the fused attention added: it used this map and no other."""
     ids, layer = sequences[8], model.encoder.layers[3].attention
-    packed = pack([Sequence(ids)], CPU)
+    packed = pack_sequences([Sequence(ids)], CPU)
     x = model.encoder(packed, hidden=frozenset({3})).hidden[3]
     given, left = layer(x, x, packed, [None] * len(packed.groups))
     rows = packed.rows(0)
 
     values = layer.project(x)[rows].chunk(3, -1)[2].unflatten(-1, (12, 32)).transpose(0, 1)
-    look = Look(left, rows, HEADS)
-    z = maps.full(look) @ values
+    look = MapReader(left, rows, HEADS)
+    z = maps.full_maps(look) @ values
 
     total = layer.output(z.transpose(0, 1).flatten(1)) + x[rows]
     torch.testing.assert_close(total, given[rows], rtol=0, atol=1e-5)
@@ -131,10 +131,10 @@ def test_the_tiles_of_a_long_map_fit_together(
     """Made in pieces or at once, a map is the same."""
     ids = max(sequences, key=len)
     encoded = trace(model, [ids])
-    monkeypatch.setattr(tiles, "TILE", len(ids))
+    monkeypatch.setattr(tiles, "TILE_QUERIES", len(ids))
     at_once = seen(encoded, 4, 0, [3, 5])
 
-    monkeypatch.setattr(tiles, "TILE", tile)
+    monkeypatch.setattr(tiles, "TILE_QUERIES", tile)
     in_tiles = seen(encoded, 4, 0, [3, 5])
 
     torch.testing.assert_close(in_tiles, at_once, rtol=0, atol=1e-5)

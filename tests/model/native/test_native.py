@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from model import kernels
-from model.attention import TILE
-from model.config import Activation, EncoderConfig, Mode
+from model.attention import TILE_QUERIES
+from model.config import Activation, EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
 from model.loading.assembly import build, expected
 from model.loading.checkpoint import Model
 from model.maps import maps
-from model.maps.tiles import Look
-from model.native import agreement, library, module
-from model.native.stack import Stack, fits
-from model.packing import Packed, Sequence, pack
+from model.maps.tiles import MapReader
+from model.native import agreement, library, operator_module
+from model.native.stack import NativeStack, calls_same_kernels
+from model.packing import Packed, Sequence, pack_sequences
 from model.pooling import Pooling, pool_each
 from model.positions import Rope
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 NOTHING: frozenset[int] = frozenset()
 LAYERS, HEADS, HEAD = 2, 3, 14  # an even head, which rotation turns in halves
 WINDOW = 5
-LONG = 2 * TILE + 3
+LONG = 2 * TILE_QUERIES + 3
 NAN = 1e30  # stands for any NaN, of which there are many; no state comes near it
 
 BERT = EncoderConfig(
@@ -139,17 +139,17 @@ def made(config: EncoderConfig, dtype: torch.dtype = torch.float32) -> Encoder:
         name: torch.randn(shape, generator=chance) * 0.1 + name.endswith("norm.weight")
         for name, shape in expected(config).items()
     }
-    return build(config, weights.__getitem__, CPU, dtype, kernels.choose(CPU, dtype))
+    return build(config, weights.__getitem__, CPU, dtype, kernels.choose_kernels(CPU, dtype))
 
 
 @pytest.fixture(scope="module")
-def stacked() -> Callable[[Encoder], Stack]:
+def stacked() -> Callable[[Encoder], NativeStack]:
     """What gives an encoder to the operator; without a compiler there is none to be held."""
     try:
-        operator = library.load()
-    except library.Missing as reason:
+        operator = library.load_operator()
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
-    return lambda encoder: Stack(encoder, operator)
+    return lambda encoder: NativeStack(encoder, operator)
 
 
 def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
@@ -162,7 +162,7 @@ def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
         return Sequence(ids, types, **more)
 
     yield from ([drawn(length)] for length in (1, 2, WINDOW + 1, WINDOW + 2, 17, 64, 65))
-    yield [drawn(length) for length in (TILE, LONG, 7, 1, 7, TILE + 1, 13, 7)]
+    yield [drawn(length) for length in (TILE_QUERIES, LONG, 7, 1, 7, TILE_QUERIES + 1, 13, 7)]
     vectors = torch.randn(11, config.embedding_width, generator=torch.Generator().manual_seed(1))
     gates = {0: {2: 0.0, 0: 0.37}, LAYERS - 1: {1: 3}}
     yield [drawn(5), Sequence(embeddings=vectors), drawn(LONG, gates=gates), drawn(5, gates=gates)]
@@ -174,7 +174,10 @@ def same(one: Encoded, other: Encoded) -> bool:
     """Whether two passes left the same bits, and NaN in the same places, under the same names."""
     kept = [(sorted(each.hidden), sorted(each.traces)) for each in (one, other)]
     bits = (
-        [t.nan_to_num(NAN, math.inf, -math.inf).view(torch.int32) for t in agreement.left(each)]
+        [
+            t.nan_to_num(NAN, math.inf, -math.inf).view(torch.int32)
+            for t in agreement.kept_tensors(each)
+        ]
         for each in (one, other)
     )
     pairs = zip(*bits, strict=True)
@@ -199,53 +202,57 @@ def test_biases_of_distance_are_kept_and_cut_to_each_length() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_family_has_the_loops_bits(name: str, stacked: Callable[[Encoder], Stack]) -> None:
+def test_every_family_has_the_loops_bits(
+    name: str, stacked: Callable[[Encoder], NativeStack]
+) -> None:
     """The last state, each hidden state and trace, and one of each; finite or not."""
     encoder = made(FAMILIES[name])
-    assert fits(encoder.kernels)
+    assert calls_same_kernels(encoder.kernels)
     native, every = stacked(encoder), frozenset(range(LAYERS))
 
     for batch in batches(encoder.config):
         packed = encoder.pack(batch)
         for wanted in ((NOTHING, NOTHING), (every | {LAYERS}, every), ({1}, {LAYERS - 1})):
-            expected, found = encoder.loop(packed, *wanted), native(packed, *wanted)
+            expected, found = encoder.run_layers(packed, *wanted), native(packed, *wanted)
             assert same(expected, found)
             assert found.finite is bool(expected.last.isfinite().all())
-            own = pack(batch, CPU, encoder.config.pad, native.any_rows)
-            assert not found.finite or agreement.equal(expected, native(own, *wanted))
+            own = pack_sequences(batch, CPU, encoder.config.pad, native.any_rows)
+            assert not found.finite or agreement.same_bits(expected, native(own, *wanted))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_family_has_the_loops_bits_in_bfloat16(
-    name: str, stacked: Callable[[Encoder], Stack]
+    name: str, stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """Its states, traces and vectors; a processor that computes it plainly has the loop."""
     encoder = made(FAMILIES[name], torch.bfloat16)
 
-    able = torch.bfloat16 in kernels.FORMATS and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert fits(encoder.kernels) is able
-    assert not able or agreement.agrees(encoder, stacked(encoder))
+    able = torch.bfloat16 in kernels.CPU_FORMATS and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert calls_same_kernels(encoder.kernels) is able
+    assert not able or agreement.agrees_with_loop(encoder, stacked(encoder))
 
 
 @pytest.mark.parametrize("cores", [2, 3])
 def test_on_several_cores_too(
-    stacked: Callable[[Encoder], Stack], threads: Callable[[int], None], cores: int
+    stacked: Callable[[Encoder], NativeStack], threads: Callable[[int], None], cores: int
 ) -> None:
     """What a lone request has."""
     encoder = made(BERT)
     threads(cores)
 
-    assert agreement.agrees(encoder, stacked(encoder))
+    assert agreement.agrees_with_loop(encoder, stacked(encoder))
 
 
-def test_a_map_is_made_of_its_trace(model: Model, stacked: Callable[[Encoder], Stack]) -> None:
+def test_a_map_is_made_of_its_trace(
+    model: Model, stacked: Callable[[Encoder], NativeStack]
+) -> None:
     """Whatever reads a trace cannot tell who left it."""
     packed = model.encoder.pack([Sequence([101, 7592, 102]), Sequence([101, 102])])
     native, wanted = stacked(model.encoder), (NOTHING, frozenset({4}))
 
     found, expected = (
-        maps.full(Look(run(packed, *wanted).traces[4], packed.rows(0), [3, 11]))
-        for run in (native, model.encoder.loop)
+        maps.full_maps(MapReader(run(packed, *wanted).traces[4], packed.rows(0), [3, 11]))
+        for run in (native, model.encoder.run_layers)
     )
 
     assert torch.equal(found, expected)
@@ -254,7 +261,7 @@ def test_a_map_is_made_of_its_trace(model: Model, stacked: Callable[[Encoder], S
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dimensions", [None, 5])
 def test_every_vector_has_the_same_bits(
-    normalize: bool, dimensions: int | None, stacked: Callable[[Encoder], Stack]
+    normalize: bool, dimensions: int | None, stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """By each mode, and by several end to end; of nothing but zeros too."""
     native = stacked(made(BERT))
@@ -262,7 +269,7 @@ def test_every_vector_has_the_same_bits(
     tokens[:3] = 0
     rows = [slice(0, 3), slice(3, 4), slice(4, 29)]
 
-    for modes in (*((mode,) for mode in get_args(Mode)), ("cls", "max", "mean")):
+    for modes in (*((mode,) for mode in get_args(PoolingMode)), ("cls", "max", "mean")):
         how = Pooling(modes, normalize, dimensions)
         assert torch.equal(native.pool(tokens, rows, how), pool_each(tokens, rows, how))
 
@@ -276,19 +283,19 @@ SWAPPED = {
 
 @pytest.mark.parametrize("spoil", SWAPPED.values(), ids=SWAPPED)
 def test_what_differs_does_not_agree(
-    spoil: Callable[[Encoder], object], stacked: Callable[[Encoder], Stack]
+    spoil: Callable[[Encoder], object], stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """The negative control: an operator that has something else than the loop."""
     encoder, other = made(BERT), made(BERT)
-    assert agreement.agrees(encoder, stacked(other))
+    assert agreement.agrees_with_loop(encoder, stacked(other))
 
     spoil(other)
 
-    assert not agreement.agrees(encoder, stacked(other))
+    assert not agreement.agrees_with_loop(encoder, stacked(other))
 
 
 def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
-    model: Model, sequences: list[list[int]], stacked: Callable[[Encoder], Stack]
+    model: Model, sequences: list[list[int]], stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """The promise, kept by the operator itself."""
     native, wanted = stacked(model.encoder), (NOTHING, NOTHING)
@@ -304,19 +311,19 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
 
 @pytest.mark.parametrize("name", ["shared keys", "shared keys, causal, norms of heads"])
 def test_a_decoder_has_the_same_bits_alone_in_any_batch_and_on_any_cores(
-    name: str, stacked: Callable[[Encoder], Stack], threads: Callable[[int], None]
+    name: str, stacked: Callable[[Encoder], NativeStack], threads: Callable[[int], None]
 ) -> None:
     """Of every length up to 70, at another place, with more or fewer of its own length."""
     native = stacked(made(FAMILIES[f"{name}, in panels"]))
     chance = random.Random(5)
     drawn = [Sequence([chance.randrange(97) for _ in range(length)]) for length in range(1, 71)]
-    each = [pack([one], CPU, any_rows=native.any_rows) for one in drawn]
+    each = [pack_sequences([one], CPU, any_rows=native.any_rows) for one in drawn]
     alone = [native(one, NOTHING, NOTHING).last[one.rows(0)] for one in each]
 
     for cores in (1, 2):
         threads(cores)
         order = chance.sample(range(70), 70) + chance.sample(range(9), 4)
-        packed = pack([drawn[i] for i in order], CPU, any_rows=native.any_rows)
+        packed = pack_sequences([drawn[i] for i in order], CPU, any_rows=native.any_rows)
         together = native(packed, NOTHING, NOTHING).last
         for place, i in enumerate(order):
             assert torch.equal(together[packed.rows(place)], alone[i]), (cores, i + 1)
@@ -339,7 +346,7 @@ def test_gates_have_the_same_bits_on_any_cores(
     activation: Activation,
     inner: int,
     lengths: tuple[int, ...],
-    stacked: Callable[[Encoder], Stack],
+    stacked: Callable[[Encoder], NativeStack],
     threads: Callable[[int], None],
 ) -> None:
     """Loop and operator; torch would cut rows in places that follow from their number."""
@@ -348,12 +355,14 @@ def test_gates_have_the_same_bits_on_any_cores(
 
     for tokens in lengths:
         sequence = [Sequence([i % 97 for i in range(tokens)])]
-        packed, own = (pack(sequence, CPU, any_rows=most) for most in (0, native.any_rows))
+        packed, own = (
+            pack_sequences(sequence, CPU, any_rows=most) for most in (0, native.any_rows)
+        )
         threads(1)
-        alone = encoder.loop(packed, NOTHING, NOTHING).last[:tokens]
+        alone = encoder.run_layers(packed, NOTHING, NOTHING).last[:tokens]
         for cores in (2, 3, 5):
             threads(cores)
-            for run, rows in ((encoder.loop, packed), (native, packed), (native, own)):
+            for run, rows in ((encoder.run_layers, packed), (native, packed), (native, own)):
                 assert torch.equal(run(rows, NOTHING, NOTHING).last[:tokens], alone), cores
 
 
@@ -363,11 +372,11 @@ OTHERS = (*UNSEEN, "embedding")
 
 
 def test_the_operator_runs_the_loops_kernels_and_no_other(
-    model: Model, stacked: Callable[[Encoder], Stack]
+    model: Model, stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """Linears and embeddings, as often as the loop, where there are many rows."""
     packed, native = model.encoder.pack([Sequence([101] * 512)] * 3), stacked(model.encoder)
-    found, expected = ran(native, packed), ran(model.encoder.loop, packed)
+    found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
 
     assert native.any_rows < len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith(UNSEEN)]
@@ -375,7 +384,7 @@ def test_the_operator_runs_the_loops_kernels_and_no_other(
 
 
 @pytest.fixture(scope="module")
-def panels(model: Model, stacked: Callable[[Encoder], Stack]) -> None:
+def panels(model: Model, stacked: Callable[[Encoder], NativeStack]) -> None:
     """What lays weights out in panels; without AVX2 every linear takes the long way."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("there is no kernel for this processor")
@@ -384,12 +393,12 @@ def panels(model: Model, stacked: Callable[[Encoder], Stack]) -> None:
 
 @pytest.mark.usefixtures("panels")
 def test_fewer_rows_take_the_short_way_through_every_linear(
-    model: Model, stacked: Callable[[Encoder], Stack]
+    model: Model, stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """oneDNN describes no product."""
     packed, native = model.encoder.pack([Sequence([101] * 512)] * 2), stacked(model.encoder)
 
-    found, expected = ran(native, packed), ran(model.encoder.loop, packed)
+    found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
 
     assert native.any_rows == len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith((LINEAR, *UNSEEN))]
@@ -404,25 +413,27 @@ def short(model: Model) -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def shortened(short: Encoder, stacked: Callable[[Encoder], Stack]) -> Stack:
+def shortened(short: Encoder, stacked: Callable[[Encoder], NativeStack]) -> NativeStack:
     """The operator with these layers, once for every number of rows."""
     return stacked(short)
 
 
 @pytest.mark.usefixtures("panels")
 @pytest.mark.parametrize("rows", [*range(2, 70), 127, 128, 129, 500, 1024])
-def test_any_number_of_rows_has_the_same_bits(rows: int, short: Encoder, shortened: Stack) -> None:
+def test_any_number_of_rows_has_the_same_bits(
+    rows: int, short: Encoder, shortened: NativeStack
+) -> None:
     """Alone, or cut into pieces of the rows, as with the fill that the loop needs."""
     chance = random.Random(rows)
     lengths = [min(400, rows)] * (rows // 400 or 1)
     lengths += [rows - sum(lengths)] * (rows > sum(lengths))
     batch = [Sequence([chance.randrange(30522) for _ in range(length)]) for length in lengths]
-    own = pack(batch, CPU, any_rows=shortened.any_rows)
+    own = pack_sequences(batch, CPU, any_rows=shortened.any_rows)
 
     found = shortened(own, NOTHING, NOTHING).last
 
     assert len(own.token_ids) == rows
-    expected = short.loop(pack(batch, CPU), NOTHING, NOTHING).last
+    expected = short.run_layers(pack_sequences(batch, CPU), NOTHING, NOTHING).last
     assert torch.equal(found, expected[:rows])
 
 
@@ -430,7 +441,7 @@ def test_any_number_of_rows_has_the_same_bits(rows: int, short: Encoder, shorten
 @pytest.mark.parametrize(("width", "heads", "inner"), [(80, 5, 336), (96, 4, 3072)])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_a_panel_that_is_not_full_and_a_sum_in_parts_have_the_same_bits(
-    width: int, heads: int, inner: int, activation: Any, stacked: Callable[[Encoder], Stack]
+    width: int, heads: int, inner: int, activation: Any, stacked: Callable[[Encoder], NativeStack]
 ) -> None:
     """With one block of rows, two, three and more, among which the next panel is shared out."""
     sizes = {"width": width, "heads": heads, "feed_forward": inner, "embedding_width": width}
@@ -440,8 +451,8 @@ def test_a_panel_that_is_not_full_and_a_sum_in_parts_have_the_same_bits(
     assert native.any_rows > 0
     for length in (2, 5, 7, 13, 19, 37, 200):
         batch = [Sequence([i % 97 for i in range(length)])]
-        found = native(pack(batch, CPU, any_rows=native.any_rows), NOTHING, NOTHING).last
-        expected = encoder.loop(pack(batch, CPU), NOTHING, NOTHING).last
+        found = native(pack_sequences(batch, CPU, any_rows=native.any_rows), NOTHING, NOTHING).last
+        expected = encoder.run_layers(pack_sequences(batch, CPU), NOTHING, NOTHING).last
         assert torch.equal(found, expected[:length]), length
 
 
@@ -457,8 +468,8 @@ def steps() -> Iterator[bool]:
     """Whether any number of rows is taken and a step is torch's, of an encoder and a decoder."""
     for family in ("post-norm", "shared keys, causal, norms of heads"):
         encoder = made(FAMILIES[f"{family}, in panels"])
-        stack = Stack(encoder, library.load())
-        assert agreement.agrees(encoder, stack)
+        stack = NativeStack(encoder, library.load_operator())
+        assert agreement.agrees_with_loop(encoder, stack)
         names = passed(stack, encoder.pack([Sequence([1, 2, 3])]))
         torchs = [name for name in names if name.endswith(("gelu", "gelu_", "silu", "rms_norm"))]
         yield from (stack.any_rows > 0, len(torchs) > 0)
@@ -494,7 +505,7 @@ def test_a_lesser_processor_has_torchs_steps_where_ours_have_other_bits(processo
 
 @pytest.mark.usefixtures("panels")
 def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
-    stacked: Callable[[Encoder], Stack],
+    stacked: Callable[[Encoder], NativeStack],
 ) -> None:
     """And what oneDNN computes together with its product in another way."""
     assert stacked(made(BERT)).any_rows == 0
@@ -516,7 +527,7 @@ def passed(run: Callable[..., Encoded], packed: Packed) -> list[str]:
 
 def test_plain_kernels_keep_the_loop(plain: Model) -> None:
     """The operator calls oneDNN's alone."""
-    assert not fits(plain.encoder.kernels)
+    assert not calls_same_kernels(plain.encoder.kernels)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +535,7 @@ def test_plain_kernels_keep_the_loop(plain: Model) -> None:
     [
         ([], "it is not built, and torch is"),
         (["forward_2_9_1_cpu", "forward_2_8_0"], "forward_2_8_0, forward_2_9_1_cpu alone is built"),
-        ([module(torch.__version__)], "torch cannot load forward_"),
+        ([operator_module(torch.__version__)], "torch cannot load forward_"),
     ],
     ids=["none", "another torch's", "a broken file"],
 )
@@ -535,14 +546,14 @@ def test_what_is_not_this_torchs_is_not_opened(
     for name in files:
         (tmp_path / f"{name}.so").write_text("no library")
 
-    with pytest.raises(library.Missing, match=reason):
-        library.load([str(tmp_path)])
+    with pytest.raises(library.OperatorMissing, match=reason):
+        library.load_operator([str(tmp_path)])
 
 
 @pytest.mark.parametrize("layer", [-1, LAYERS])
 @pytest.mark.parametrize("kind", ["gates", "patches"])
 def test_a_layer_that_is_not_there_is_an_error_and_no_write_past_the_end(
-    stacked: Callable[[Encoder], Stack], kind: str, layer: int
+    stacked: Callable[[Encoder], NativeStack], kind: str, layer: int
 ) -> None:
     """What the operator is told to change in a layer, it looks up within its own layers."""
     encoder = made(BERT)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.text.sentences import sentences
+from model.text.sentences import find_sentences
 
 TEXTS = {
     "ends": ["It is 3.5 km.", "Is it? (Yes!)", "“So.” He left…", "Good"],
@@ -15,7 +15,7 @@ TEXTS = {
 
 def parts(text: str) -> list[str]:
     """The sentences of a text."""
-    return [text[start:end] for start, end in sentences(text)]
+    return [text[start:end] for start, end in find_sentences(text)]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -52,10 +52,10 @@ def test_empty_lines_headings_and_lists_end_them() -> None:
 
 def test_white_space_has_none() -> None:
     """Nor has an empty text."""
-    assert list(sentences("")) == list(sentences(" \r\n\n\t")) == []
+    assert list(find_sentences("")) == list(find_sentences(" \r\n\n\t")) == []
 
 
 def test_a_long_run_of_stops_takes_no_longer_than_its_length() -> None:
     """Else these 200,000 characters would take minutes."""
-    assert len(list(sentences("." * 200_000))) == 1
-    assert len(list(sentences("a. " * 50_000))) == 1
+    assert len(list(find_sentences("." * 200_000))) == 1
+    assert len(list(find_sentences("a. " * 50_000))) == 1

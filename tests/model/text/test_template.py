@@ -26,7 +26,7 @@ TEXTS = [("why?", "it rains"), ("{{ a }}", "{% b %}\n"), ("q", "<|im_end|> {# c 
 @pytest.mark.parametrize("source", READ.values(), ids=READ)
 def test_a_template_is_filled_as_jinja_fills_it(source: str, instruction: str) -> None:
     """Whatever the texts hold, which are no templates."""
-    template = Template.of(source)
+    template = Template.parse(source)
     for query, document in TEXTS:
         messages = [{"role": "system", "content": instruction}] * bool(instruction)
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
@@ -56,6 +56,6 @@ REFUSED = {
 def test_a_program_is_refused(source: str, told: str) -> None:
     """By what it has, in one line that says what is read."""
     with pytest.raises(CheckpointError) as refused:
-        Template.of(source)
+        Template.parse(source)
 
     assert told in str(refused.value) and "\n" not in str(refused.value)

@@ -28,7 +28,7 @@ from model.loading.agreement import read_tokenizer
 from model.loading.checkpoint import Model
 from model.text import pieces
 from model.text.frame import Tokenized
-from model.text.pieces import Seams, exhaust, share
+from model.text.pieces import Seams, run_reading, share_room
 from model.text.tokenizer import Texts, Tokenizer, Truncate
 
 LIMIT = 512
@@ -115,7 +115,7 @@ def test_without_facts_a_text_has_the_same_ids(
     whole = tokenizer(texts, LIMIT)
 
     for ours, wanted in zip(
-        exhaust(tokenizer.reading(texts, LIMIT, facts=False)), whole, strict=True
+        run_reading(tokenizer.read_texts(texts, LIMIT, facts=False)), whole, strict=True
     ):
         assert (ours.token_ids, ours.types, ours.length) == (
             wanted.token_ids,
@@ -162,7 +162,7 @@ def test_a_pair_shares_its_room_as_in_the_library(first: int, second: int, room:
     library.enable_truncation(room, strategy="longest_first")
     theirs: Encoding = library.encode("a " * first, "a " * second)
 
-    ours = share([first, second], room)
+    ours = share_room([first, second], room)
 
     assert ours == [theirs.sequence_ids.count(0), theirs.sequence_ids.count(1)]
 
@@ -272,18 +272,18 @@ def test_a_cut_text_counts_its_words_from_its_start(tokenizer: Tokenizer, side: 
 
 def test_texts_are_shown_whole_and_ids_become_text(tokenizer: Tokenizer) -> None:
     """With special tokens or without, however long."""
-    (whole,) = exhaust(tokenizer.whole(["well " * 600], special=True, most=602))
-    (plain,) = exhaust(tokenizer.whole(["All is well"], special=False, most=3))
+    (whole,) = run_reading(tokenizer.read_whole(["well " * 600], special=True, most=602))
+    (plain,) = run_reading(tokenizer.read_whole(["All is well"], special=False, most=3))
 
     assert whole.length == len(whole.token_ids) == 602
     assert plain.tokens == ["all", "is", "well"] and not any(plain.special)
-    assert tokenizer.text(plain.token_ids, special=False) == "all is well"
-    assert tokenizer.text([101, *plain.token_ids], special=True) == "[CLS] all is well"
+    assert tokenizer.text_of(plain.token_ids, special=False) == "all is well"
+    assert tokenizer.text_of([101, *plain.token_ids], special=True) == "[CLS] all is well"
 
 
 def test_a_token_is_found_by_its_id(tokenizer: Tokenizer) -> None:
     """And an id without a token is no error."""
-    assert (tokenizer.token(3899), tokenizer.token(30522)) == ("dog", None)
+    assert (tokenizer.token_of(3899), tokenizer.token_of(30522)) == ("dog", None)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no JSON", '{"version": "1.0"}'])
@@ -384,7 +384,7 @@ def qwen2(texts: list[str]) -> Library:
     library.normalizer = normalizers.NFC()
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pieces.QWEN2), "isolated"),
+            pre_tokenizers.Split(Regex(pieces.QWEN2_WORDS), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -501,10 +501,10 @@ def test_of_a_pair_the_first_text_alone_is_cut_as_by_transformers(
     fixed = second + peer.num_special_tokens_to_add(pair=True)
 
     for limit in range(fixed + 1, fixed + first + 2):
-        (found,) = exhaust(ours.reading([pair], limit, side, second_whole=True))
+        (found,) = run_reading(ours.read_texts([pair], limit, side, second_whole=True))
         assert same(found, peer, pair, truncation="only_first", max_length=limit)
     with pytest.raises(SequenceTooLong):
-        exhaust(ours.reading([pair], fixed, side, second_whole=True))
+        run_reading(ours.read_texts([pair], fixed, side, second_whole=True))
 
 
 def test_offsets_of_every_kind_are_characters_of_the_given_text(kind: Kind) -> None:
@@ -666,7 +666,7 @@ CUTS: list[tuple[int, Truncate]] = [
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few words."""
-    monkeypatch.setattr(pieces, "PIECE", 37)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 37)
 
 
 @pytest.mark.usefixtures("small")
@@ -678,7 +678,7 @@ def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, text: str, prompt: st
     for limit, truncate in CUTS:
         (piecewise,) = ours([(text,)], limit, truncate, prompt)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pieces, "PIECE", 1_000_000)
+            patch.setattr(pieces, "PIECE_CHARACTERS", 1_000_000)
             (whole,) = ours([(text,)], limit, truncate, prompt)
 
         assert piecewise == whole
@@ -694,7 +694,7 @@ def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
     ours, _ = kind
     for limit in (3, 11, 97):
         (whole,) = ours([(text,)], limit, side)
-        (partly,) = exhaust(ours.reading([(text,)], limit, side, counted=False))
+        (partly,) = run_reading(ours.read_texts([(text,)], limit, side, counted=False))
 
         assert len(partly.token_ids) <= partly.length <= whole.length
         words = [None if word is None else word for word in partly.words]
@@ -712,8 +712,8 @@ def test_a_text_read_as_far_as_needed_tells_whether_it_was_cut(
 ) -> None:
     """Wherever pieces end, the place where the room is full among them."""
     for limit in range(3, 25):
-        reading = tokenizer.reading([("well " * 20,)], limit, side, counted=False, facts=False)
-        (partly,) = exhaust(reading)
+        reading = tokenizer.read_texts([("well " * 20,)], limit, side, counted=False, facts=False)
+        (partly,) = run_reading(reading)
 
         assert (len(partly.token_ids) < partly.length) == (limit < 22)
 
@@ -727,7 +727,7 @@ def test_a_piece_does_not_begin_as_a_text_does(tmp_path: Path, text: str) -> Non
     for limit, truncate in CUTS:
         (piecewise,) = ours([(text,)], limit, truncate)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pieces, "PIECE", 1_000_000)
+            patch.setattr(pieces, "PIECE_CHARACTERS", 1_000_000)
             (whole,) = ours([(text,)], limit, truncate)
 
         assert piecewise == whole
@@ -739,7 +739,7 @@ def test_any_text_in_pieces_is_read_as_the_whole(tokenizer: Tokenizer, text: str
     """The bundled model's, of characters that seams are made of."""
     (piecewise,) = tokenizer([(text,)], 9999)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE", 1_000_000)
+        patch.setattr(pieces, "PIECE_CHARACTERS", 1_000_000)
         (whole,) = tokenizer([(text,)], 9999)
 
     assert piecewise == whole
@@ -754,7 +754,7 @@ def test_a_pair_in_pieces_shares_its_room_as_the_whole(kind: Kind, side: Truncat
 
     piecewise = ours(pairs, 98, side)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE", 1_000_000)
+        patch.setattr(pieces, "PIECE_CHARACTERS", 1_000_000)
         whole = ours(pairs, 98, side)
 
     assert piecewise == whole
@@ -762,22 +762,22 @@ def test_a_pair_in_pieces_shares_its_room_as_the_whole(kind: Kind, side: Truncat
 
 def test_little_is_read_of_a_text_that_is_cut(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where words end at spaces, as Gemma's do not; what is read is counted in pieces."""
-    monkeypatch.setattr(pieces, "PIECE", 37)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 37)
     ours, peer = kind
-    reading = ours.reading([("well " * 5000,)], 11, "right", counted=False)
+    reading = ours.read_texts([("well " * 5000,)], 11, "right", counted=False)
 
     assert sum(1 for _ in reading) < 9
-    whole = sum(1 for _ in ours.reading([("well " * 5000,)], 11, "right"))
+    whole = sum(1 for _ in ours.read_texts([("well " * 5000,)], 11, "right"))
     assert whole > 500 or (whole == 1 and type(peer).__name__ == "GemmaTokenizer")
 
 
 def test_a_text_of_unknown_steps_is_one_piece(tmp_path: Path) -> None:
     """As is one without words, and one of tokens that are found over any seam."""
     library = wordpiece(TRICKY)
-    bert = Seams.of(library)
+    bert = Seams.find_seams(library)
     library.add_tokens(["a b"])
     library.normalizer = normalizers.Sequence([normalizers.Prepend("_"), library.normalizer])
-    odd = Seams.of(library)
+    odd = Seams.find_seams(library)
 
     assert len(bert.split("well " * 5000)) > 1
     assert len(bert.split("a" * 250_000)) == len(odd.split("well " * 5000)) == 1

@@ -23,8 +23,8 @@ from transformers import BertConfig, BertModel
 from model import kernels
 from model.errors import CheckpointError
 from model.loading import checkpoint
-from model.packing import Sequence, pack
-from model.pooling import pool
+from model.packing import Sequence, pack_sequences
+from model.pooling import pool_sequence
 from service.cli import main
 from service.commands import convert, pickles
 from tests.model.small_tokenizer import save_small_tokenizer
@@ -76,8 +76,8 @@ def refused(folder: Path) -> str:
 def pooled(folder: Path) -> Tensor:
     """The vector of a few tokens, of a folder as a replica on a CPU loads it."""
     model = checkpoint.load(folder, CPU, torch.float32, kernels.PLAIN)
-    packed = pack([Sequence([5, 3, 40, 0, 7], [0] * 5)], CPU)
-    return pool(model.encoder(packed).last[packed.rows(0)], model.pooling)
+    packed = pack_sequences([Sequence([5, 3, 40, 0, 7], [0] * 5)], CPU)
+    return pool_sequence(model.encoder(packed).last[packed.rows(0)], model.pooling)
 
 
 def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(

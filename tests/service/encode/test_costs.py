@@ -19,8 +19,8 @@ import torch
 from model.config import EncoderConfig
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
-from model.maps.tiles import CELLS
-from model.maps.units import divide
+from model.maps.tiles import MOST_CELLS
+from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from service.core import Layout
@@ -62,7 +62,9 @@ def shown(form: Any, level: Level = "token", specials: Specials = "keep", **more
     def outputs(tokens: int) -> Outputs:
         special = [place in (0, tokens - 1) for place in range(tokens)]
         words = [None if alone else place // 2 for place, alone in enumerate(special)]
-        units = divide(tokens, level=level, specials=specials, words=words, special=special)
+        units = divide_into_units(
+            tokens, level=level, specials=specials, words=words, special=special
+        )
         chosen = HEADS[:1] if form == "rollout" else HEADS
         rows = units.axis[: more.get("rows", 0)]
         asked = {layer: chosen for layer in range(WIDE.layers)}
@@ -218,7 +220,7 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 
-        assert taken <= CLOSE * (made + traces) + heads * CELLS * CELL_BYTES + ROOM
+        assert taken <= CLOSE * (made + traces) + heads * MOST_CELLS * CELL_BYTES + ROOM
 
 
 def peak(lanes: Lanes, one: Work) -> int:

@@ -17,7 +17,7 @@ from model.config import TRANSFORMER_BASE, EncoderConfig, Relative
 from model.maps import price as maps
 from model.maps.choices import Form
 from model.maps.forms import Selection
-from model.maps.units import Units, divide
+from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
@@ -280,7 +280,7 @@ async def test_a_dry_run_says_that_memory_is_short(
 async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     """Admission plans with the time that it takes besides the layers'."""
     linear = kernels.PLAIN.linear(torch.zeros(7, 5), None)
-    head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", twice=False)
+    head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", log_twice=False)
     plain, sparse = (Work(Tokens([1] * 64), Outputs(task_heads=one)) for one in ((), (head,)))
 
     of = costs(TRANSFORMER_BASE)
@@ -295,7 +295,7 @@ async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
     every = {layer: tuple(range(8)) for layer in range(6)}
 
     def times(tokens: int, **asked: Any) -> float:
-        one = Selection(every, divide(tokens), **asked)
+        one = Selection(every, divide_into_units(tokens), **asked)
         wanted = Outputs(attention=one), Outputs()
         shown, plain = of([Work(Tokens([1] * tokens), outputs) for outputs in wanted])
         return shown / plain
@@ -311,7 +311,7 @@ async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
 async def test_a_rollout_costs_the_products_of_its_layers() -> None:
     """Of all layers but the first, in the columns that are answered; they are in the bytes, too."""
     every = {layer: (0,) for layer in range(6)}
-    words = divide(
+    words = divide_into_units(
         66,
         level="word",
         words=[None, *(place // 2 for place in range(64)), None],
@@ -323,10 +323,12 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
         asked = Selection(every, units, "rollout", half=half)
         works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
         beside = weigh(works, TRANSFORMER_BASE.width, Layout())
-        return maps.products(asked, TRANSFORMER_BASE) - scores, beside.made - beside.total
+        return maps.count_product_flops(
+            asked, TRANSFORMER_BASE
+        ) - scores, beside.made - beside.total
 
-    assert price(divide(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)
-    assert price(divide(66), half=True) == (5 * 2 * 66 * 66 * 66, 2 * 4 * 66 * 66)
+    assert price(divide_into_units(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)
+    assert price(divide_into_units(66), half=True) == (5 * 2 * 66 * 66 * 66, 2 * 4 * 66 * 66)
     assert price(words) == (5 * 2 * 66 * 66 * 34, 2 * 4 * 66 * 34)
 
 
@@ -376,9 +378,12 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
     whole = cost(more, 512)
     entered = [cost(more, 512, layer) for layer in range(more.layers)]
     assert [whole, *entered] == sorted([whole, *entered], reverse=True)
-    shown = Selection({0: (0, 1)}, divide(300))
-    assert maps.products(shown, more) > 3 * maps.products(shown, plain)
-    looked = [maps.work(shown, each) - maps.products(shown, each) for each in (plain, more)]
+    shown = Selection({0: (0, 1)}, divide_into_units(300))
+    assert maps.count_product_flops(shown, more) > 3 * maps.count_product_flops(shown, plain)
+    looked = [
+        maps.count_flops(shown, each) - maps.count_product_flops(shown, each)
+        for each in (plain, more)
+    ]
     assert looked[1] - looked[0] == maps.TERM_FLOPS * 2 * 2 * 300**2  # terms, heads, cells
 
 
@@ -390,8 +395,11 @@ async def test_what_slopes_take_from_scores_is_priced() -> None:
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 512, 2048, 8192)]
     assert ratios[0] == 1 and ratios == sorted(ratios) and 1.1 < ratios[-1] < 1.15
     assert flops(more, [512], []) == flops(plain, [512], [])
-    shown = Selection({0: (0, 1)}, divide(300))
-    assert maps.work(shown, more) - maps.work(shown, plain) == maps.SLOPE_FLOPS * 2 * 300**2
+    shown = Selection({0: (0, 1)}, divide_into_units(300))
+    assert (
+        maps.count_flops(shown, more) - maps.count_flops(shown, plain)
+        == maps.SLOPE_FLOPS * 2 * 300**2
+    )
 
 
 async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_see() -> None:
@@ -406,10 +414,10 @@ async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_s
     entered = 2 * (weights * 6 - width * (mixed + 2 * keys)) * 9 + 2 * 2 * mixed * 45 * 5
     assert entered_flops(more, 9, 0) == entered
 
-    long = Selection({0: (0, 1)}, divide(1024))
-    assert 0.5 < maps.products(long, more) / maps.products(long, whole) < 0.6
+    long = Selection({0: (0, 1)}, divide_into_units(1024))
+    assert 0.5 < maps.count_product_flops(long, more) / maps.count_product_flops(long, whole) < 0.6
     rows = replace(long, form="rows", rows=(1, 2))  # of any keys
-    assert maps.products(rows, more) == maps.products(rows, whole)
+    assert maps.count_product_flops(rows, more) == maps.count_product_flops(rows, whole)
 
 
 # 24 layers of 16 heads, of which two in three look 64 tokens far
@@ -446,12 +454,12 @@ def worded(number: int) -> Units:
     """A sequence of 32 tokens in words that the bits of a number part."""
     parts = accumulate(number >> place % 11 & 1 for place in range(30))
     special = [place in (0, 31) for place in range(32)]
-    return divide(32, level="word", words=[None, *parts, None], special=special)
+    return divide_into_units(32, level="word", words=[None, *parts, None], special=special)
 
 
 BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or 65,536 tokens
-    "alike": [divide(1)] * 2048,
-    "of all lengths": [divide(tokens) for tokens in range(1, 361)],
+    "alike": [divide_into_units(1)] * 2048,
+    "of all lengths": [divide_into_units(tokens) for tokens in range(1, 361)],
     "of other words": [worded(number) for number in range(2048)],
 }
 

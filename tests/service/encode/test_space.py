@@ -72,7 +72,7 @@ def read(
     folder: Path, request: EncodeRequest, dtype: str = "float32", max_tokens: int | None = None
 ) -> tuple[Spaces, Side]:
     """The spaces of a folder's model, and what a request reads."""
-    ways = kernels.choose(CPU, torch.float32)
+    ways = kernels.choose_kernels(CPU, torch.float32)
     model = checkpoint.load(folder, CPU, torch.float32, ways)
     longest = max_tokens or model.max_tokens
     worker = cast(Worker, None)  # nothing is read

@@ -20,7 +20,7 @@ from model.loading.assembly import build, expected
 from model.loading.checkpoint import Model
 from model.maps.choices import Form
 from model.maps.forms import Selection
-from model.maps.units import divide
+from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from model.task_heads import Projection, Tagger, TaskHead
@@ -48,7 +48,7 @@ def selections(tokens: int) -> Iterator[Selection]:
     """Every form, of one head alone and of several, with and without the special tokens."""
     special: dict[str, Any] = {"special": [True, *[False] * (tokens - 2), True]}
     marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": (1, 2)}
-    for units in (divide(tokens), divide(tokens, specials="drop", **special)):
+    for units in (divide_into_units(tokens), divide_into_units(tokens, specials="drop", **special)):
         for heads in ({1: (1,)}, {0: (0, 2), 1: (0, 1, 2)}):
             for form in get_args(Form):
                 yield Selection(heads, units, form=form, k=2, size=3, **marks)

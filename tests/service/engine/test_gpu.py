@@ -23,7 +23,7 @@ from model.loading.assembly import build, expected
 from model.loading.checkpoint import Model
 from model.maps.choices import Form
 from model.maps.forms import Selection
-from model.maps.units import Units, divide
+from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling, Unit
 from model.positions import Rope
@@ -34,7 +34,7 @@ from model.task_heads import (
     Splade,
     Tagger,
     TaskHead,
-    Vectors,
+    VectorHead,
 )
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED, locate
@@ -116,7 +116,7 @@ FAMILIES["gemma3_text"] = replace(
 )
 
 GROUPED = Kernels("grouped", PlainLinear, cuda.attend_grouped)
-VARLEN = Kernels("varlen", PlainLinear, cuda.attend_grouped, cuda.attend_spread)
+VARLEN = Kernels("varlen", PlainLinear, cuda.attend_grouped, cuda.attend_packed)
 WAYS = {
     "varlen in bfloat16": (VARLEN, torch.bfloat16),
     "varlen in float16": (VARLEN, torch.float16),
@@ -132,7 +132,7 @@ def units(tokens: int) -> list[Units]:
     words, special = [place // 2 for place in range(tokens)], [False] * tokens
     special[0] = special[-1] = True
     some: dict[str, Any] = {"words": words, "special": special, "specials": "renormalize"}
-    return [divide(tokens), divide(tokens, level="word", **some)]
+    return [divide_into_units(tokens), divide_into_units(tokens, level="word", **some)]
 
 
 def selections(tokens: int) -> Iterator[Selection]:
@@ -155,10 +155,10 @@ def heads(width: int) -> list[TaskHead]:
     return [
         Classifier(names, first, project, "softmax", "sigmoid"),
         Tagger(names, project),
-        Splade(project, "max", twice=True, k=2),
-        Splade(project, "sum", twice=False),
+        Splade(project, "max", log_twice=True, k=2),
+        Splade(project, "sum", log_twice=False),
         Lexical(one, frozenset({3}), token_ids=[5] * 7),
-        Vectors((Unit(width),), {}, kept=(0, 2, 3)),
+        VectorHead((Unit(width),), {}, kept=(0, 2, 3)),
     ]
 
 

@@ -10,7 +10,7 @@ import torch
 from starlette.types import ASGIApp
 
 from model.maps.forms import Selection
-from model.maps.units import divide
+from model.maps.units import divide_into_units
 from model.packing import Sequence
 from service.engine.lanes import finite, together
 from service.engine.work import Outputs, Result, Work
@@ -60,7 +60,7 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
     plain = Work(Sequence(ids), Outputs())
-    asked = Selection({2: (3, 5)}, divide(3))
+    asked = Selection({2: (3, 5)}, divide_into_units(3))
     maps = Work(Sequence(ids), Outputs(attention=asked, hidden=frozenset({0})))
 
     first, second = done(replica, [plain, maps])

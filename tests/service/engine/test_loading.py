@@ -16,7 +16,7 @@ from model import kernels
 from model.encoder import Encoded
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
-from model.maps.units import divide
+from model.maps.units import divide_into_units
 from model.native import library, stack
 from model.packing import Sequence
 from service.engine import loading
@@ -66,8 +66,8 @@ def small(loud: Path) -> Model:
 def built() -> None:
     """The compiled pass; skips where there is none."""
     try:
-        library.load()
-    except library.Missing as reason:
+        library.load_operator()
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
 
 
@@ -85,10 +85,10 @@ async def test_the_compiled_pass_runs_once_it_has_agreed(
 
 def absent() -> None:
     """An operator that was not built."""
-    raise library.Missing("it is not built, and torch is 0")
+    raise library.OperatorMissing("it is not built, and torch is 0")
 
 
-class Other(stack.Stack):
+class Other(stack.NativeStack):
     """An operator that computes something else."""
 
     def __call__(self, *batch: Any) -> Encoded:
@@ -96,7 +96,7 @@ class Other(stack.Stack):
         return replace(encoded, last=encoded.last * (1 + 1e-6))
 
 
-class Changed(stack.Stack):
+class Changed(stack.NativeStack):
     """An operator whose kernels torch has changed."""
 
     def __call__(self, *batch: Any) -> Encoded:
@@ -191,7 +191,7 @@ async def test_float32_is_multiplied_as_float32(asked: str) -> None:
 
 async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built: None) -> None:
     """A whole answer of a batch of different wishes, each number of it."""
-    selection = Selection({0: (0,), 1: (0,)}, divide(7))
+    selection = Selection({0: (0,), 1: (0,)}, divide_into_units(7))
     wishes = [
         Outputs(pooling=small.pooling, tokens=True),
         Outputs(hidden=frozenset({0, 2}), attention=selection, explained=1),

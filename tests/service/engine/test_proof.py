@@ -244,7 +244,7 @@ async def test_wrong_numbers_are_refused_where_other_kernels_would_be_right(
         await Replica.start(Settings(model=str(loud), device="cpu", threads=2), "odd-1")
 
 
-class Crowded(stack.Stack):
+class Crowded(stack.NativeStack):
     """A compiled pass that adds up in another order in batches larger than those it is tried on."""
 
     def __call__(self, *batch: Any) -> Encoded:
@@ -258,10 +258,10 @@ async def test_a_compiled_pass_whose_bits_a_batch_moves_gives_way_to_the_loop(
 ) -> None:
     """It agrees on a few short sequences; the canary's larger company shows it."""
     try:
-        library.load()
-    except library.Missing as reason:
+        library.load_operator()
+    except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
-    monkeypatch.setattr(stack, "Stack", Crowded)
+    monkeypatch.setattr(stack, "NativeStack", Crowded)
 
     replica = await Replica.start(Settings(model=str(loud), device="cpu", threads=1), "odd-1")
     await replica.close()

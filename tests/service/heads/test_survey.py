@@ -80,7 +80,7 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
 async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
     """A sink on its first token, which is no special one, is found, and its baseline is causal."""
     plain, folder = tmp_path / "plain", tmp_path / "decoder"
-    cpu, ways = torch.device("cpu"), kernels.choose(torch.device("cpu"), torch.float32)
+    cpu, ways = torch.device("cpu"), kernels.choose_kernels(torch.device("cpu"), torch.float32)
     decoder = checkpoint.load(embedder(plain, folder), cpu, torch.float32, ways)
 
     async def attend(read: Sequence[Tokenized]) -> list[Tensor]:

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
 from model import kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.packing import Sequence, pack
-from model.pooling import pool
+from model.packing import Sequence, pack_sequences
+from model.pooling import pool_sequence
 
 CPU = torch.device("cpu")
 WIDTH, POSITIONS = 15, 37
@@ -27,7 +27,7 @@ TEXTS = (
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
 
 
 def change(path: Path, **values: Any) -> None:
@@ -41,9 +41,11 @@ def change(path: Path, **values: Any) -> None:
 def vectors(model: Model, *texts: str) -> Tensor:
     """What ours makes of some texts, in one batch."""
     cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
-    packed = pack([Sequence(tokens.token_ids) for tokens in cut], CPU)
+    packed = pack_sequences([Sequence(tokens.token_ids) for tokens in cut], CPU)
     last = model.encoder(packed).last
-    return torch.stack([pool(last[packed.rows(i)], model.pooling) for i in range(len(texts))])
+    return torch.stack(
+        [pool_sequence(last[packed.rows(i)], model.pooling) for i in range(len(texts))]
+    )
 
 
 def config(**choices: Any) -> BertConfig:

@@ -13,7 +13,7 @@ from torch import nn
 
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model
-from model.packing import Sequence, pack
+from model.packing import Sequence, pack_sequences
 from model.task_heads import Classifier
 from tests.model.loading.pipeline.conftest import CPU, TEXTS, WIDTH, change, load
 
@@ -78,7 +78,7 @@ def scores(model: Model) -> torch.Tensor:
     """What ours makes of PAIRS, in one batch."""
     assert isinstance(model.task_heads[0], Classifier)
     cut = model.tokenizer(PAIRS, model.max_tokens, "right")
-    packed = pack([Sequence(pair.token_ids, pair.types) for pair in cut], CPU)
+    packed = pack_sequences([Sequence(pair.token_ids, pair.types) for pair in cut], CPU)
     tokens = model.encoder(packed).last
     return torch.stack(
         [model.task_heads[0](tokens[packed.rows(i)])["scores"] for i in range(len(PAIRS))]

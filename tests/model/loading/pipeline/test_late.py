@@ -19,7 +19,7 @@ from model.config import Side
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.task_heads import Vectors
+from model.task_heads import VectorHead
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
 
 SIZE = 7
@@ -72,12 +72,12 @@ def save(made: Save, tmp_path: Path) -> Save:
 @torch.inference_mode()
 def ours(model: Model, text: str, side: Side) -> Tensor:
     """The vectors of a text, cut as the library cuts it."""
-    assert isinstance(model.task_heads[0], Vectors)
+    assert isinstance(model.task_heads[0], VectorHead)
     role = model.task_heads[0].roles[side]
     (one,) = model.tokenizer([(text,)], role.length, "right", role.prompt or "")
-    whole = role.frame(one)
-    sequence = Sequence(whole.token_ids, whole.types, unseen=role.unseen(one))
-    head = replace(model.task_heads[0], kept=role.kept(whole.token_ids))
+    whole = role.frame_text(one)
+    sequence = Sequence(whole.token_ids, whole.types, unseen=role.count_unseen(one))
+    head = replace(model.task_heads[0], kept=role.kept_places(whole.token_ids))
     return head(model.encoder(model.encoder.pack([sequence])).last)["vectors"]
 
 
@@ -147,10 +147,12 @@ def test_the_longest_sequence_is_that_of_either_side(save: Save) -> None:
     _, folder = save(query_expansion=FIXED)
     model = load(folder)
 
-    assert isinstance(model.task_heads[0], Vectors)
+    assert isinstance(model.task_heads[0], VectorHead)
     assert model.max_tokens == model.task_heads[0].roles["document"].length == POSITIONS
     assert (
-        model.task_heads[0].roles["query"].length == model.task_heads[0].roles["query"].filled == 13
+        model.task_heads[0].roles["query"].length
+        == model.task_heads[0].roles["query"].filled_length
+        == 13
     )
     assert model.tasks == ("encode", "multi_vector")
 

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from model.errors import CheckpointError
-from model.similarity import Linear, NotLinear
+from model.similarity import LinearPooling, NotLinear
 from tests.model.loading.pipeline.conftest import TEXTS, WIDTH, change, load, vectors
 
 Save = Callable[..., tuple[SentenceTransformer, Path]]
@@ -64,7 +64,7 @@ def test_layers_in_any_order_are_sentence_transformers(
 
     model = load(folder)
 
-    assert model.pooling.size(WIDTH) == expected.shape[1]
+    assert model.pooling.uncut_size(WIDTH) == expected.shape[1]
     torch.testing.assert_close(vectors(model, *TEXTS), expected, rtol=0, atol=1e-5)
 
 
@@ -126,4 +126,4 @@ def test_shares_of_a_likeness_are_refused_behind_what_is_not_linear(
     _, folder = save(Pooling(WIDTH), part, Dense(WIDTH, 8, activation_function=nn.Identity()))
 
     with pytest.raises(NotLinear, match="LayerNorm, or a scaling"):
-        Linear(load(folder).pooling)
+        LinearPooling(load(folder).pooling)

@@ -41,8 +41,10 @@ def ours(model: Model, text: str) -> Tensor:
     """The weights of a document, cut as the library cuts it, over the vocabulary."""
     assert isinstance(model.task_heads[0], Splade)
     role = model.task_heads[0].roles["document"]
-    (one,) = model.tokenizer([(text,)], role.length - role.added, "right", role.prompt or "")
-    ids = role.frame(one).token_ids
+    (one,) = model.tokenizer(
+        [(text,)], role.length - role.marker_tokens, "right", role.prompt or ""
+    )
+    ids = role.frame_text(one).token_ids
     encoded = model.encoder(model.encoder.pack([Sequence(ids)]))
     found = model.task_heads[0](encoded.last[encoded.packed.rows(0)])
     weights = torch.zeros(model.config.vocabulary)

@@ -18,7 +18,7 @@ from safetensors.numpy import load
 from transformers import BertModel
 
 from model import kernels
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from service.encode.answer import SAFETENSORS
 from service.engine.weights import BUNDLED, locate
 from service.engine.work import Result, Work
@@ -148,7 +148,9 @@ def shapes(form: str, units: int, whole: int) -> dict[str, tuple[int, ...]]:
         for head in heads
     }
     if kind == "stats":
-        found = {f"stats.{layer}": (len(heads), len(FIELDS)) for layer, heads in LAYERS.items()}
+        found = {
+            f"stats.{layer}": (len(heads), len(STATISTIC_FIELDS)) for layer, heads in LAYERS.items()
+        }
     if kind == "dominance":
         found["dominance.wins"] = (whole,)
     return {"rollout": (units, units)} if kind == "rollout" else found
@@ -302,7 +304,7 @@ async def test_a_statistic_of_nothing_is_null_in_json_and_nan_in_binary(
     missing = {"previous", "next", "cls", "sep", "entropy_ratio"}
     assert {name for name in found if found[name] is None} == missing
     nan = np.isnan(load(file.content)["0.stats.5"][1])
-    assert {name for name, none in zip(FIELDS, nan, strict=True) if none} == missing
+    assert {name for name, none in zip(STATISTIC_FIELDS, nan, strict=True) if none} == missing
     known = [found[name] for name in ("self", "entropy", "distance")]
     assert known == [1, pytest.approx(0, abs=1e-6), 0]
 
@@ -335,7 +337,7 @@ async def test_embeddings_show_their_attention_without_a_token_known(
 
     told = (await encode(client, asked))["data"][0]
 
-    found = dict(zip(FIELDS, told["attention"]["stats"]["values"]["0"]["5"], strict=True))
+    found = dict(zip(STATISTIC_FIELDS, told["attention"]["stats"]["values"]["0"]["5"], strict=True))
     assert told["tokens"] is None
     assert {name for name, value in found.items() if value is None} == {"cls", "sep"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.lessons import mix, score, weigh
+from model.lessons import attention_probabilities, mix_values, score_keys
 from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
 from service.encode import worker
@@ -139,9 +139,9 @@ async def test_the_mechanism_is_the_models_own(client: httpx.AsyncClient) -> Non
 
     answer = await answered(client, asked)
 
-    probabilities = weigh(score(query, key))
+    probabilities = attention_probabilities(score_keys(query, key))
     assert np.array_equal(answer["probabilities"], probabilities.numpy())
-    assert np.array_equal(answer["heads"], mix(probabilities, value).numpy())
+    assert np.array_equal(answer["heads"], mix_values(probabilities, value).numpy())
 
 
 def changed(**fields: Any) -> bytes:

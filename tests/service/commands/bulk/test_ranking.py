@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from model.maps.choices import FIELDS
+from model.maps.choices import STATISTIC_FIELDS
 from service.cli import main
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -80,7 +80,7 @@ async def attention(client: httpx.AsyncClient, given: Any, **asked: Any) -> Any:
 async def statistic(client: httpx.AsyncClient, given: Any, name: str) -> float:
     """One statistic, exactly."""
     told = (await attention(client, given, form="stats"))["attention"]["stats"]
-    return float(np.float32(told["values"][str(LAYER)][str(NUMBER)][FIELDS.index(name)]))
+    return float(np.float32(told["values"][str(LAYER)][str(NUMBER)][STATISTIC_FIELDS.index(name)]))
 
 
 def sent(layer: Any) -> list[str]:
