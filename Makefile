@@ -44,10 +44,11 @@ $(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: linted types ## format, lint, types and every test but the long drills
-	@$(MAKE) --no-print-directory --jobs --keep-going fast ray
+test: linted ## format, lint, types and every test but the long drills
+	@$(MAKE) --no-print-directory --jobs --keep-going types fast ray
 
-check: linted types fast ## format, lint, types and the tests that start no Ray
+check: linted ## format, lint, types and the tests that start no Ray
+	@$(MAKE) --no-print-directory --jobs --keep-going types fast
 
 linted: $(ENV)
 	$(BIN)/ruff format --check
