@@ -9,6 +9,7 @@ import logging
 import os
 import runpy
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -22,6 +23,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # the core that it wants where two test processes share two cores.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+import certifi
 import httpx
 import numpy as np
 import pytest
@@ -51,6 +53,13 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 hypothesis.register_profile("same", hypothesis(), deadline=None, derandomize=True)
 hypothesis.register_profile("others", hypothesis(), deadline=None, max_examples=2000)
 hypothesis.load_profile("same")
+
+# A client of httpx reads 140 authorities of the web, 45 ms, and no test asks the web
+make_context, of_the_web = ssl.create_default_context, {"cafile": certifi.where()}
+WEB = make_context(**of_the_web)
+ssl.create_default_context = lambda *purpose, **how: (
+    WEB if not purpose and how == of_the_web else make_context(*purpose, **how)
+)
 
 gc.disable()  # until the tests are collected: looking for garbage among them took half of the time
 
