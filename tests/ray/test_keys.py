@@ -87,6 +87,7 @@ def test_keys_change_while_it_serves(keyed: "Service", keys: Keys) -> None:
     assert total(keyed, "headlight_keys_stale") == 0
 
 
+@pytest.mark.prove
 def test_a_replica_next_to_a_wrong_file_begins_with_the_last_good_keys(
     keyed: "Service", keys: Keys
 ) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 CLIENTS = 16
+PAUSE_SECONDS = 0.05  # of each
 LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
 ENDED = '"event": "replica ended"'
 
@@ -51,7 +52,8 @@ def test_a_service_that_is_told_to_stop_answers_what_it_admitted_and_leaves_no_t
 
     asking.start()
     drill.wait(lambda: drill.under_way(running) == 1, "the long request")
-    journal = drill.during(stop, running.port, kept=CLIENTS // 2, fresh=CLIENTS // 2)
+    half = CLIENTS // 2
+    journal = drill.during(stop, running.port, kept=half, fresh=half, pause=PAUSE_SECONDS)
     asking.join()
 
     assert answers == [200]
