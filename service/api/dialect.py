@@ -90,8 +90,7 @@ class Reply:
         self.length = sum(map(len, self.pieces))
         self.headers = [(b"content-length", b"%d" % self.length)]
         if media_type:
-            text = media_type.startswith("text/") and "charset=" not in media_type
-            self.add("content-type", f"{media_type}; charset=utf-8" if text else media_type)
+            self.add("content-type", media_type)
         for name, value in (headers or {}).items():
             self.add(name, value)
 

@@ -187,6 +187,26 @@ def test_a_drain_is_as_old_as_its_first_configuration(tmp_path: Path) -> None:
     assert haproxy.seconds_until_closed(draining, since) == pytest.approx(whole, abs=2)
 
 
+def test_what_is_quiet_once_may_be_between_two_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done when it was so twice in a row."""
+    monkeypatch.setattr(drain, "POLL_SECONDS", 0)
+    quiet = iter([True, False, True, True])
+
+    drain.wait_until(lambda: next(quiet), 9)
+
+    assert list(quiet) == []
+
+
+def test_a_certificate_that_haproxy_does_not_take_is_an_error(
+    tmp_path: Path, running: Running
+) -> None:
+    """HAProxy says so in words, on a connection that is fine."""
+    frontend = drain.Frontend(tmp_path, running.port)
+
+    with pytest.raises(OSError, match="did not take the certificate"):
+        frontend.replace_certificate(tmp_path / "tls.pem", b"none\n")
+
+
 def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:
     """It died, or the start failed before it was there; the stop goes on."""
     frontend = drain.Frontend(tmp_path, 1)

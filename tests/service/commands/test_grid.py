@@ -51,6 +51,15 @@ def test_a_role_is_shown_with_what_it_takes(found: Found) -> None:
     assert row == ["previous", "1", "L0H2", "1.000", "0.500", "0.083"]
 
 
+def test_the_best_of_several_heads_is_the_one_of_the_highest_score(found: Found) -> None:
+    """Of each role."""
+    rows = [cells(line) for line in lines(grid.roles(found)) if "\u2502" in line]
+    scores = {role: [h["score"] for h in found["heads"] if h["role"] == role] for role, *_ in rows}
+
+    assert max(map(len, scores.values())) > 1
+    assert [row[3] for row in rows] == [f"{max(scores[role]):.3f}" for role, *_ in rows]
+
+
 def test_a_relation_is_shown_with_its_control(found: Found) -> None:
     """Found or not; nothing is cut off in 80 columns."""
     shown = lines(grid.relations(found))
