@@ -103,7 +103,15 @@ def test_hidden_states_are_counted_from_the_embeddings(model: Model, sequences: 
     assert torch.equal(encoded.hidden[6], encoded.last)
 
 
-@pytest.mark.parametrize(("way", "cores"), [("model", 1), ("model", 2), ("plain", 1), ("plain", 3)])
+@pytest.mark.parametrize(
+    ("way", "cores"),
+    [
+        ("model", 1),
+        ("model", 2),
+        pytest.param("plain", 1, marks=pytest.mark.prove),
+        ("plain", 3),
+    ],
+)
 def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
     request: pytest.FixtureRequest, sequences: Ids, threads: Threads, way: str, cores: int
 ) -> None:

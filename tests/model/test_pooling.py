@@ -120,7 +120,10 @@ def peer(folder: Path) -> SentenceTransformer:
     return SentenceTransformer(str(folder), device="cpu")
 
 
-@pytest.mark.parametrize("limit", [512, 256], ids=["longest", "default"])
+@pytest.mark.parametrize(
+    "limit",
+    [pytest.param(512, id="longest", marks=pytest.mark.prove), pytest.param(256, id="default")],
+)
 def test_pooled_vectors_are_those_of_sentence_transformers(
     model: Model, peer: SentenceTransformer, texts: list[str], essay: str, limit: int
 ) -> None:

@@ -150,10 +150,10 @@ READ: dict[str, Keys] = {
 HEADED = [
     *((family, "AutoModelForCausalLM") for family in DECODERS),
     *(
-        (family, f"AutoModelFor{head}")
+        pytest.param(family, f"AutoModelFor{head}", marks=marks)
         for family in READ
         if family not in DECODERS
-        for head in ("SequenceClassification", "MaskedLM")
+        for head, marks in (("SequenceClassification", ()), ("MaskedLM", pytest.mark.prove))
     ),
 ]
 # by loading/task_heads.py, which test_task_heads.py holds to transformers

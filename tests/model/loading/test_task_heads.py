@@ -269,14 +269,18 @@ SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activati
         (REGRESSION, 1, True),
         *(
             pytest.param(*cell, marks=pytest.mark.prove)
-            for cell in (({}, 3, True), (REGRESSION, 3, False), (MULTI, 1, False))
+            for cell in (
+                ({}, 3, True),
+                (REGRESSION, 3, False),
+                (MULTI, 1, False),
+                (LEGACY, 1, False),
+                (REGRESSION | LEGACY, 1, False),
+            )
         ),
         (MULTI, 3, False),
         (SINGLE, 3, False),
-        (LEGACY, 1, False),
         (LEGACY, 3, True),
         (SIGMOID | LEGACY, 1, False),
-        (REGRESSION | LEGACY, 1, False),
     ],
     ids=str,
 )

@@ -481,10 +481,9 @@ def test_steps_are_ours_where_they_have_torchs_bits() -> None:
     assert [*steps()] == [True, False, True, False]
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("panels")
-@pytest.mark.parametrize(
-    "processor", [pytest.param("AVX2", marks=pytest.mark.prove), "oneDNN for AVX2 alone"]
-)
+@pytest.mark.parametrize("processor", ["AVX2", "oneDNN for AVX2 alone"])
 def test_a_lesser_processor_has_torchs_steps_where_ours_have_other_bits(processor: str) -> None:
     """GELU alone; a decoder's are the same on all processors."""
     variables, torchs = LESSER[processor]

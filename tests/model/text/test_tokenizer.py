@@ -671,7 +671,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
-@pytest.mark.parametrize("prompt", ["", "say: "])
+@pytest.mark.parametrize("prompt", ["say: ", pytest.param("", marks=pytest.mark.prove)])
 def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, text: str, prompt: str) -> None:
     """Every kind, whole and cut at either side: all that is said of it, and its length."""
     ours, _ = kind

@@ -19,6 +19,8 @@ from schemathesis.specs.openapi.checks import (
 
 from service.api.document import document
 
+pytestmark = pytest.mark.prove  # what it holds, tests of the document and the golden answers hold
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

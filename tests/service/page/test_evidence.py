@@ -96,7 +96,7 @@ async def test_every_number_and_every_mark_is_the_apis(
     assert shortened == result["pruned"]
 
 
-@pytest.mark.parametrize("unit", ["word", "token"])
+@pytest.mark.parametrize("unit", ["word", pytest.param("token", marks=pytest.mark.prove)])
 async def test_a_choice_marks_anew_and_stays_in_the_link(
     browser: Page, address: str, client: httpx.AsyncClient, unit: str
 ) -> None:
@@ -228,7 +228,13 @@ async def test_the_views_leave_nothing_of_each_other(browser: Page, address: str
     assert "together" not in await browser.run("return location.hash")
 
 
-@pytest.mark.parametrize("made_up", ["unit=page", "top=0", "prune=2", "together=proof"])
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        "unit=page",
+        *(pytest.param(o, marks=pytest.mark.prove) for o in ("top=0", "prune=2", "together=proof")),
+    ],
+)
 async def test_a_choice_that_a_link_makes_up_is_left_out(
     browser: Page, address: str, made_up: str
 ) -> None:

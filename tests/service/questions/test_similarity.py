@@ -54,7 +54,7 @@ def cosine(u: Array, v: Array) -> float:
     return float(u @ v / (np.linalg.norm(u) * np.linalg.norm(v)))
 
 
-@pytest.mark.parametrize("level", ["token", "word"])
+@pytest.mark.parametrize("level", [pytest.param("token", marks=pytest.mark.prove), "word"])
 async def test_the_matrix_of_200_pairs_sums_to_their_cosines(
     client: httpx.AsyncClient, level: str
 ) -> None:
