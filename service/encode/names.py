@@ -69,8 +69,8 @@ def find(named: str, every: Sequence[str]) -> str:
     """
     alike = [named] if named in every else [name for name in every if _alike(named, name)]
     if len(alike) != 1:
-        served = ", ".join(f'"{name}"' for name in every)
-        raise Refused.at("model_not_found", "model", detail=f"this service serves {served}")
+        detail = f"not found; this service has {quoted(every, 'and')}"
+        raise Refused.at("model_not_found", "model", detail=detail)
     return alike[0]
 
 

@@ -49,11 +49,11 @@ const heading = ({ unit, top }, change) => [
 /** What the score is without what is marked, next to what it is without as much that was drawn at random. */
 export function control({ score, highlights, without, control }, unit) {
   const count = highlights.length, marked = count === 1 ? `the marked ${unit}` : `the ${count} marked ${unit}s`;
-  if (without === null) return `Without ${marked} nothing is left to score.`;
-  const found = `Without ${marked} the score is ${fixed(without)} in place of ${fixed(score)}`;
+  if (without === null) return `Without ${marked}, nothing is left to score.`;
+  const found = `Removing ${marked} takes the score from ${fixed(score)} to ${fixed(without)}`;
   if (!control) return `${found}; there are too few ${unit}s for a control.`;
-  const drawn = count === 1 ? "another" : `${count} others`;
-  return `${found}; without ${drawn} drawn at random it is ${fixed(control.without_random)} on average (standard deviation ${fixed(control.deviation)}).`;
+  const drawn = count === 1 ? "another one" : `${count} others`;
+  return `${found}; removing ${drawn} at random takes it to ${fixed(control.without_random)} on average (standard deviation ${fixed(control.deviation)}).`;
 }
 
 /** A piece of evidence in its text, as dark as its share is large, with its place in the order. */

@@ -275,7 +275,7 @@ async def test_a_name_of_no_adapter_is_refused(served: Adapted, name: str) -> No
     told = await served.post("/v1/encode", status=404, inputs=["dog"], model=name)
 
     assert told["code"] == "model_not_found"
-    assert 'this service serves "jina", "jina:retrieval.query", ' in str(told)
+    assert 'this service has "jina", "jina:retrieval.query", ' in str(told)
 
 
 async def test_a_lesson_shows_the_adapters_weights(served: Adapted) -> None:

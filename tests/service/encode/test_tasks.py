@@ -414,7 +414,7 @@ REFUSED = {
     ),
     "another model": (
         *("reranker", "/v1/rerank", {"model": "x", "query": "a", "documents": ["b"]}),
-        *(404, 'this service serves "reranker"'),
+        *(404, 'this service has "reranker"'),
     ),
     "no result": (
         *("reranker", "/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 0}),

@@ -85,8 +85,8 @@ async def test_every_number_and_every_mark_is_the_apis(
     assert whole == DOCUMENT
     random = result["control"]
     assert (
-        f"Without the 3 marked sentences the score is {result['without']:.4f} in place of {score}; "
-        f"without 3 others drawn at random it is {random['without_random']:.4f} on average "
+        f"Removing the 3 marked sentences takes the score from {score} to {result['without']:.4f}; "
+        f"removing 3 others at random takes it to {random['without_random']:.4f} on average "
         f"(standard deviation {random['deviation']:.4f})."
     ) in said
     assert f"The rest adds {result['rest']:.4f}" in said
@@ -170,7 +170,7 @@ async def test_what_was_found_by_leaving_it_out_is_called_no_part_of_a_sum(
     )
 
     assert "A share is what the score loses without it alone" in said and "adds" not in said
-    assert "the score is 0.2000 in place of 0.4000; there are too few words for a control" in said
+    assert "the score from 0.4000 to 0.2000; there are too few words for a control" in said
 
 
 async def test_what_is_too_short_for_a_control_says_so(browser: Page, address: str) -> None:
@@ -178,7 +178,7 @@ async def test_what_is_too_short_for_a_control_says_so(browser: Page, address: s
     await mark(browser, address, "A dog ate the food.")
     said = await browser.run(EVIDENCE)
 
-    assert "Without the marked sentence nothing is left to score." in said
+    assert "Without the marked sentence, nothing is left to score." in said
     assert await browser.run(MARKS) == [[1, "A dog ate the food."]]
 
 
