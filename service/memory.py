@@ -8,10 +8,8 @@ Memory belongs to the process, and so does the count.
 """
 
 import sys
-from typing import Literal, get_args
 
-Kind = Literal["bodies", "arrays", "answers"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS = ("bodies", "arrays", "answers")
 UNBOUNDED = sys.maxsize  # of what no client asked for
 SMALL_BYTES = 64 * 1024  # of a request that is always let in: the queue bounds how many there are
 
@@ -40,31 +38,27 @@ class Hold:
         self._memory, self._limit = memory, limit
         self.bytes = dict.fromkeys(KINDS, 0)
 
-    def take(self, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
-        """Hold this many more bytes, by kind; fewer if negative.
+    def take(self, **sizes: int) -> None:
+        """Hold this many bytes of these kinds, in place of those held of them before.
 
         Raises:
-            NoRoom: the budget has no room for them; nothing is held of them.
+            NoRoom: the budget has no room for them; what is held stays as it was.
         """
-        more = bodies + arrays + answers
+        more = sum(sizes.values()) - sum(self.bytes[kind] for kind in sizes)
         if more > 0 and sum(self.bytes.values()) + more > SMALL_BYTES:
             if sum(self._memory.bytes.values()) + more > self._limit:
                 raise NoRoom
-        for held in (self.bytes, self._memory.bytes):
-            held["bodies"] += bodies
-            held["arrays"] += arrays
-            held["answers"] += answers
+        self.keep(**sizes)
 
-    def keep(self, kind: Kind, size: int) -> None:
-        """Hold this many bytes of a kind, whatever the budget says: they are there."""
-        self._memory.bytes[kind] += size - self.bytes[kind]
-        self.bytes[kind] = size
+    def keep(self, **sizes: int) -> None:
+        """Hold them as `take` does, but whatever the budget says: they are there."""
+        for kind, size in sizes.items():
+            self._memory.bytes[kind] += size - self.bytes[kind]
+            self.bytes[kind] = size
 
     def release(self) -> None:
         """Release all bytes."""
-        for kind, size in self.bytes.items():
-            self._memory.bytes[kind] -= size
-        self.bytes = dict.fromkeys(KINDS, 0)
+        self.keep(bodies=0, arrays=0, answers=0)
 
 
 PROCESS = Memory()

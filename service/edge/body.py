@@ -145,7 +145,7 @@ class BodyReader:
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             piece: bytes = message.get("body", b"")
-            hold.take(bodies=BODY_FACTOR * len(piece))
+            hold.take(bodies=BODY_FACTOR * (len(body) + len(piece)))
             if len(body) + len(piece) > limit:
                 raise self._too_large()
             more = message.get("more_body", False)

@@ -264,8 +264,7 @@ class Door:
         record.code, record.bytes = CLIENT_CLOSED, 0
         hold, pieces = request.hold, deque(reply.pieces)
         reply.pieces.clear()
-        hold.keep("arrays", 0)
-        hold.keep("answers", reply.length)
+        hold.keep(arrays=0, answers=reply.length)
         await send(start)
         for piece in _cut(pieces):
             record.bytes += len(piece)
@@ -275,7 +274,7 @@ class Door:
                 self._end(request)
             await send({"type": "http.response.body", "body": piece, "more_body": more})
             if more:
-                hold.keep("answers", reply.length - record.bytes)
+                hold.keep(answers=reply.length - record.bytes)
                 await asyncio.sleep(0)  # lets others run, and the news in that the client has left
 
     def _end(self, request: Request) -> None:

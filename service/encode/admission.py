@@ -20,7 +20,6 @@ from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.lanes import Broken, NonFiniteOutput
 from service.engine.work import Result, Work
 from service.inputs import Base64Array, Item, Text, Texts, words
-from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -211,24 +210,24 @@ class Admission:
             return
         self._being_read[record.key] += tokens
         try:
-            self.settle(record, held)
+            record.reserve(bodies=held)
             yield
         finally:
             self._being_read[record.key] -= tokens
 
-    def hold(self, price: Priced, record: Record, asked: int | None = None) -> None:
+    def hold(self, price: Priced, record: Record, inputs: int | None = None) -> None:
         """Hold the memory that an answer takes, until its request ends.
 
         Args:
-            asked: bytes of what was made of the body, in place of the body's; None: as before.
+            inputs: bytes of what was made of the body, in place of the body's; None: as before.
 
         Raises:
             Refused: the answer is too large, or there is no room for it.
         """
         settings = self._settings
         price.check(settings.max_answer_json_bytes, settings.max_answer_bytes)
-        bodies = 0 if asked is None else asked - record.hold.bytes["bodies"]
-        self.reserve(record, bodies=bodies, arrays=price.made, answers=price.written)
+        held = {} if inputs is None else {"bodies": inputs}
+        record.reserve(arrays=price.made, answers=price.written, **held)
 
     def check(self, step: Step, price: Priced, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now; nothing waits or runs."""
@@ -242,7 +241,7 @@ class Admission:
         record: Record,
         price: Priced | None = None,
         *,
-        asked: int | None = None,
+        inputs: int | None = None,
     ) -> Timing:
         """Wait for the batches that hold a request's works, whose results they get.
 
@@ -251,13 +250,13 @@ class Admission:
             deadline: when the answer must be there, on time.monotonic's clock.
             record: of the request, which the works carry.
             price: of the answer, if a client gets one.
-            asked: bytes of what was made of the body; see `hold`.
+            inputs: bytes of what was made of the body; see `hold`.
 
         Raises:
             Refused: they are not admitted, not done in time, or not finite.
         """
         if price is not None:
-            self.hold(price, record, asked)
+            self.hold(price, record, inputs)
         record.batch_start, start = 0.0, time.monotonic()
         tokens, costs = step.tokens, self._costs(step)
         try:
@@ -283,29 +282,6 @@ class Admission:
         own = [replace(work, record=record) for work in works]
         await self.run(Step(own), deadline, record)
         return [work.result for work in own]
-
-    def settle(self, record: Record, bodies: int) -> None:
-        """Hold what was made of a body in place of the body; raises as `reserve` does."""
-        self.reserve(record, bodies=bodies - record.hold.bytes["bodies"])
-
-    def reserve(
-        self, record: Record, *, bodies: int = 0, arrays: int = 0, answers: int = 0
-    ) -> None:
-        """Hold the memory that a request takes, until it ends.
-
-        Args:
-            bodies: bytes more of what it asks.
-            arrays: bytes of what the model makes.
-            answers: about how many bytes are written of them.
-
-        Raises:
-            Refused: there is no room.
-        """
-        try:
-            record.hold.take(bodies=bodies, arrays=arrays, answers=answers)
-        except NoRoom:
-            record.shed = "memory"
-            raise Refused("overloaded", retry_after=1) from None
 
     async def _run_steps(
         self, step: Step, tokens: int, costs: Sequence[float], deadline: float, key: str

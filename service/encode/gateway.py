@@ -137,7 +137,7 @@ class Gateway:
         before = held(asked.texts) if queued else 0
         with self._admission.reading(tokens, queued, before, deadline, record):
             works, tokens, step, price, kept = await self._prepare(asked)
-        timing = await self._admission.run(step, deadline, record, price, asked=kept)
+        timing = await self._admission.run(step, deadline, record, price, inputs=kept)
         items = await asked.question.end(deadline)
         preamble = self._identities[asked.sides[-1].adapter].preamble(ask.number_format)
         if asked.space is not None:

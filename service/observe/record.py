@@ -5,7 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from service.memory import UNBOUNDED, Hold, Memory
+from service.memory import UNBOUNDED, Hold, Memory, NoRoom
+from service.refusals import Refused
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
@@ -82,6 +83,18 @@ class Record:
     trace: TraceContext | None = None
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
     weights: str = ""
+
+    def reserve(self, **sizes: int) -> None:
+        """Hold this many bytes of these kinds, in place of those before, until the request ends.
+
+        Raises:
+            Refused: there is no room for them.
+        """
+        try:
+            self.hold.take(**sizes)
+        except NoRoom:
+            self.shed = "memory"
+            raise Refused("overloaded", retry_after=1) from None
 
     def add_wait(self, seconds: float) -> None:
         """Add the time it waited before anything was known of it."""

@@ -42,7 +42,7 @@ def test_what_a_request_holds_ends_with_it() -> None:
     hold = Hold(memory, LIMIT)
 
     hold.take(arrays=3, answers=5)
-    hold.keep("answers", 11)
+    hold.keep(answers=11)
     before = dict(memory.bytes)
     hold.release()
     hold.release()
@@ -59,11 +59,12 @@ def test_all_kinds_of_all_requests_share_the_budget() -> None:
     one.take(bodies=3 * SMALL_BYTES)
     other.take(arrays=2 * SMALL_BYTES, answers=2 * SMALL_BYTES)
     with pytest.raises(NoRoom):
-        one.take(arrays=1)
+        one.take(bodies=SMALL_BYTES, arrays=2 * SMALL_BYTES + 1)
+    one.take(bodies=2 * SMALL_BYTES, arrays=SMALL_BYTES)
     refused = dict(one.bytes)
-    one.keep("answers", 5)
+    one.keep(answers=5)
 
-    assert refused == {"bodies": 3 * SMALL_BYTES, "arrays": 0, "answers": 0}
+    assert refused == {"bodies": 2 * SMALL_BYTES, "arrays": SMALL_BYTES, "answers": 0}
     assert sum(memory.bytes.values()) == LIMIT + 5
 
 

@@ -23,7 +23,6 @@ from service.settings import Settings
 from service.wire import ForeignRequest
 
 if TYPE_CHECKING:  # the table of operations must not need torch
-    from service.encode.admission import Admission
     from service.encode.reader import Reader
 
 PIECE_TOKENS = 512  # written at once, half a millisecond
@@ -85,8 +84,8 @@ class Piece:
 class Vocabulary:
     """A replica's answers about tokens; a sequence may be longer here than the model takes."""
 
-    def __init__(self, reader: "Reader", admission: "Admission", settings: Settings) -> None:
-        self._reader, self._admission, self._settings = reader, admission, settings
+    def __init__(self, reader: "Reader", settings: Settings) -> None:
+        self._reader, self._settings = reader, settings
 
     async def tokenize(
         self,
@@ -112,12 +111,12 @@ class Vocabulary:
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
         whole = [prompt + text for text in texts]
-        self._admission.settle(record, sum(map(getsizeof, whole)))
+        record.reserve(bodies=sum(map(getsizeof, whole)))
         steps, characters = self._tokenize(whole, special), sum(map(len, whole))
         tokenized = await self._reader.worker.run(steps, deadline, characters)
         tokens = sum(len(one.token_ids) for one in tokenized)
         written = WRITTEN_BYTES * tokens + characters
-        self._admission.reserve(record, arrays=TOKEN_BYTES * tokens, answers=written)
+        record.reserve(arrays=TOKEN_BYTES * tokens, answers=written)
         return _tokenized(whole, tokenized)
 
     async def decode(
@@ -138,10 +137,10 @@ class Vocabulary:
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
         steps, size = self._decode(sequences, special), sum(map(len, sequences))
-        self._admission.settle(record, ID_BYTES * size)
+        record.reserve(bodies=ID_BYTES * size)
         texts = await self._reader.worker.run(steps, deadline, size)
         held = sum(map(getsizeof, texts))
-        self._admission.reserve(record, arrays=held, answers=held)
+        record.reserve(arrays=held, answers=held)
         return _listed(map(orjson.dumps, texts))
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
@@ -257,7 +256,7 @@ async def decode(sent: Sent, here: Here) -> Reply:
 
 def _vocabulary(here: Here) -> Vocabulary:
     replica = here.replica
-    return Vocabulary(replica.reader, replica.admission, replica.settings)
+    return Vocabulary(replica.reader, replica.settings)
 
 
 async def health(sent: Sent, here: Here) -> Reply:

@@ -18,7 +18,6 @@ from service.encode.resolver import Resolver
 from service.encode.worker import Workers
 from service.engine.work import Work
 from service.inputs import Item, Texts, words
-from service.memory import NoRoom
 from service.observe.record import Record
 from service.outputs import MultiVector, Rerank, Wanted
 from service.questions.compared import each
@@ -173,11 +172,9 @@ class Highlight:
         copies = list[Work]()
         made = [list(texts_of(one, self._method)) for one in self._passages]
         if any(made):
-            try:  # before they wait; then what is made of them takes its place
-                record.hold.take(bodies=COPY_BYTES * texts + CHARACTER_BYTES * characters)
-            except NoRoom:
-                record.shed = "memory"
-                raise Refused("overloaded", retry_after=1) from None
+            # before they wait; then what is made of them takes its place
+            more = COPY_BYTES * texts + CHARACTER_BYTES * characters
+            record.reserve(bodies=record.hold.bytes["bodies"] + more)
             copies = await read(self._without(made))
         counts = [controls(asked, one) for one in self._passages]
         last = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]

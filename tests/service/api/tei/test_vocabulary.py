@@ -66,7 +66,7 @@ async def test_tokens_are_written_in_pieces_of_what_is_held(replica: Replica) ->
     """One string of all would take uncounted megabytes, and hold up every thread."""
     record, text = Record("/tokenize"), "well, " * 20_000
     deadline = time.monotonic() + 30
-    vocabulary = Vocabulary(replica.reader, replica.admission, replica.settings)
+    vocabulary = Vocabulary(replica.reader, replica.settings)
     texts = [text, "a"]
     pieces = list(await vocabulary.tokenize(texts, None, deadline, record, special=True))
 
