@@ -94,7 +94,6 @@ def build(args: dict[str, Any]) -> serve.Application:
         raise StartFailed("; ".join(f"args.{each}" for each in wrong)) from None
     except ValueError as error:
         raise StartFailed(f"args: {error}") from None
-    variables.hold(config, os.environ, cluster.here())
     if http_options().ssl_keyfile:
         raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
     require(run("build", cluster.CHECKS, config, cluster.joined(str(http_options().host))))

@@ -254,7 +254,7 @@ def connect(settings: Settings) -> list[str]:
         network.connect(settings.address or "")
         ray.init(address=settings.address, job_config=job_config(), log_to_driver=False)
         there = joined(settings.host)
-        require(run("serve", CHECKS, settings, there))
+        require(run("join", CHECKS, settings, there))
         address = ray.util.get_node_ip_address
         task = ray.remote(num_cpus=0, label_selector=ingress.NODE_LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
@@ -311,7 +311,6 @@ def start_serve(settings: Settings) -> None:
             # is asked by the HAProxy of other nodes too.
             "host": settings.host if settings.address else network.REPLICA_HOST,
             "port": settings.port,
-            "request_timeout_s": ingress.request_seconds(settings),
         },
         logging_config={"log_level": "WARNING", "enable_access_log": False},
     )

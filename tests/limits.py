@@ -20,7 +20,6 @@ class Row(NamedTuple):
 
 ROWS = (
     # what a request may hold
-    Row("edge.rules.MOST_HEADERS", "headers_too_large", "headers of a request"),
     Row("edge.rules.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),
     Row("edge.request.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
     Row("edge.request.LONGEST_DEADLINE", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
@@ -95,7 +94,6 @@ ROWS = (
         "deadline_exceeded",
         "requests of a key past the door at a time while another key is active; others wait",
     ),
-    Row("edge.body.LONGEST_LENGTH", "body_too_large", "digits of Content-Length, less zeros"),
     Row("edge.body.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row(
         "edge.entrance.PLACED_SECONDS",

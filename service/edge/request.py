@@ -52,7 +52,7 @@ class Request:
         headers: by lower-case name; the first where a name occurs twice.
         repeated: names of headers that occur more than once.
         media_type: of its body, lower case, without parameters; None if it names none.
-        closing: whether its connection ends with it because a body is left unread.
+        closing: whether its connection ends with it because its body is left unread.
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
         key: the name of its API key.
         place: its place at the gate; waited: the seconds it waited there.
@@ -89,7 +89,8 @@ class Request:
         }
         self.repeated = repeated(raw) if len(self.headers) < len(raw) else NO_NAMES
         self.id = request_id(self.single(REQUEST_ID))
-        self.closing = closes(self.method, self.headers)
+        # else it could pass for the next request of its connection
+        self.closing = self.method != "POST" and announces_body(self.headers)
         self.media_type: str | None = None
         if (content_type := self.headers.get("content-type")) is not None:
             self.media_type = content_type.partition(";")[0].strip().lower()
@@ -141,19 +142,6 @@ def request_id(sent: str) -> str:
 def announces_body(headers: Mapping[str, str]) -> bool:
     """Tell whether a body follows; a length of 0 means none."""
     return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
-
-
-def upgrades(headers: Mapping[str, str]) -> bool:
-    """Tell whether a request asks for another protocol, after which its body would not be read.
-
-    Java's client asks for HTTP/2 in passing; without a body that may be ignored.
-    """
-    return "upgrade" in headers and (headers["upgrade"].lower() != "h2c" or announces_body(headers))
-
-
-def closes(method: str, headers: Mapping[str, str]) -> bool:
-    """Tell whether an unread body could pass for the next request of a connection."""
-    return upgrades(headers) or (method != "POST" and announces_body(headers))
 
 
 def read_timeout(headers: Mapping[str, str], most: float) -> float:

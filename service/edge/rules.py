@@ -23,7 +23,7 @@ from service import wire
 from service.api import ROUTES
 from service.api.dialect import Reply, Route
 from service.edge.handlers import TRUNCATED
-from service.edge.request import MOST_ADDRESS, Request, upgrades
+from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
 from service.encode.space import HEADER as SPACE
 from service.keys import Key
@@ -32,7 +32,7 @@ from service.refusals import Refused
 from service.settings import KIB, Settings
 from service.wording.words import listed
 
-MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
+MOST_HEADER_BYTES = 16 * KIB
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
 # Headers that decide how a request is read must occur once, and under no name that resembles theirs
 SINGLE = (
@@ -48,7 +48,7 @@ SINGLE = (
 TWINS = frozenset(name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name)
 EXPECTED = {
     "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
-    f"{MOST_HEADERS} headers with {MOST_HEADER_BYTES:,} bytes in total",
+    f"{MOST_HEADER_BYTES:,} bytes of headers",
     "bad_request": f"{listed(sorted(SINGLE), 'and')} may occur "
     "once each, spelt with hyphens; the only transfer-encoding is chunked; "
     f"{listed(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
@@ -205,7 +205,7 @@ class Rules:
             raise _refused("bad_request")
         if request.repeated and not request.repeated.isdisjoint(SINGLE):
             raise _refused("bad_request")
-        if request.closing and (method in WITHOUT_BODY or upgrades(headers)):
+        if request.closing and method in WITHOUT_BODY:
             raise _refused("bad_request")
         if not self._sites.knows_host(headers.get("host", "")):
             raise Refused("bad_host")
@@ -220,7 +220,7 @@ class Rules:
 def _judge_sizes(request: Request) -> None:
     """Refuse headers, or an address, larger than any request needs."""
     raw = request.raw_headers
-    if len(raw) > MOST_HEADERS or len(request.path) + len(request.query) > MOST_ADDRESS:
+    if len(request.path) + len(request.query) > MOST_ADDRESS:
         raise _refused("headers_too_large")
     if sum(map(len, chain.from_iterable(raw))) + len(": \r\n") * len(raw) > MOST_HEADER_BYTES:
         raise _refused("headers_too_large")

@@ -125,9 +125,9 @@ def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 CHECKS: Checks = {
     gpus: {"serve"},
-    cores: {"serve"},
-    head: {"serve", "build"},
-    loopback: {"serve", "build"},
+    cores: {"join"},  # on a Ray of its own machine.py counts the same ones
+    head: {"join", "build"},
+    loopback: {"join", "build"},
     apart: {"replica"},
 }
 

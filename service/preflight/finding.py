@@ -1,14 +1,15 @@
 """One thing that a check finds, how it is worded, and which checks an entry point runs.
 
 doctor    `headlight doctor`: all of this machine, right or wrong
-serve     `headlight serve`: what Ray would wait for in vain, before it starts
+serve     `headlight serve`: what Ray would wait for in vain
+join      `headlight serve --address`: the cluster that is joined
 build     service.app:build, in a task of Ray's, before an old replica is touched
 node      each node that may host a new replica, asked by build
 replica   a replica on its own node, before it loads anything
 
-machine.py      doctor serve       node
-model.py        doctor serve       node
-cluster.py             serve build      replica
+machine.py      doctor serve            node
+model.py        doctor serve            node
+cluster.py             serve join build replica
 serve_file.py   doctor
 """
 
@@ -18,7 +19,7 @@ from typing import Literal
 
 from service.cluster.progress import StartFailed
 
-Entry = Literal["doctor", "serve", "build", "node", "replica"]
+Entry = Literal["doctor", "serve", "join", "build", "node", "replica"]
 Grade = Literal["ok", "note", "FAIL"]
 Checks = dict[Callable[..., Iterable["Finding"]], Collection[Entry]]
 

@@ -98,7 +98,7 @@ def examine(settings: Settings) -> Node:
     weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
     """
     try:
-        variables.hold(settings, os.environ)
+        variables.hold(settings, os.environ, "it")
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):

@@ -305,7 +305,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "variables": (
         lambda one: one.update(runtime_env={"env_vars": {"RAY_SERVE_HAPROXY_RETRIES": "1"}}),
-        f"{BUILD}{HEAD} cannot serve: RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
+        f"{BUILD}node {HEAD}: it cannot serve: RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
     ),
     "replica": (
         lambda one: one["deployments"][0].update(max_ongoing_requests=5),
@@ -602,7 +602,9 @@ def test_a_cluster_without_ray_env_refuses_and_names_the_variables() -> None:
 
         missing = ingress.common_variables(Settings()).keys() - here.environment.keys()
         assert status == "DEPLOY_FAILED"
-        assert said.startswith(f"{BUILD}127.0.0.1 cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK")
+        assert said.startswith(
+            f"{BUILD}node 127.0.0.1: it cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK"
+        )
         assert missing and all(
             name in said for name in missing if name != "RAY_USAGE_STATS_ENABLED"
         )

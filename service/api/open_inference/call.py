@@ -101,8 +101,6 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=BEYOND)
-    if len(text) > served.most_json:
-        raise Refused("body_too_large")
     request = InferRequest.parse(text, sent.ignored)
     outputs, parameters = _outputs(request), request.parameters
     asked = EncodeRequest.of(

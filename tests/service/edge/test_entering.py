@@ -49,30 +49,6 @@ async def test_many_headers_are_refused_in_no_time(app: ASGIApp) -> None:
     assert time.thread_time() - start < 1
 
 
-@pytest.mark.parametrize(
-    ("method", "headers", "statuses"),
-    [
-        ("POST", {"upgrade": "foo"}, (400, "close")),
-        ("POST", {"upgrade": "h2c"}, (400, "close")),
-        ("POST", {"upgrade": b"foo\xff"}, (400, "close")),
-        ("GET", {"upgrade": "websocket"}, (400, "close")),
-        ("GET", {"upgrade": "h2c, foo"}, (400, "close")),
-        ("GET", {"upgrade": "H2C"}, (200, None)),
-        ("GET", {"connection": "upgrade"}, (200, None)),
-    ],
-)
-async def test_a_request_for_another_protocol_is_refused_and_the_last_of_its_connection(
-    client: httpx.AsyncClient, method: str, headers: dict[str, Any], statuses: tuple[int, str]
-) -> None:
-    """Whether or not Connection names it; Java's client, which asks in passing, is answered."""
-    content = b'{"inputs":["a"]}' if method == "POST" else None
-    path = "/v1/encode" if method == "POST" else "/live"
-    answer = await client.request(method, path, content=content, headers=headers)
-
-    assert (answer.status_code, answer.headers.get("connection")) == statuses
-    assert answer.status_code == 200 or "Upgrade" in answer.json()["detail"]
-
-
 class Client:
     """Asks an application, message by message."""
 
@@ -107,14 +83,13 @@ class Client:
         return self.status
 
 
-@pytest.mark.parametrize(("length", "status"), [("0" * 5000 + "5", 422), ("9" * 5000, 413)])
-async def test_a_length_of_thousands_of_digits_is_read_like_any(
-    served: Callable[..., httpx.AsyncClient], length: str, status: int
+async def test_a_length_of_thousands_of_zeros_is_read_like_any(
+    served: Callable[..., httpx.AsyncClient],
 ) -> None:
-    """Python itself reads no number of so many."""
-    client = Client(served(max_body_bytes=12).app)
+    """Python itself reads no number of so many digits."""
+    client, length = Client(served(max_body_bytes=12).app), "0" * 5000 + "5"
 
-    assert await client.ask("POST", "/v1/encode", {"content-length": length}, b"12345") == status
+    assert await client.ask("POST", "/v1/encode", {"content-length": length}, b"12345") == 422
 
 
 async def test_a_body_without_a_length_is_read_no_further_than_the_limit(

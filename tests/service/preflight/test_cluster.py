@@ -289,8 +289,7 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_deployed(
     """Of three replicas; a Ray that counts no cores holds none back."""
     there = Cluster([node(HEAD) | {"Resources": resources}], "127.0.0.1")
 
-    said = [
-        str(each) for each in run("serve", cluster.CHECKS, Settings(replicas=3, **given), there)
-    ]
+    checks = cluster.CHECKS, Settings(replicas=3, **given), there
+    said = [str(each) for entry in ("join", "serve") for each in run(entry, *checks)]
 
     assert [text.startswith(line or "") for text in said] == [True] * (line is not None)
