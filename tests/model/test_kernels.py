@@ -334,3 +334,13 @@ def test_without_fast_kernels_the_plain_ones_serve(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernels, "ONEDNN", None)
 
     assert kernels.choose_kernels(CPU, torch.float32) is PLAIN
+
+
+def test_rms_norm_computes_in_the_wider_of_both_dtypes() -> None:
+    """Half-precision rows by a float32 weight are rounded once, at the end."""
+    rows, weight = X.bfloat16(), numbers(INPUTS, seed=4)
+
+    found = kernels.normalise(rows, (weight, None), 1e-6, "rms")
+
+    wide = F.rms_norm(rows.float(), [INPUTS], weight, 1e-6)
+    assert torch.equal(found, wide.bfloat16())

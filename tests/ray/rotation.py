@@ -17,7 +17,7 @@ from tests.ray.drill import wait
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.05
 KEY, OTHER = "canary-Key_123456789", "the-key-of-another-1"
 
 

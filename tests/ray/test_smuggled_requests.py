@@ -26,6 +26,7 @@ HIDDEN_ID = FOUND["HIDDEN_ID"].encode()
 VICTIMS = 4
 ATTACKERS, ANSWERS = 16, 500
 DRILL_ATTACKERS, DRILL_ANSWERS = 8, 2_000
+REST_SECONDS = 0.02  # of a victim, after an answer
 PAUSE_SECONDS = 0.03  # between pieces: each in a read of its own
 QUIET_SECONDS = 0.3  # after which no more is coming
 DRILL_SECONDS = 600
@@ -60,6 +61,7 @@ async def victim(number: int, url: str, over: asyncio.Event, journal: Journal) -
                 journal.right += 1
             else:
                 journal.wrong[f"{told}, during {journal.under_way[-1:]}"] += 1
+            await asyncio.sleep(REST_SECONDS)
 
 
 async def attack(attacks: "Iterator[Attack]", port: int, journal: Journal) -> None:

@@ -489,7 +489,7 @@ async def test_what_serves_one_at_a_time_knows_whose_a_request_is(
     served: Callable[..., Connected], replica: Replica
 ) -> None:
     """Of long texts to be tokenized another key's only one is done before the third of a flood."""
-    worker, order, text = replica.reader.worker, list[str](), "well " * 50_000
+    worker, order, text = replica.reader.worker, list[str](), "well " * 10_000
 
     async def ask(client: httpx.AsyncClient, key: str) -> None:
         answer = await client.post(

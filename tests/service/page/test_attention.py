@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -195,15 +196,21 @@ async def test_the_pipeline_shows_every_step_of_a_layer(
 
 
 async def test_who_dominates_whom_is_the_apis(page: Page, client: httpx.AsyncClient) -> None:
-    """How often each token's value is the largest part of another's."""
+    """How often each token's value is the largest part of another's, and in how many heads."""
     await page.run("document.querySelector('#dominance details').open = true")
     shown = await page.wait(
         """const rows = [...document.querySelectorAll("#dominance tbody tr")].slice(0, 11);
-        return rows.length && rows.map((row) => Number(row.lastChild.textContent))"""
+        return rows.length && rows.map((row) => [row.children[2], row.lastChild].map(
+          (cell) => parseInt(cell.textContent)))"""
     )
-    told = await encode(client, inputs=[DOG], pooled=False, attention={"form": "dominance"})
+    told = (await encode(client, inputs=[DOG], pooled=False, attention={"form": "dominance"}))[
+        "attention"
+    ]
 
-    assert shown == told["attention"]["wins"]
+    heads = [rows for layer in told["dominance"].values() for rows in layer.values()]
+    leaders = [Counter(rows[i]["dominant"] for rows in heads) for i in range(len(told["wins"]))]
+    most = [max(each.values()) for each in leaders]
+    assert shown == [[*pair] for pair in zip(most, told["wins"], strict=True)]
 
 
 async def test_several_texts_show_their_cosines(page: Page, client: httpx.AsyncClient) -> None:
