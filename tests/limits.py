@@ -18,6 +18,100 @@ class Row(NamedTuple):
     bounds: str = ""
 
 
+class Enforced(NamedTuple):
+    """One thing that is bounded on a request's way, and the one who does it.
+
+    Args:
+        by: HAProxy, or a module below service/.
+        limits: names of ROWS; empty: what is enforced has no number of ours.
+        others: why nobody else does.
+    """
+
+    what: str
+    by: str
+    limits: tuple[str, ...]
+    others: str
+
+
+ENFORCED = (
+    Enforced(
+        "connections, of all clients and of one",
+        "HAProxy",
+        ("RAY_SERVE_HAPROXY_MAXCONN", "cluster.haproxy.PROBE_RESERVE"),
+        "a replica takes each that reaches it, and counts requests",
+    ),
+    Enforced("how many headers there are", "HAProxy", (), "the door counts their bytes"),
+    Enforced(
+        "a client's head on its way, and a body that fits the buffer",
+        "HAProxy",
+        ("haproxy timeout http-request", "RAY_SERVE_HAPROXY_TUNE_BUFSIZE"),
+        "a replica gets them whole",
+    ),
+    Enforced(
+        "a head on its way to a replica's own port",
+        "edge.transport",
+        ("edge.transport.HEAD_BYTES", "edge.transport.HEAD_SECONDS"),
+        "HAProxy is not there; uvicorn waits for ever",
+    ),
+    Enforced(
+        "a request for another protocol",
+        "edge.transport",
+        (),
+        "HAProxy takes the header out; the door does not look",
+    ),
+    Enforced("digits of a length, and two lengths", "uvicorn", (), "the door reads it as a number"),
+    Enforced(
+        "a head that is whole",
+        "edge.rules",
+        ("edge.rules.MOST_HEADER_BYTES", "edge.request.MOST_ADDRESS"),
+        "HAProxy passes on what fits its buffer",
+    ),
+    Enforced(
+        "the rest of a body on its way",
+        "edge.body",
+        ("edge.body.BODY_SECONDS",),
+        "HAProxy passes on what does not fit its buffer as it comes",
+    ),
+    Enforced("bytes of a body", "edge.body", ("max_body_bytes",), "parsers read what it lets in"),
+    Enforced(
+        "values of a body, and keys that an object has twice",
+        "edge.body",
+        ("edge.body.MOST_KEYS",),
+        "no parser counts, and of two keys it keeps the last",
+    ),
+    Enforced(
+        "requests under way",
+        "edge.door",
+        ("cluster.ingress.SPARE_REQUESTS",),
+        "Ray's `max_ongoing_requests` counts none of them: they bypass it",
+    ),
+    Enforced(
+        "what waits for the model",
+        "engine.batcher",
+        ("max_waiting_requests", "max_waiting_tokens"),
+        "HAProxy has no queue of its own",
+    ),
+    Enforced(
+        "a request's time",
+        "encode.admission",
+        ("deadline_seconds",),
+        "the door ends what hangs 5 s later, HAProxy leaves a replica that is silent as long; "
+        "Ray's `request_timeout_s` is not set",
+    ),
+    Enforced(
+        "a reader of an answer",
+        "edge.transport",
+        ("edge.transport.READER_BYTES", "edge.transport.PATIENCE_SECONDS"),
+        "HAProxy ends a connection on which nothing moves at all",
+    ),
+    Enforced(
+        "a client's silence",
+        "HAProxy",
+        ("RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S",),
+        "HAProxy alone keeps a replica's connections",
+    ),
+)
+
 ROWS = (
     # what a request may hold
     Row("edge.rules.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),

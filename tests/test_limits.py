@@ -13,7 +13,7 @@ from pathlib import Path
 from service.cluster import haproxy, ingress
 from service.refusals import REFUSALS
 from service.settings import KIB, MIB, Settings
-from tests.limits import NO_LIMITS, ROWS, Row
+from tests.limits import ENFORCED, NO_LIMITS, ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "limits.md"
@@ -110,9 +110,22 @@ def written(name: str, value: float | str | None) -> str:
     return f"{value:,.10g}" + " s" * seconds
 
 
+def enforcers() -> str:
+    """Who enforces what on a request's way, as the page has it."""
+    rows = [
+        "| on a request's way | enforced by | limits | and by nobody else |",
+        "|---|---|---|---|",
+    ]
+    for row in ENFORCED:
+        named = ", ".join(f"`{name}`" for name in row.limits)
+        rows.append(f"| {row.what} | {row.by} | {named} | {row.others} |")
+    return "\n".join(rows)
+
+
 def filled(text: str) -> str:
-    """The page with the table as the code has it."""
-    return re.sub(r"(?:^\|.*\n)+", lambda _: table() + "\n", text, flags=re.MULTILINE)
+    """The page with its two tables as the code has them."""
+    tables = iter((enforcers(), table()))
+    return re.sub(r"(?:^\|.*\n)+", lambda _: next(tables) + "\n", text, flags=re.MULTILINE)
 
 
 def test_every_limit_is_on_the_page() -> None:
@@ -127,6 +140,24 @@ def test_every_limit_is_on_the_page() -> None:
 def test_the_page_is_the_codes() -> None:
     """A limit that changes shows here: run this file."""
     assert filled(PAGE.read_text()) == PAGE.read_text()
+
+
+def test_what_is_bounded_on_a_requests_way_is_bounded_by_one() -> None:
+    """Each limit once; a constant of edge/ is used by the file that enforces it alone."""
+    named = [name for row in ENFORCED for name in row.limits]
+    assert len(named) == len(set(named)) and set(named) <= {row.name for row in ROWS}
+
+    for by, name in ((row.by, name) for row in ENFORCED for name in row.limits):
+        if name.startswith("edge."):
+            readers = [file for file in FILES if reads(file, name.rpartition(".")[2])]
+            doors = {f"edge.{file.stem}" for file in readers if file.parent.name == "edge"}
+            assert doors - {"edge.request"} == {by}, name
+
+
+def reads(file: Path, name: str) -> bool:
+    """Whether a file uses a constant or a setting."""
+    nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Name)]
+    return any(node.id == name for node in nodes if isinstance(node.ctx, ast.Load))
 
 
 def test_every_row_says_what_is_bounded() -> None:
