@@ -280,7 +280,7 @@ def unscaled(
     ("model", "dtype"),
     [
         (BUNDLED, torch.float32),
-        (BUNDLED, torch.bfloat16),
+        pytest.param(BUNDLED, torch.bfloat16, marks=pytest.mark.prove),
         pytest.param(BUNDLED, torch.float16, marks=pytest.mark.prove),
         *(pytest.param(PRESET, dtype, marks=pytest.mark.prove) for dtype in DTYPES),
     ],
