@@ -143,8 +143,8 @@ class Replica:
             logger.warning(UNREAD_WARNING, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
-        for told in strangers(self.source):
-            logger.warning(told)
+        for warning in strangers(self.source):
+            logger.warning(warning)
         if tasked(self.source.folder) and not model.instructions:
             logger.warning(UNTASKED_WARNING)
         logger.info("started", extra={"weights": model.digest})
