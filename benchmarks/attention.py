@@ -48,29 +48,29 @@ def ours(folder: Path) -> dict[str, Request]:
     from model.packing import Sequence
     from service.encode import answer
     from service.engine.lanes import Lanes
-    from service.engine.loading import accelerate, load
-    from service.engine.weights import Source
+    from service.engine.loading import load_model, use_compiled_pass
+    from service.engine.weights import ModelSource
     from service.engine.work import Outputs, Work
     from service.questions.encode import maps
 
-    place, cpu = Source(folder, folder.name), torch.device("cpu")
+    place, cpu = ModelSource(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
     torch.set_flush_denormal(True)
     torch.set_num_threads(CORES)
-    lanes = Lanes(load(place, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
-    accelerate(lanes.model)
+    lanes = Lanes(load_model(place, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
+    use_compiled_pass(lanes.model)
     config = lanes.model.config
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 
     def request(batch: Ids, form: str | None, heads: dict[int, tuple[int, ...]]) -> object:
         works = [Work(Sequence(ids), wanted(len(ids), form, heads)) for ids in batch]
-        done: Any = lanes.run(works, CORES)
+        done: Any = lanes.run_batch(works, CORES)
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.outputs.attention
-            arrays = dict(maps.named_tensors(shown, one.attention)) if shown else {}
+            arrays = dict(maps.tensors(shown, one.attention)) if shown else {}
             items.append(answer.Item(len(work), {}, one.pooled, arrays=arrays))
-        return b"".join(answer.write_safetensors(answer.Encoded({}, items, {})))
+        return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
         selection = Selection(
@@ -241,9 +241,9 @@ def main() -> None:
 
 def table(names: list[str]) -> None:
     """Print the rows of some batches."""
-    from service.engine.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED_MODEL, locate_model
 
-    bundled = locate(BUNDLED).folder
+    bundled = locate_model(BUNDLED_MODEL).folder
     print("| sequences | request | ms | of plain | peak, MiB |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="headlight-") as folder:
         for name in names:

@@ -26,7 +26,7 @@ from served.processes import busy_seconds, cpu_seconds
 from served.servers import BUILT, MODEL, PEERS, SERVERS, export, install
 from served.texts import Texts, sized, tokens_of
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 CORES = len(os.sched_getaffinity(0))
 CLOSE = 1e-5  # largest difference between the engines' vectors
@@ -80,7 +80,7 @@ def compare(one: list[list[float]], other: list[list[float]]) -> None:
 
 def measure(engines: dict[str, Engine], rounds: int) -> None:
     """Measure all workloads in turns."""
-    sizes = sized(tokens_of(locate(BUNDLED).folder))
+    sizes = sized(tokens_of(locate_model(BUNDLED_MODEL).folder))
     for number in range(1 + rounds):
         for name, (count, make) in WORKLOADS.items():
             texts = Texts(sizes, random.Random(f"{number} {name}"))
@@ -130,7 +130,7 @@ def main() -> None:
         return
     BUILT.mkdir(parents=True, exist_ok=True)
     install(SERVERS["onnx"], "")
-    export(Path(locate(BUNDLED).folder))
+    export(Path(locate_model(BUNDLED_MODEL).folder))
     with ExitStack() as stack:
         engines = {name: stack.enter_context(started(each)) for name, each in ENGINES.items()}
         measure(engines, arguments.rounds)

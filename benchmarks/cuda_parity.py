@@ -31,9 +31,9 @@ from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
 from service.engine import numerics
-from service.engine.lanes import array, finite
-from service.engine.proof import CANARY
-from service.engine.weights import BUNDLED, locate
+from service.engine.lanes import is_finite, to_array
+from service.engine.proof import CANARY_TEXT
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
@@ -55,7 +55,7 @@ class Row:
 
     def breaches(self, dtype: torch.dtype) -> list[str]:
         """Return what is over its limit."""
-        close = numerics.CLOSE[dtype]
+        close = numerics.ROUNDING_BOUNDS[dtype]
         held = {
             "vectors": self.vectors <= close,
             "maps": self.maps <= MAPS[dtype],
@@ -67,7 +67,7 @@ class Row:
 
 def sizes() -> dict[str, EncoderConfig | None]:
     """Return the models by name; None is the bundled one."""
-    bundled = checkpoint.read(locate(BUNDLED).folder)
+    bundled = checkpoint.read_sizes(locate_model(BUNDLED_MODEL).folder)
     random = {
         f"random, heads of {head}": replace(
             bundled, layers=3, heads=7, width=7 * head, embedding_width=7 * head, feed_forward=211
@@ -81,10 +81,10 @@ def load(
     config: EncoderConfig | None, device: torch.device, dtype: torch.dtype, way: kernels.Kernels
 ) -> Model:
     """Return the bundled model, or one of these sizes with random weights."""
-    folder = locate(BUNDLED).folder
+    folder = locate_model(BUNDLED_MODEL).folder
     if config is None:
-        return checkpoint.load(folder, device, dtype, way)
-    return checkpoint.preset(config, folder, device, dtype, way)
+        return checkpoint.load_checkpoint(folder, device, dtype, way)
+    return checkpoint.make_untrained(config, folder, device, dtype, way)
 
 
 def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[float, float]:
@@ -94,11 +94,11 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
     vectors = shown = 0.0
     for index in range(len(sequences)):
         rows = [encoded.packed.rows(index) for encoded in whole]
-        a, b = (array(encoded.last[r]) for encoded, r in zip(whole, rows, strict=True))
-        vectors = max(vectors, numerics.apart(b, a))
+        a, b = (to_array(encoded.last[r]) for encoded, r in zip(whole, rows, strict=True))
+        vectors = max(vectors, numerics.largest_difference(b, a))
         for layer in layers:
             a, b = (
-                array(maps.full_maps(MapReader(encoded.traces[layer], r, heads)))
+                to_array(maps.full_maps(MapReader(encoded.traces[layer], r, heads)))
                 for encoded, r in zip(whole, rows, strict=True)
             )
             shown = max(shown, float(abs(a - b).max()))
@@ -122,25 +122,29 @@ def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
 def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
     """Return how far the canary moves, in how many batches any bit does, whether all are finite."""
     encoder = model.encoder
-    alone = array(encoder(encoder.pack([canary])).last[: len(canary)])
+    alone = to_array(encoder(encoder.pack([canary])).last[: len(canary)])
     canaries, fine = [], True
     for batch in batches(canary, most):
         encoded = encoder(encoder.pack(batch))
-        canaries.append(array(encoded.last[encoded.packed.rows(0)]))
-        fine = fine and finite(encoded.last)
+        canaries.append(to_array(encoded.last[encoded.packed.rows(0)]))
+        fine = fine and is_finite(encoded.last)
     moved = sum(tokens.tobytes() != alone.tobytes() for tokens in canaries)
-    return max(numerics.apart(one, alone) for one in canaries), f"{moved}/{len(canaries)}", fine
+    return (
+        max(numerics.largest_difference(one, alone) for one in canaries),
+        f"{moved}/{len(canaries)}",
+        fine,
+    )
 
 
 def sound(device: torch.device) -> bool:
     """Return whether large finite numbers count as finite, and others not, in every format."""
-    for dtype in numerics.CLOSE:
+    for dtype in numerics.ROUNDING_BOUNDS:
         rows = torch.full((16_384, 384), torch.finfo(dtype).max, dtype=dtype, device=device)
-        if not finite(rows):
+        if not is_finite(rows):
             return False
         for wrong in (torch.nan, torch.inf, -torch.inf):
             rows[-1, -1] = wrong
-            if finite(rows):
+            if is_finite(rows):
                 return False
     return True
 
@@ -150,11 +154,11 @@ def speed(model: Model, most: int) -> float:
     count = max(1, min(64, most // 128))
     packed, encoder = model.encoder.pack([Sequence([7] * 128)] * count), model.encoder
     for _ in range(3):
-        finite(encoder(packed).last)  # waits for the device
+        is_finite(encoder(packed).last)  # waits for the device
     begun = time.perf_counter()
     for _ in range(ROUNDS):
         last = encoder(packed).last
-    finite(last)
+    is_finite(last)
     return ROUNDS * count * 128 / (time.perf_counter() - begun)
 
 
@@ -162,7 +166,7 @@ def measure(exact: Model, fast: Model, most: int) -> Row:
     """Return one row of the table."""
     lines = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
     ids = [one.token_ids for one in exact.tokenizer([(line,) for line in lines], 512)]
-    canary = Sequence(exact.tokenizer([(CANARY,)], 512)[0].token_ids)
+    canary = Sequence(exact.tokenizer([(CANARY_TEXT,)], 512)[0].token_ids)
     vectors, shown = differences(exact, fast, [Sequence(one) for one in ids])
     moves, moved, finite = company(fast, canary, most)
     return Row(vectors, shown, moves, moved, finite, speed(fast, most))
@@ -185,14 +189,14 @@ def main() -> None:
     failed = not sound(device)
     for name, config in sizes().items():
         exact = load(config, CPU, torch.float32, kernels.PLAIN)
-        for dtype in numerics.CLOSE:
+        for dtype in numerics.ROUNDING_BOUNDS:
             way = kernels.choose_kernels(device, dtype, exact.config.head_dim)
             fast = load(config, device, dtype, way)
             row = measure(exact, fast, chosen.most_tokens)
             over = row.breaches(dtype)
             failed = failed or bool(over)
             print(
-                f"| {name} | {numerics.PRECISIONS[dtype]}-{way.name} | {row.vectors:.1e} "
+                f"| {name} | {numerics.PRECISION_NAMES[dtype]}-{way.name} | {row.vectors:.1e} "
                 f"| {row.maps:.1e} | {row.company:.1e} | {row.moved} | {row.speed:,.0f} "
                 f"| {', '.join(over) or '-'} |"
             )

@@ -33,9 +33,9 @@ from transformers import PreTrainedModel
 
 from model import families, kernels
 from model.encoder import Encoder
-from model.loading.assembly import build, expected
+from model.loading.assembly import build_encoder, expected_shapes
 from model.loading.files import CONFIG, WEIGHTS
-from model.loading.tensors import open_tensors, translate
+from model.loading.tensors import open_tensors, translate_names
 from model.native import library
 from model.native.stack import NativeStack
 from model.packing import Packed, Sequence
@@ -76,7 +76,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 ALIBI = "alibi"  # which transformers lacks
 # What transformers calls each
-PREFIXES = {one.name: one.tiny.prefix for one in families.FAMILIES if one.tiny}
+PREFIXES = {one.name: one.tiny_model.class_prefix for one in families.FAMILIES if one.tiny_model}
 FAMILIES = [*PREFIXES, ALIBI]
 GRAPHS = "starlette_onnx"  # whose environment has ONNX Runtime
 DISTILBERT = {"hidden_size": "dim", "intermediate_size": "hidden_dim"}
@@ -156,11 +156,11 @@ def ours(model: PreTrainedModel, folder: Path) -> Encoder:
         jina.written(folder, model)
     else:
         model.save_pretrained(folder)
-    config, family = families.read_config(json.loads((folder / CONFIG).read_text()))
+    config, family = families.read_config_and_family(json.loads((folder / CONFIG).read_text()))
     with open_tensors({WEIGHTS: folder / WEIGHTS}) as tensors:
-        weights = translate(tensors, expected(config), family)
+        weights = translate_names(tensors, expected_shapes(config), family)
         way = kernels.choose_kernels(CPU, torch.float32, config.head_dim)
-        encoder = build(config, weights, CPU, torch.float32, way)
+        encoder = build_encoder(config, weights, CPU, torch.float32, way)
     try:
         encoder.native = NativeStack(encoder, library.load_operator())
     except (library.OperatorMissing, NotImplementedError):

@@ -33,8 +33,8 @@ import transformers
 from model.packing import Sequence
 from model.pooling import Pooling
 from service.engine.lanes import Lanes
-from service.engine.loading import accelerate, load
-from service.engine.weights import BUNDLED, Source, locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.engine.work import Outputs, Work
 
 VOCABULARY, SEED, WARM_UPS = 30522, 7, 2
@@ -96,17 +96,17 @@ def untrained(size: Size, folder: Path) -> None:
     )
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(locate(BUNDLED).folder / name, folder)
+        shutil.copy(locate_model(BUNDLED_MODEL).folder / name, folder)
 
 
 def ours(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
     """Return the lane that serves, in batches of at most so many tokens."""
-    model = load(Source(folder, "untrained"), device, dtype)
-    accelerate(model)
+    model = load_model(ModelSource(folder, "untrained"), device, dtype)
+    use_compiled_pass(model)
     lanes, wanted, cores = Lanes(model, []), Outputs(pooling=MEAN), torch.get_num_threads()
 
     def run(ids: Ids, places: list[int]) -> list[Any]:
-        done: Any = lanes.run([Work(Sequence(ids[place]), wanted) for place in places], cores)
+        done: Any = lanes.run_batch([Work(Sequence(ids[place]), wanted) for place in places], cores)
         return [one.pooled for one in done]
 
     def encode(ids: Ids) -> np.ndarray:

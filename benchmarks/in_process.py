@@ -68,21 +68,21 @@ def ours(threads: int) -> Encode:
 
     from model.packing import Sequence
     from service.engine.lanes import Lanes
-    from service.engine.loading import accelerate, load
-    from service.engine.weights import BUNDLED, locate
+    from service.engine.loading import load_model, use_compiled_pass
+    from service.engine.weights import BUNDLED_MODEL, locate_model
     from service.engine.work import Outputs, Work
 
     loop = asyncio.new_event_loop()
-    place, cpu = locate(BUNDLED), torch.device("cpu")
-    loading = partial(load, place, cpu, torch.float32)
+    place, cpu = locate_model(BUNDLED_MODEL), torch.device("cpu")
+    loading = partial(load_model, place, cpu, torch.float32)
     lanes = loop.run_until_complete(Lanes.start(loading, threads))
-    accelerate(lanes.model)
+    use_compiled_pass(lanes.model)
     wanted = Outputs(pooling=lanes.model.pooling)
 
     def encode(texts: Texts) -> Any:
         cut = lanes.model.tokenizer([(text,) for text in texts], LIMIT, "right")
         works = [Work(Sequence(tokens.token_ids, tokens.types), wanted) for tokens in cut]
-        done: Any = loop.run_until_complete(lanes.launch(0, works, threads))
+        done: Any = loop.run_until_complete(lanes.run_in_lane(0, works, threads))
         return np.stack([one.pooled for one in done])
 
     return encode
@@ -93,10 +93,10 @@ def theirs(threads: int) -> Encode:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from service.engine.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED_MODEL, locate_model
 
     torch.set_num_threads(threads)
-    model = SentenceTransformer(str(locate(BUNDLED)[0]), device="cpu")
+    model = SentenceTransformer(str(locate_model(BUNDLED_MODEL)[0]), device="cpu")
     model.max_seq_length = LIMIT
     return lambda texts: model.encode(texts, show_progress_bar=False)
 

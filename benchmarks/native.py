@@ -23,8 +23,8 @@ import torch
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
-from service.engine.loading import accelerate, load
-from service.engine.weights import BUNDLED, locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Work
 
 CORES = len(os.sched_getaffinity(0))
@@ -94,7 +94,7 @@ def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed
             works = [batch(workload.lengths(chance), chance, wanted) for _ in range(4)]
             start = time.perf_counter()
             for each in works:
-                lanes.run(each, workload.threads)
+                lanes.run_batch(each, workload.threads)
                 done += len(each)
             spent += time.perf_counter() - start
         return done / spent
@@ -158,8 +158,8 @@ def main() -> None:
         ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,))
         for _ in range(CORES)
     ]
-    model = load(locate(BUNDLED), torch.device("cpu"), torch.float32)
-    accelerate(model)
+    model = load_model(locate_model(BUNDLED_MODEL), torch.device("cpu"), torch.float32)
+    use_compiled_pass(model)
     if model.encoder.native is None:
         raise SystemExit("there is no compiled pass here to be measured")
     print(f"{CORES} cores, load average {os.getloadavg()[0]:.2f} at the start, {ROUNDS} rounds\n")

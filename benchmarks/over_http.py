@@ -44,7 +44,7 @@ from served.servers import (
 from served.table import Turn, cosine, document, markdown, noise, quantile, rows, summary
 from served.texts import CAPACITY, POISSON, WORKLOADS, Texts, Workload, sized, tokens_of
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 LEAD_SECONDS = 0.3  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
@@ -238,7 +238,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended
     begun, busy = time.monotonic(), machine.busy()
     BUILT.mkdir(parents=True, exist_ok=True)
-    folder = locate(BUNDLED).folder
+    folder = locate_model(BUNDLED_MODEL).folder
     export(folder)
     bench = Bench(options.seconds, sized(tokens_of(folder)))
     with ExitStack() as stack:

@@ -23,8 +23,8 @@ import torch
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
-from service.engine.loading import accelerate, load
-from service.engine.weights import BUNDLED, locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Work
 
 CORES = len(os.sched_getaffinity(0))
@@ -50,7 +50,7 @@ def checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
         intermediate_size=inner,
     )
     BertModel(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(locate(BUNDLED).folder).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder).save_pretrained(folder)
 
 
 def memory(field: str) -> float:
@@ -67,7 +67,7 @@ def run(lanes: Lanes, length: int, count: int, threads: int, chance: random.Rand
         for _ in range(count)
     ]
     start = time.perf_counter()
-    lanes.run(works, threads)
+    lanes.run_batch(works, threads)
     return time.perf_counter() - start
 
 
@@ -93,9 +93,9 @@ def peak(lanes: Lanes, length: int, count: int) -> float:
 
 def measure(model: str) -> dict[str, float]:
     """Return every figure of one model, in this process."""
-    source, device = locate(model), torch.device("cpu")
+    source, device = locate_model(model), torch.device("cpu")
     bare = memory("VmRSS")
-    lanes = Lanes(accelerate(load(source, device, torch.float32)), 1)
+    lanes = Lanes(use_compiled_pass(load_model(source, device, torch.float32)), 1)
     figures = {"loaded MiB": memory("VmRSS") - bare}
     longest = lanes.model.config.max_positions
     figures["8 x 512 tokens MiB"] = peak(lanes, min(512, longest), 8 if longest >= 512 else 16)
@@ -116,7 +116,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             if sizes:
                 checkpoint(sizes, Path(folder))
-            command = [sys.executable, __file__, "--model", folder if sizes else BUNDLED]
+            command = [sys.executable, __file__, "--model", folder if sizes else BUNDLED_MODEL]
             figures = json.loads(subprocess.check_output(command).splitlines()[-1])
         print(name, *(f"{key}: {value:,.0f}" for key, value in figures.items()), sep="; ")
 

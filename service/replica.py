@@ -11,36 +11,36 @@ import torch
 
 from model.loading.checkpoint import Model
 from model.loading.files import find_adapters
-from model.loading.linears import unread
-from model.loading.modules import tasked
+from model.loading.linears import find_unread_pickles
+from model.loading.modules import has_task_adapters
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.gateway import Gateway
-from service.encode.price import make_cost_counter
+from service.encode.price import costs
 from service.encode.reader import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
 from service.encode.worker import Worker
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
-from service.engine.fair.rotation import Lock
+from service.engine.fair.rotation import FairLock
 from service.engine.health import Health
-from service.engine.lanes import Batches, Lanes
-from service.engine.loading import load, strangers
+from service.engine.lanes import Lanes, RecordedBatches
+from service.engine.loading import find_foreign_adapters, load_model
 from service.engine.machine import Unservable
-from service.engine.numerics import CLOSE
-from service.engine.proof import prove
-from service.engine.weights import locate
+from service.engine.numerics import ROUNDING_BOUNDS
+from service.engine.proof import prove_lanes
+from service.engine.weights import locate_model
 from service.engine.work import Result, Work
-from service.heads.samples import samples
-from service.heads.sentences import some
-from service.heads.store import Heads
+from service.heads.samples import sample_texts
+from service.heads.sentences import pick_evenly
+from service.heads.store import StoredSurvey
 from service.keys import STALE_SECONDS, follow_keys, limits_by_name
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import Observer, loop_clock
+from service.observe.observer import Observer, make_loop_clock
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -86,7 +86,7 @@ class Replica:
         if settings.api_keys_file:
             self.metrics.add_gauge("keys_stale", STALE_WARNING, lambda: float(ring.stale))
         logs.count_losses(self.metrics.line_lost)
-        self.source = locate(settings.model, settings.adapter)
+        self.source = locate_model(settings.model, settings.adapter)
 
     @classmethod
     async def start(cls, settings: Settings, label: str, kept: Path | None = None) -> "Replica":
@@ -103,15 +103,15 @@ class Replica:
     async def load_model(self) -> None:
         """Load the weights, prove them, and make the parts that need them; raises as `start`."""
         settings = self.settings
-        device, kind = machine.precision(settings)
-        machine.same_bits(settings)
-        count = machine.lanes(settings, device)
-        self.lanes = await Lanes.start(partial(load, self.source, device, kind), count)
-        proving = partial(prove, self.lanes, self.source, device, kind, settings.batch_tokens)
+        device, kind = machine.choose_precision(settings)
+        machine.check_same_bits(settings)
+        count = machine.count_lanes(settings, device)
+        self.lanes = await Lanes.start(partial(load_model, self.source, device, kind), count)
+        proving = partial(prove_lanes, self.lanes, self.source, device, kind, settings.batch_tokens)
         # where it was chosen rather than found: a start on a GPU would wait for a processor
-        compared = samples() if settings.dtype == "bfloat16" else []
-        proving = partial(proving, settings.require_same_bits, some(), compared)
-        self.proof = await self.lanes.call(0, proving)
+        compared = sample_texts() if settings.dtype == "bfloat16" else []
+        proving = partial(proving, settings.require_same_bits, pick_evenly(), compared)
+        self.proof = await self.lanes.call_in_lane(0, proving)
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
         self._make_parts()
 
@@ -121,14 +121,14 @@ class Replica:
         name = settings.served_model_name or self.source.name
         self.identity = Identity(name, model.digest, self.proof.numerics)
         preamble = self.identity.preamble(self.dtype)
-        batches = Batches(lanes.launch, metrics, self.tracing)
-        lanes.on_failure = batches.failed
+        batches = RecordedBatches(lanes.run_in_lane, metrics, self.tracing)
+        lanes.on_failure = batches.note_failure
         self.batcher = Batcher[Work, Result](
             batches,
             lanes=len(lanes),
             budget=self.proof.budget,
             speed=self.proof.speed,
-            costs=make_cost_counter(model.config, model.adapters),
+            costs=costs(model.config, model.adapters),
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
@@ -136,16 +136,18 @@ class Replica:
         )
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _make_reader(settings, model, admission.texts)
-        vitals.publish(metrics, self.batcher, preamble, self.device)
-        if model.trained and not model.own_pooling and not model.task_heads:  # else it is for them
+        vitals.publish_vitals(metrics, self.batcher, preamble, self.device)
+        if (
+            model.trained and not model.states_pooling and not model.task_heads
+        ):  # else it is for them
             logger.warning(PLAIN_WARNING, *model.pooling.modes)
-        if left := unread(self.source.folder):
+        if left := find_unread_pickles(self.source.folder):
             logger.warning(UNREAD_WARNING, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
-        for warning in strangers(self.source):
-            logger.warning(warning)
-        if tasked(self.source.folder) and not model.instructions:
+        for told in find_foreign_adapters(self.source):
+            logger.warning(told)
+        if has_task_adapters(self.source.folder) and not model.instructions:
             logger.warning(UNTASKED_WARNING)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}
@@ -164,14 +166,20 @@ class Replica:
                 name: one.preamble("float32") for name, one in self.identities.items() if name
             },
         )
-        self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
+        self.heads = StoredSurvey(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)
-        self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
-        self.writing = Lock()  # of the one large answer that is being written
+        self.loop_seconds = (
+            make_loop_clock()
+        )  # that the event loop has computed, asked in any thread
+        self.writing = FairLock()  # of the one large answer that is being written
 
     def _make_gateway(self) -> Gateway:
-        settings, model, bound = self.settings, self.lanes.model, CLOSE[getattr(torch, self.dtype)]
+        settings, model, bound = (
+            self.settings,
+            self.lanes.model,
+            ROUNDING_BOUNDS[getattr(torch, self.dtype)],
+        )
         resolver = Resolver(self.name, model, settings)
         self.spaces = Spaces(resolver, self.reader, self.dtype, bound)
         parts = self.identities, self.reader, resolver, self.admission, settings
@@ -226,7 +234,7 @@ class Replica:
             "truncate": self.settings.truncate or "refuse",
             "pooling": "+".join(model.pooling.modes),
             "normalize": model.pooling.normalize,
-            "pooling_from": "checkpoint" if model.own_pooling else "default",
+            "pooling_from": "checkpoint" if model.states_pooling else "default",
             "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,
@@ -246,7 +254,7 @@ class Replica:
     def check_health(self) -> None:
         """Raise RuntimeError when Ray must replace this replica; why stands in the log."""
         try:
-            self.health.check()
+            self.health.raise_if_faulty()
         except RuntimeError as error:
             logger.warning("not ready", extra={"reason": str(error)})
             raise
@@ -278,8 +286,8 @@ class Replica:
 
 def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     """Make what reads inputs, within the model's positions."""
-    machine.positions(settings, model.config)
-    machine.filled(settings, model.task_heads)
+    machine.check_positions(settings, model.config)
+    machine.check_filled_queries(settings, model.task_heads)
     return Reader(
         model.tokenizer,
         model.config,

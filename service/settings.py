@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from service import keys
-from service.wording.words import find_nearest, suggest_name
+from service.wording.words import meant, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def _split_commas(value: object) -> object:
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_split_commas)]
 
 
-def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what no browser sends as the origin of a page."""
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
@@ -74,7 +74,7 @@ def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-def _refuse_bad_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
+def _check_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what does not name adapters and their folders."""
     names = [ADAPTER.fullmatch(one) for one in named]
     if not all(names) or len({match[1] for match in names if match}) < len(named):
@@ -98,7 +98,7 @@ class Settings(BaseModel):
         description="model to serve: the bundled model, a local folder, org/name[@revision] or "
         "preset:transformer-base",
     )
-    adapter: Annotated[Names, AfterValidator(_refuse_bad_adapters)] = Field(
+    adapter: Annotated[Names, AfterValidator(_check_adapters)] = Field(
         (),
         description="LoRA adapters to serve with the model, `name=folder`, separated by commas; a "
         "request names one in its `model`, as model:name; default: none",
@@ -183,7 +183,7 @@ class Settings(BaseModel):
     public_metrics: bool = Field(
         False, description="serve GET /metrics to everyone, and not to marked keys alone"
     )
-    cors_origins: Annotated[Names, AfterValidator(_refuse_bad_origins)] = Field(
+    cors_origins: Annotated[Names, AfterValidator(_check_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "
         "default: none",
@@ -288,7 +288,7 @@ def load_settings(
         if name not in theirs
     }
     for name in sorted(variables.keys() - Settings.model_fields.keys()):
-        near = find_nearest(name, Settings.model_fields).upper()
+        near = nearest(name, Settings.model_fields).upper()
         hint = f"; did you mean {PREFIX}{near}?" if near else ""
         raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
     variables = {name: value for name, value in variables.items() if value or name in NEVER_EMPTY}
@@ -302,23 +302,23 @@ def load_settings(
     adapters = (one.partition("=") for one in settings.adapter)
     found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
     settings = settings.model_copy(update=found)
-    return _refuse_excess(settings)
+    return _check_bounds(settings)
 
 
-def _refuse_excess(settings: Settings) -> Settings:
+def _check_bounds(settings: Settings) -> Settings:
     """Return the settings if none is larger than what it has to fit into."""
     for name, (bound, times) in UPPER_BOUNDS.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
             bound = bound if times == 1 else f"1/{times} of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
-    _refuse_bad_replicas(settings)
+    _check_replicas(settings)
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
-        there = "tls_cert" if settings.tls_cert else "tls_key"
-        raise ValueError(f"{there} needs {missing}")
+        given = "tls_cert" if settings.tls_cert else "tls_key"
+        raise ValueError(f"{given} needs {missing}")
     return settings
 
 
@@ -326,23 +326,23 @@ def describe_error(error: ErrorDetails) -> str:
     """Say in a line what is wrong with one setting."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting{suggest_name(name, Settings.model_fields)}"
+        return f"{name}: no such setting{meant(name, Settings.model_fields)}"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    said = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     bounds = {"less than or equal to": "at most", "greater than or equal to": "at least"}
     for long, short in bounds.items():
-        message = message.replace(long, short)
-    return f"{name}: {message}, got {error['input']!r}"
+        said = said.replace(long, short)
+    return f"{name}: {said}, got {error['input']!r}"
 
 
-def _refuse_bad_replicas(settings: Settings) -> None:
+def _check_replicas(settings: Settings) -> None:
     """Check the settings of the number of replicas against each other."""
-    low, high, named = settings.min_replicas, settings.max_replicas, settings.model_fields_set
+    low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
-        for name in sorted({"min_replicas", "downscale_delay_seconds"} & named):
+        for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
             raise ValueError(f"{name} needs max_replicas; for a fixed number use replicas")
-    elif "replicas" in named:
+    elif "replicas" in given:
         raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
     elif low is not None and low > high:
         raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp
 from service.edge.door import Door
 from service.edge.request import Request
 from service.engine import health, proof
-from service.engine.weights import BUNDLED
+from service.engine.weights import BUNDLED_MODEL
 from service.memory import Hold, Memory
 from service.observe import logs
 from service.observe.scrape import join_pages
@@ -355,7 +355,7 @@ def failing(app: ASGIApp) -> Callable[..., Any]:
     return lambda *failures, **how: layer(app, list(failures), **how)
 
 
-def post_of(path: str, model: str = BUNDLED, **headers: str) -> Request:
+def post_of(path: str, model: str = BUNDLED_MODEL, **headers: str) -> Request:
     """A POST as parsers see it, whose body is apart."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     request = Request({"method": "POST", "path": path, "headers": raw}, Hold(Memory(), 1))

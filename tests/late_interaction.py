@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 POSITIONS, QUERY, DOCUMENT = 37, 13, 19  # tokens
 WIDTH, SIZES = 15, (11, 7)
@@ -125,7 +125,7 @@ def stanford(folder: Path, **metadata: Any) -> Late:
 
 def bundled(folder: Path) -> Late:
     """The bundled encoder's own token vectors, in PyLate's files; not trained for this."""
-    source = locate(BUNDLED).folder
+    source = locate_model(BUNDLED_MODEL).folder
     tokenizer, model = AutoTokenizer.from_pretrained(source), BertModel.from_pretrained(source)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -169,7 +169,7 @@ def _modules(folder: Path, layers: list[Affine], own: Tensor | None) -> None:
 def _encoder(folder: Path, markers: tuple[str, ...]) -> tuple[BertModel, Any]:
     """A small BERT with the bundled model's tokenizer and these markers, saved."""
     folder.mkdir(exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
     tokenizer.add_tokens(list(markers))
     config = BertConfig(
         hidden_size=WIDTH,

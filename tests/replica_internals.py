@@ -20,8 +20,8 @@ from service.encode.admission import Admission
 from service.encode.reader import Reader
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
-from service.engine.fair.queue import Queue
-from service.engine.speed import Speed
+from service.engine.fair.queue import JobQueue
+from service.engine.speed import LaneSpeed
 from service.keys import KeyRing
 from service.replica import Replica
 
@@ -76,7 +76,7 @@ def stalled(batcher: Batcher[Any, Any]) -> Iterator[None]:
         yield
     finally:
         batcher._idle = idle
-        batcher._pump()
+        batcher._fill_lanes()
 
 
 def bound(
@@ -87,12 +87,12 @@ def bound(
 ) -> None:
     """Let an empty batcher keep so much waiting."""
     assert not batcher.waiting_requests
-    monkeypatch.setattr(batcher, "_queue", Queue[Any, Any](requests, tokens))
+    monkeypatch.setattr(batcher, "_queue", JobQueue[Any, Any](requests, tokens))
 
 
 def believe(monkeypatch: pytest.MonkeyPatch, batcher: Batcher[Any, Any], speed: float) -> None:
     """Let a batcher go by a speed, tokens per second, that it has measured and never surpassed."""
-    monkeypatch.setattr(batcher, "_speed", Speed(speed))
+    monkeypatch.setattr(batcher, "_speed", LaneSpeed(speed))
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, batcher: Batcher[Any, Any]) -> None:

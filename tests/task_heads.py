@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 MOST = 37  # rows of the position table
 LONG = 8192  # of the reranker that reads long documents
@@ -39,7 +39,7 @@ def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
     Args:
         head: what transformers calls it, such as ForSequenceClassification.
     """
-    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
     config = BertConfig(
         **SIZES | choices,
         vocab_size=len(tokenizer),
@@ -59,7 +59,7 @@ def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
 
 def long_reranker(folder: Path) -> None:
     """A small cross-encoder of 8,192 tokens, of ModernBERT's family, saved."""
-    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
     tokenizer.model_max_length = LONG
     config = ModernBertConfig(
         **SIZES | {"hidden_size": 18},
@@ -86,7 +86,7 @@ def classifier(folder: Path) -> None:
 
     Its weights are the difference of the mean first-token vectors of either's sentences.
     """
-    bundled = locate(BUNDLED).folder
+    bundled = locate_model(BUNDLED_MODEL).folder
     tokenizer = AutoTokenizer.from_pretrained(bundled)
     names = dict(enumerate(("animals", "weather")))
     model = BertForSequenceClassification.from_pretrained(bundled, id2label=names).eval()

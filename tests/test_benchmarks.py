@@ -20,7 +20,7 @@ import numpy
 import pytest
 from tokenizers import Tokenizer
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -31,7 +31,7 @@ from served.servers import PEERS, SERVERS  # noqa: E402
 
 SCRIPTS = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "benchmarks" / "served").glob("*.py")]
 BODY = b"{}"
-FOLDER = locate(BUNDLED).folder
+FOLDER = locate_model(BUNDLED_MODEL).folder
 
 
 @pytest.fixture(scope="module")

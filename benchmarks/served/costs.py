@@ -21,8 +21,8 @@ from served.texts import Texts, embed, sized, tokens_of
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
-from service.engine.loading import accelerate, load
-from service.engine.weights import BUNDLED, locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Work
 
 TOKENS, SIZES = 16, (1, 2, 4, 8, 16, 32, 64)  # of a text, and texts in a batch
@@ -45,9 +45,9 @@ def passes() -> dict[str, list[tuple[int, float]]]:
 
 
 async def _passes() -> dict[str, list[tuple[int, float]]]:
-    place, chance = locate(BUNDLED), random.Random(0)
-    lanes = await Lanes.start(partial(load, place, torch.device("cpu"), torch.float32), 2)
-    accelerate(lanes.model)
+    place, chance = locate_model(BUNDLED_MODEL), random.Random(0)
+    lanes = await Lanes.start(partial(load_model, place, torch.device("cpu"), torch.float32), 2)
+    use_compiled_pass(lanes.model)
     wanted = Outputs(pooling=lanes.model.pooling)
 
     def batch(texts: int) -> list[Work]:
@@ -62,12 +62,12 @@ async def _passes() -> dict[str, list[tuple[int, float]]]:
 
         def run() -> float:
             begun = clock()
-            lanes.run(works, threads)
+            lanes.run_batch(works, threads)
             return clock() - begun
 
         while time.perf_counter() < until or len(took) < 3:
             works = batch(texts)
-            took.append(await lanes.call(lane, run))
+            took.append(await lanes.call_in_lane(lane, run))
         return which(took)
 
     async def one(way: str, texts: int) -> float:
@@ -98,7 +98,7 @@ def service(replicas: int, threads: int) -> list[dict[str, Any]]:
     running = Running.start(Server(OURS, options=options))
     try:
         running.wait()
-        sizes, rows = sized(tokens_of(locate(BUNDLED).folder)), list[dict[str, Any]]()
+        sizes, rows = sized(tokens_of(locate_model(BUNDLED_MODEL).folder)), list[dict[str, Any]]()
         warm(running, Texts(sizes, random.Random(0)))
         for connections, texts in LOADS:
             made = Texts(sizes, random.Random(connections))

@@ -71,9 +71,9 @@ def work() -> None:
     """Be the process: for each line of stdin, encode for so long and say what it took."""
     from in_process import CORES, ours
 
-    from service.engine.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED_MODEL, locate_model
 
-    encode, sizes = ours(CORES), sized(tokens_of(locate(BUNDLED).folder))
+    encode, sizes = ours(CORES), sized(tokens_of(locate_model(BUNDLED_MODEL).folder))
     print("loaded", flush=True)
     for line in sys.stdin:
         number, workload, seconds = json.loads(line)

@@ -21,7 +21,7 @@ from typing import Any
 from served.balancer import Balancer
 
 from service.engine.batcher import Batcher
-from service.engine.machine import budget
+from service.engine.machine import batch_budget
 
 PROXY_THREADS = 2  # of HAProxy, as service/cluster/ingress.py has it
 DEADLINE_SECONDS = 600.0
@@ -187,7 +187,7 @@ class Replica:
         self._batcher: Batcher[range, bool] = Batcher(
             self._pass,
             lanes=threads,
-            budget=budget(speed),
+            budget=batch_budget(speed),
             speed=speed,
             most_requests=1 << 30,
             most_tokens=1 << 40,

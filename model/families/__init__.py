@@ -26,7 +26,7 @@ from model.families import (
     roberta,
 )
 from model.families.family import Family
-from model.families.fields import Config, only
+from model.families.fields import Config, refuse_other_values
 
 FAMILIES = (
     bert.FAMILY,
@@ -53,7 +53,7 @@ FAMILIES = (
 )
 
 
-def read_config(config: Any) -> tuple[EncoderConfig, Family]:
+def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
     """Read a config.json as the encoder's sizes, and the family that it is of.
 
     Raises:
@@ -61,13 +61,13 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     """
     if not isinstance(config, Mapping):
         raise CheckpointError("config.json is not a JSON object")
-    _check_plain(config)
-    if (family := find(config)) is None:
+    _refuse_quantised(config)
+    if (family := find_family(config)) is None:
         kind, supported = config.get("model_type"), ", ".join(sorted({f.name for f in FAMILIES}))
         raise CheckpointError(f"model_type {kind!r} is not supported; these are: {supported}")
-    only(config, transformers_weights=None, fusion_config=None)
+    refuse_other_values(config, transformers_weights=None, fusion_config=None)
     try:
-        read = family.read({**family.defaults, **config})
+        read = family.read_config({**family.defaults, **config})
     except KeyError as error:
         raise CheckpointError(f"config.json lacks {error}") from error
     except (TypeError, ValueError) as error:
@@ -77,14 +77,14 @@ def read_config(config: Any) -> tuple[EncoderConfig, Family]:
     return read, family
 
 
-def find(config: Config) -> Family | None:
+def find_family(config: Config) -> Family | None:
     """Find the family of a config.json: one that claims it, else the one that it names."""
     claiming = (one for one in FAMILIES if one.claims and one.claims(config))
     named = (one for one in FAMILIES if not one.claims and one.name == config.get("model_type"))
     return next(chain(claiming, named), None)
 
 
-def _check_plain(config: Config) -> None:
+def _refuse_quantised(config: Config) -> None:
     """Refuse weights that are quantised, or that transformers would quantise, by the method."""
     for key in ("quantization_config", "compression_config"):
         if (how := config.get(key)) is None:

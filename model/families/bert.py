@@ -3,17 +3,32 @@
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.families.family import CLASSES, TOKENS, WORDS, Family, Names, Recipe, Tiny
-from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
+from model.families.family import (
+    MASKED_LM,
+    SEQUENCE_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    Family,
+    HeadRecipe,
+    TensorNames,
+    TinyModel,
+)
+from model.families.fields import (
+    TINY_SIZES,
+    Config,
+    name_sizes,
+    read_activation,
+    read_sizes,
+    refuse_other_values,
+)
 
-TABLES = {
+TABLE_TENSORS = {
     "word": "embeddings.word_embeddings",
     "position": "embeddings.position_embeddings",
     "types": "embeddings.token_type_embeddings",
     "norm": "embeddings.LayerNorm",
 }
-NAMES: Names = {
-    **TABLES,
+TENSOR_NAMES: TensorNames = {
+    **TABLE_TENSORS,
     "layers.{i}.query": "encoder.layer.{i}.attention.self.query",
     "layers.{i}.key": "encoder.layer.{i}.attention.self.key",
     "layers.{i}.value": "encoder.layer.{i}.attention.self.value",
@@ -23,35 +38,37 @@ NAMES: Names = {
     "layers.{i}.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
 }
-HEADS = {
-    CLASSES: Recipe("classifier", dense="pooler.dense", activation="tanh"),
-    TOKENS: Recipe("classifier"),
-    WORDS: Recipe(
+HEAD_RECIPES = {
+    SEQUENCE_CLASSIFICATION: HeadRecipe("classifier", dense="pooler.dense", activation="tanh"),
+    TOKEN_CLASSIFICATION: HeadRecipe("classifier"),
+    MASKED_LM: HeadRecipe(
         "cls.predictions.decoder",
         "cls.predictions.bias",
         dense="cls.predictions.transform.dense",
         norm="cls.predictions.transform.LayerNorm",
-        key="hidden_act",
+        activation_key="hidden_act",
     ),
 }
-DEFAULTS = sizes(30522, 768, 12, 12, 3072, 512, layer_norm_eps=1e-12, type_vocab_size=2)
-SMALL = {**TINY, "type_vocab_size": 3}
+CONFIG_DEFAULTS = name_sizes(30522, 768, 12, 12, 3072, 512, layer_norm_eps=1e-12, type_vocab_size=2)
+TINY_BERT = {**TINY_SIZES, "type_vocab_size": 3}
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read BERT, whose embeddings are as wide as its layers."""
     width = config["hidden_size"]
-    only(config, embedding_size=width)  # transformers' BERT would not read it
+    refuse_other_values(config, embedding_size=width)  # transformers' BERT would not read it
     return read_layers(config, width)
 
 
 def read_layers(config: Config, embedding_width: int) -> EncoderConfig:
     """Read BERT's layers, over embeddings of any width."""
-    only(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
-    return replace(read_plain(config), embedding_width=embedding_width)
+    refuse_other_values(
+        config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False
+    )
+    return replace(read_shared_keys(config), embedding_width=embedding_width)
 
 
-def read_plain(config: Config) -> EncoderConfig:
+def read_shared_keys(config: Config) -> EncoderConfig:
     """Read what BERT and its kin have alike; refuse no key."""
     sizes = read_sizes(config)
     return EncoderConfig(
@@ -64,11 +81,11 @@ def read_plain(config: Config) -> EncoderConfig:
 
 FAMILY = Family(
     name="bert",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("bert.",),
-    tiny=Tiny("Bert", SMALL),
-    defaults=DEFAULTS,
-    heads=HEADS,
-    tokenizer="BertTokenizer",
+    tiny_model=TinyModel("Bert", TINY_BERT),
+    defaults=CONFIG_DEFAULTS,
+    head_recipes=HEAD_RECIPES,
+    tokenizer_class="BertTokenizer",
 )

@@ -5,12 +5,12 @@ from dataclasses import replace
 from model.config import EncoderConfig, Relative
 from model.errors import CheckpointError
 from model.families import bert
-from model.families.family import CLASSES, Family, Recipe, Tiny
-from model.families.fields import Config, differences, sizes
+from model.families.family import SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
+from model.families.fields import Config, find_differences, name_sizes
 
-TERMS = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
-NAMES = {
-    **bert.NAMES,
+FIELD_OF_TERM = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
+TENSOR_NAMES = {
+    **bert.TENSOR_NAMES,
     "relative": "encoder.rel_embeddings",
     "relative_norm": "encoder.LayerNorm",
     "layers.{i}.query": "encoder.layer.{i}.attention.self.query_proj",
@@ -19,9 +19,13 @@ NAMES = {
     "layers.{i}.relative_key": "encoder.layer.{i}.attention.self.pos_key_proj",
     "layers.{i}.relative_query": "encoder.layer.{i}.attention.self.pos_query_proj",
 }
-HEADS = bert.HEADS | {CLASSES: Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act")}
-SMALL = {  # more distances than buckets, so that some share them
-    **bert.SMALL,
+HEAD_RECIPES = bert.HEAD_RECIPES | {
+    SEQUENCE_CLASSIFICATION: HeadRecipe(
+        "classifier", dense="pooler.dense", activation_key="pooler_hidden_act"
+    )
+}
+TINY_DEBERTA = {  # more distances than buckets, so that some share them
+    **bert.TINY_BERT,
     "relative_attention": True,
     "position_buckets": 12,
     "pos_att_type": "p2c|c2p",
@@ -31,21 +35,23 @@ SMALL = {  # more distances than buckets, so that some share them
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read BERT's sizes, and what distances add."""
-    base, learned = bert.read(config), config.get("position_biased_input", True)
+    base, learned = bert.read_config(config), config.get("position_biased_input", True)
     supported = {
         "relative_attention": True,
         "attention_head_size": base.head_dim,
         "conv_kernel_size": 0,
         "pooler_hidden_size": base.width,
     }
-    if wrong := differences({"relative_attention": False, **config}, supported):
+    if wrong := find_differences({"relative_attention": False, **config}, supported):
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
-    return replace(base, positions="learned" if learned else "relative", relative=_relative(config))
+    return replace(
+        base, positions="learned" if learned else "relative", relative=_read_relative(config)
+    )
 
 
-def _relative(config: Config) -> Relative:
+def _read_relative(config: Config) -> Relative:
     """Read what distance adds to scores."""
     furthest = config.get("max_relative_positions", -1)
     furthest = config["max_position_embeddings"] if furthest < 1 else furthest
@@ -58,31 +64,31 @@ def _relative(config: Config) -> Relative:
         reach=buckets or furthest,
         furthest=furthest if buckets else None,
         shared=config.get("share_att_key", False),
-        norm="layer_norm" in _names(config.get("norm_rel_ebd", "none")),
-        **{TERMS[name]: True for name in _terms(config.get("pos_att_type"))},
+        norm="layer_norm" in _split_bars(config.get("norm_rel_ebd", "none")),
+        **{FIELD_OF_TERM[name]: True for name in _read_terms(config.get("pos_att_type"))},
     )
 
 
-def _terms(said: object) -> list[str]:
+def _read_terms(said: object) -> list[str]:
     """Read the terms next to that of content alone, as a list or with bars between them."""
-    names = _names(said) if isinstance(said, str) else said
-    if not isinstance(names, list) or not names or not set(names) <= TERMS.keys():
+    names = _split_bars(said) if isinstance(said, str) else said
+    if not isinstance(names, list) or not names or not set(names) <= FIELD_OF_TERM.keys():
         raise CheckpointError(f"not supported: pos_att_type {said!r}")
     return names
 
 
-def _names(said: str) -> list[str]:
+def _split_bars(said: str) -> list[str]:
     return [name.strip() for name in said.lower().split("|")]
 
 
 FAMILY = Family(
     name="deberta-v2",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("deberta.",),
-    tiny=Tiny("DebertaV2", SMALL),
-    defaults=sizes(*(128100, 1536, 24, 24, 6144, 512), layer_norm_eps=1e-7, type_vocab_size=0),
-    heads=HEADS,
-    spare=("embeddings.position_",),
-    tokenizer="DebertaV2Tokenizer",
+    tiny_model=TinyModel("DebertaV2", TINY_DEBERTA),
+    defaults=name_sizes(*(128100, 1536, 24, 24, 6144, 512), layer_norm_eps=1e-7, type_vocab_size=0),
+    head_recipes=HEAD_RECIPES,
+    spare_prefixes=("embeddings.position_",),
+    tokenizer_class="DebertaV2Tokenizer",
 )

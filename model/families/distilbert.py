@@ -2,12 +2,12 @@
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import CLASSES, WORDS, Family, Recipe, Tiny
-from model.families.fields import Config, only, read_activation, read_sizes
+from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
+from model.families.fields import Config, read_activation, read_sizes, refuse_other_values
 
 NORM_EPS = 1e-12  # written into its code, not its config
-NAMES = {
-    **bert.TABLES,
+TENSOR_NAMES = {
+    **bert.TABLE_TENSORS,
     "layers.{i}.query": "transformer.layer.{i}.attention.q_lin",
     "layers.{i}.key": "transformer.layer.{i}.attention.k_lin",
     "layers.{i}.value": "transformer.layer.{i}.attention.v_lin",
@@ -17,19 +17,22 @@ NAMES = {
     "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
     "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
 }
-HEADS = bert.HEADS | {
-    CLASSES: Recipe("classifier", dense="pre_classifier", activation="relu"),
-    WORDS: Recipe(
-        "vocab_projector", dense="vocab_transform", norm="vocab_layer_norm", key="activation"
+HEAD_RECIPES = bert.HEAD_RECIPES | {
+    SEQUENCE_CLASSIFICATION: HeadRecipe("classifier", dense="pre_classifier", activation="relu"),
+    MASKED_LM: HeadRecipe(
+        "vocab_projector",
+        dense="vocab_transform",
+        norm="vocab_layer_norm",
+        activation_key="activation",
     ),
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes."""
     # the other families' names for three of them, which transformers follows where both are present
     own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
-    only(config, **{name: config[key] for name, key in own.items()})
+    refuse_other_values(config, **{name: config[key] for name, key in own.items()})
     sizes = read_sizes(
         {**config, "layer_norm_eps": NORM_EPS},
         width="dim",
@@ -41,7 +44,7 @@ def read(config: Config) -> EncoderConfig:
     return EncoderConfig(**sizes, embedding_width=sizes["width"], activation=activation)
 
 
-def _sizes(words: int, width: int, layers: int, heads: int, inner: int, most: int) -> Config:
+def _name_sizes(words: int, width: int, layers: int, heads: int, inner: int, most: int) -> Config:
     """Name the sizes as its config does."""
     own = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": inner}
     return {"vocab_size": words, "max_position_embeddings": most, **own}
@@ -49,11 +52,13 @@ def _sizes(words: int, width: int, layers: int, heads: int, inner: int, most: in
 
 FAMILY = Family(
     name="distilbert",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("distilbert.",),
-    tiny=Tiny("DistilBert", _sizes(97, 48, 4, 3, 80, 40), activation="activation"),
-    defaults=_sizes(30522, 768, 6, 12, 3072, 512),
-    heads=HEADS,
-    tokenizer="BertTokenizer",
+    tiny_model=TinyModel(
+        "DistilBert", _name_sizes(97, 48, 4, 3, 80, 40), activation_key="activation"
+    ),
+    defaults=_name_sizes(30522, 768, 6, 12, 3072, 512),
+    head_recipes=HEAD_RECIPES,
+    tokenizer_class="BertTokenizer",
 )

@@ -2,12 +2,12 @@
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import CLASSES, WORDS, Family, Recipe, Tiny
-from model.families.fields import Config, sizes
+from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
+from model.families.fields import Config, name_sizes
 
-HEADS = bert.HEADS | {
-    CLASSES: Recipe("classifier.out_proj", dense="classifier.dense"),
-    WORDS: Recipe(
+HEAD_RECIPES = bert.HEAD_RECIPES | {
+    SEQUENCE_CLASSIFICATION: HeadRecipe("classifier.out_proj", dense="classifier.dense"),
+    MASKED_LM: HeadRecipe(
         "generator_lm_head",
         dense="generator_predictions.dense",
         norm="generator_predictions.LayerNorm",
@@ -15,18 +15,18 @@ HEADS = bert.HEADS | {
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read BERT's sizes, and the embeddings' width."""
     return bert.read_layers(config, config["embedding_size"])
 
 
 FAMILY = Family(
     name="electra",
-    read=read,
-    names=({**bert.NAMES, "project": "embeddings_project"},),
+    read_config=read_config,
+    tensor_names=({**bert.TENSOR_NAMES, "project": "embeddings_project"},),
     prefixes=("electra.",),
-    tiny=Tiny("Electra", {**bert.SMALL, "embedding_size": 24}),
-    defaults=bert.DEFAULTS | sizes(30522, 256, 12, 4, 1024, 512, embedding_size=128),
-    heads=HEADS,
-    tokenizer="BertTokenizer",
+    tiny_model=TinyModel("Electra", {**bert.TINY_BERT, "embedding_size": 24}),
+    defaults=bert.CONFIG_DEFAULTS | name_sizes(30522, 256, 12, 4, 1024, 512, embedding_size=128),
+    head_recipes=HEAD_RECIPES,
+    tokenizer_class="BertTokenizer",
 )

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from model.config import EncoderConfig
 from model.families.fields import Config
 
-Names = Mapping[str, str]
+TensorNames = Mapping[str, str]
 # heads, by how transformers' classes of them end
-CLASSES, TOKENS, WORDS = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
-NEXT = "ForCausalLM"
+SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForMaskedLM",
+)
+CAUSAL_LM = "ForCausalLM"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class HeadRecipe:
     """A head's tensors by their names without the family's prefix, and its activation.
 
     Args:
@@ -29,16 +33,16 @@ class Recipe:
     """
 
     output: str
-    bias: str = ""
+    tied_bias: str = ""
     dense: str | None = None
     norm: str | None = None
     activation: str = "gelu"
-    key: str = ""
-    optional: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    activation_key: str = ""
+    optional_biases: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Tiny:
+class TinyModel:
     """A small model that transformers makes, with random weights, for the tests.
 
     Args:
@@ -47,9 +51,9 @@ class Tiny:
         activation: the key that names it.
     """
 
-    prefix: str
+    class_prefix: str
     sizes: Config
-    activation: str = "hidden_act"
+    activation_key: str = "hidden_act"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +77,14 @@ class Family:
     """
 
     name: str
-    read: Callable[[Config], EncoderConfig]
-    names: tuple[Names, ...]
+    read_config: Callable[[Config], EncoderConfig]
+    tensor_names: tuple[TensorNames, ...]
     prefixes: tuple[str, ...]
-    tiny: Tiny | None = None
+    tiny_model: TinyModel | None = None
     defaults: Config = field(default_factory=dict)
     claims: Callable[[Config], bool] | None = None
-    spare: tuple[str, ...] = ()
-    heads: Mapping[str, Recipe] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    tokenizer: str = "TokenizersBackend"
-    tasks: str = ""
+    spare_prefixes: tuple[str, ...] = ()
+    head_recipes: Mapping[str, HeadRecipe] = field(default_factory=dict)
+    renamed_prefixes: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_class: str = "TokenizersBackend"
+    tasks_key: str = ""

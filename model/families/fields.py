@@ -10,7 +10,7 @@ from model.errors import CheckpointError
 Config = Mapping[str, Any]  # what a config.json holds
 
 # of the sizes, in most families
-KEYS = {
+SIZE_KEYS = {
     "family": "model_type",
     "vocabulary": "vocab_size",
     "width": "hidden_size",
@@ -33,20 +33,20 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-MOST = sys.float_info.max
+LARGEST_FLOAT = sys.float_info.max
 
 
-def sizes(*values: int, **more: Any) -> dict[str, Any]:
-    """Name the sizes of most families, in the order of KEYS, and more."""
-    return dict(zip(tuple(KEYS.values())[1:7], values, strict=True)) | more
+def name_sizes(*values: int, **more: Any) -> dict[str, Any]:
+    """Name the sizes of most families, in the order of SIZE_KEYS, and more."""
+    return dict(zip(tuple(SIZE_KEYS.values())[1:7], values, strict=True)) | more
 
 
-TINY = sizes(97, 48, 4, 3, 80, 40)  # of the tests' small models
+TINY_SIZES = name_sizes(97, 48, 4, 3, 80, 40)  # of the tests' small models
 
 
 def read_sizes(config: Config, **keys: str) -> dict[str, Any]:
-    """Return the sizes, by KEYS except for those that the family names differently."""
-    return {size: config[key] for size, key in (KEYS | keys).items()}
+    """Return the sizes, by SIZE_KEYS except for those that the family names differently."""
+    return {size: config[key] for size, key in (SIZE_KEYS | keys).items()}
 
 
 def read_activation(config: Config, key: str, default: str = "gelu") -> Activation:
@@ -58,7 +58,9 @@ def read_activation(config: Config, key: str, default: str = "gelu") -> Activati
     return ACTIVATIONS[name]
 
 
-def number(config: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
+def read_number(
+    config: Config, key: str, *, above: float = 0, most: float = LARGEST_FLOAT
+) -> float:
     """Return a finite number within its limits; refuse others."""
     number = config[key]
     if type(number) not in (int, float) or not above < number <= most:
@@ -66,13 +68,13 @@ def number(config: Config, key: str, *, above: float = 0, most: float = MOST) ->
     return float(number)
 
 
-def only(config: Config, **supported: object) -> None:
+def refuse_other_values(config: Config, **supported: object) -> None:
     """Refuse keys present with other values, and layers with sizes of their own; name them all."""
-    if wrong := differences(config, {**supported, "per_layer_config": None}):
+    if wrong := find_differences(config, {**supported, "per_layer_config": None}):
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
 
 
-def differences(config: Config, supported: Mapping[str, object]) -> list[str]:
+def find_differences(config: Config, supported: Mapping[str, object]) -> list[str]:
     """Return the keys that are present with another value, each with its value."""
     keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
     return [f"{key} {config[key]!r}" for key in keys]

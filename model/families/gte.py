@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from model.config import LINEAR_NAMES, EncoderConfig
 from model.families import bert, nomic
-from model.families.family import WORDS, Family, Recipe, Tiny
-from model.families.fields import Config, number, only, sizes
-from model.families.ropes import read_angles, read_stated
+from model.families.family import MASKED_LM, Family, HeadRecipe, TinyModel
+from model.families.fields import Config, name_sizes, read_number, refuse_other_values
+from model.families.ropes import read_angles_of_width, read_dictionary
 from model.positions import NtkRope, Rope
 
 THETA = 160_000.0  # where its config is silent
-OF_NTK = {"type", "factor"}
-HUB = {
-    **bert.TABLES,
+NTK_KEYS = {"type", "factor"}
+HUB_TENSOR_NAMES = {
+    **bert.TABLE_TENSORS,
     "layers.{i}.qkv": "encoder.layer.{i}.attention.qkv_proj",
     "layers.{i}.output": "encoder.layer.{i}.attention.o_proj",
     "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
@@ -21,21 +21,21 @@ HUB = {
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }
 
-HEADS = bert.HEADS | {
-    WORDS: Recipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
+HEAD_RECIPES = bert.HEAD_RECIPES | {
+    MASKED_LM: HeadRecipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes; the gates have no biases."""
-    only(
+    refuse_other_values(
         config,
         position_embedding_type="rope",
         layer_norm_type="layer_norm",
         logn_attention_scale=False,
         pack_qkv=True,
     )
-    plain = bert.read_plain(config)
+    plain = bert.read_shared_keys(config)
     return replace(
         plain,
         positions="rotary",
@@ -47,33 +47,34 @@ def read(config: Config) -> EncoderConfig:
 
 def _read_rope(config: Config) -> Rope:
     """Read the rotary angles; "ntk" is its own code's, which transformers does not know."""
-    stated = read_stated(config, "rope_scaling") or {}
+    stated = read_dictionary(config, "rope_scaling") or {}
     if stated.get("type") == "ntk":
-        only(config, rope_parameters=None)
-        only(stated, **dict.fromkeys(stated.keys() - OF_NTK))
-        theta = number(config, "rope_theta", above=1)
-        return NtkRope(theta=theta, factor=number(stated, "factor", above=1))
+        refuse_other_values(config, rope_parameters=None)
+        refuse_other_values(stated, **dict.fromkeys(stated.keys() - NTK_KEYS))
+        theta = read_number(config, "rope_theta", above=1)
+        return NtkRope(theta=theta, factor=read_number(stated, "factor", above=1))
     if config["model_type"] == NEW.name:  # which transformers' "gte" does not read
-        only(config, rope_parameters=None, rope_scaling=None)
-        return Rope(theta=number(config, "rope_theta", above=1))
-    return read_angles(config, THETA)
+        refuse_other_values(config, rope_parameters=None, rope_scaling=None)
+        return Rope(theta=read_number(config, "rope_theta", above=1))
+    return read_angles_of_width(config, THETA)
 
 
 GTE = Family(
     name="gte",
-    read=read,
-    names=(HUB, nomic.NAMES),
+    read_config=read_config,
+    tensor_names=(HUB_TENSOR_NAMES, nomic.TENSOR_NAMES),
     prefixes=("new.", "gte."),
-    tiny=Tiny("Gte", bert.SMALL),
-    defaults=bert.DEFAULTS | sizes(250048, 768, 12, 12, 3072, 8192, type_vocab_size=1),
-    heads=HEADS,
-    renamed={"lm_head.norm.": "lm_head.layer_norm."},  # in the hub's spelling
-    tokenizer="XLMRobertaTokenizer",
+    tiny_model=TinyModel("Gte", bert.TINY_BERT),
+    defaults=bert.CONFIG_DEFAULTS | name_sizes(250048, 768, 12, 12, 3072, 8192, type_vocab_size=1),
+    head_recipes=HEAD_RECIPES,
+    renamed_prefixes={"lm_head.norm.": "lm_head.layer_norm."},  # in the hub's spelling
+    tokenizer_class="XLMRobertaTokenizer",
 )
 NEW = replace(  # of Alibaba-NLP/new-impl
     GTE,
     name="new",
-    tiny=None,
+    tiny_model=None,
     defaults={},
-    heads=HEADS | {WORDS: replace(HEADS[WORDS], key="hidden_act")},
+    head_recipes=HEAD_RECIPES
+    | {MASKED_LM: replace(HEAD_RECIPES[MASKED_LM], activation_key="hidden_act")},
 )

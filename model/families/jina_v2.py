@@ -8,34 +8,38 @@ from dataclasses import replace
 from model.config import LINEAR_NAMES, Activation, EncoderConfig
 from model.errors import CheckpointError
 from model.families import bert
-from model.families.fields import Config, only
+from model.families.fields import Config, refuse_other_values
 
 FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
-OF_CODE = "jina-bert-v2-qk-post-norm"  # whose layers have three norms more, under other names
-NAMES = {
-    **{ours: theirs for ours, theirs in bert.NAMES.items() if ours != "layers.{i}.up"},
+CODE_REPOSITORY = (
+    "jina-bert-v2-qk-post-norm"  # whose layers have three norms more, under other names
+)
+TENSOR_NAMES = {
+    **{ours: theirs for ours, theirs in bert.TENSOR_NAMES.items() if ours != "layers.{i}.up"},
     "layers.{i}.gate_up": "encoder.layer.{i}.mlp.gated_layers",
     "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp.layernorm",
 }
 
 
-def claims(config: Config) -> bool:
+def claims_config(config: Config) -> bool:
     """Tell its configs from BERT's."""
     alibi = config.get("position_embedding_type") == "alibi"
     return alibi and config.get("model_type") == bert.FAMILY.name
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read BERT's sizes, and what its feed-forward block is."""
-    only(config, is_decoder=False, add_cross_attention=False, embedding_size=config["hidden_size"])
+    refuse_other_values(
+        config, is_decoder=False, add_cross_attention=False, embedding_size=config["hidden_size"]
+    )
     kind = config.get("feed_forward_type")
     if kind not in FEED_FORWARDS:
         known = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"not supported: feed_forward_type {kind!r}; these are: {known}")
-    if any(OF_CODE in str(config.get(key)) for key in ("auto_map", "_name_or_path")):
-        raise CheckpointError(f"not supported: norms of queries and keys ({OF_CODE})")
-    plain = bert.read({**config, "position_embedding_type": "absolute"})
+    if any(CODE_REPOSITORY in str(config.get(key)) for key in ("auto_map", "_name_or_path")):
+        raise CheckpointError(f"not supported: norms of queries and keys ({CODE_REPOSITORY})")
+    plain = bert.read_config({**config, "position_embedding_type": "absolute"})
     return replace(
         plain,
         positions="alibi",
@@ -45,4 +49,10 @@ def read(config: Config) -> EncoderConfig:
     )
 
 
-FAMILY = replace(bert.FAMILY, read=read, names=(NAMES,), tiny=None, claims=claims)
+FAMILY = replace(
+    bert.FAMILY,
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
+    tiny_model=None,
+    claims=claims_config,
+)

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from model.config import EncoderConfig
 from model.families import bert, nomic, roberta
-from model.families.family import Family, Tiny
-from model.families.fields import Config, number, only, sizes
-from model.families.ropes import check_divided, read_angles
+from model.families.family import Family, TinyModel
+from model.families.fields import Config, name_sizes, read_number, refuse_other_values
+from model.families.ropes import check_head_size, read_angles_of_width
 from model.positions import Rope
 
 NAME, ROBERTA = "jina_embeddings_v3", "xlm-roberta"  # transformers' name, and its own code's
-CODE = "xlm-roberta-flash-implementation"
+CODE_REPOSITORY = "xlm-roberta-flash-implementation"
 THETA = 20_000.0  # where its config is silent
-HUB = {
-    **bert.TABLES,
+HUB_TENSOR_NAMES = {
+    **bert.TABLE_TENSORS,
     "norm": "emb_ln",
     "layers.{i}.qkv": "encoder.layers.{i}.mixer.Wqkv",
     "layers.{i}.output": "encoder.layers.{i}.mixer.out_proj",
@@ -22,33 +22,37 @@ HUB = {
     "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
     "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
 }
-NAMES = {
-    **nomic.NAMES,
+TENSOR_NAMES = {
+    **nomic.TENSOR_NAMES,
     "layers.{i}.up": "layers.{i}.mlp.fc1",
     "layers.{i}.down": "layers.{i}.mlp.fc2",
 }
 
 
-def claims(config: Config) -> bool:
+def claims_config(config: Config) -> bool:
     """Tell its configs, which on the hub are XLM-RoBERTa's, or have no model_type."""
-    kind = config.get("model_type", ROBERTA if CODE in str(config.get("auto_map")) else None)
+    kind = config.get(
+        "model_type", ROBERTA if CODE_REPOSITORY in str(config.get("auto_map")) else None
+    )
     own = config.get("position_embedding_type") == "rotary" and "rotary_emb_base" in config
     return kind == NAME or (kind == ROBERTA and own)
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes, in the hub's spelling (rotary_emb_base) or transformers'."""
     hub = "rotary_emb_base" in config and config.get("rope_parameters") is None
-    only(config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None}))
-    rope = _read_hub_rope(config) if hub else read_angles(config, THETA)
-    plain = bert.read_plain({**config, "model_type": NAME})
+    refuse_other_values(
+        config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None})
+    )
+    rope = _read_hub_rope(config) if hub else read_angles_of_width(config, THETA)
+    plain = bert.read_shared_keys({**config, "model_type": NAME})
     return replace(plain, positions="rotary", ropes=(rope,) * plain.layers)
 
 
 def _read_hub_rope(config: Config) -> Rope:
     """Read the rotary angles in the hub's spelling, whose code has other choices too."""
-    check_divided(config)
-    only(
+    check_head_size(config)
+    refuse_other_values(
         config,
         rope_scaling=None,
         rotary_emb_dim=config["hidden_size"] // config["num_attention_heads"],
@@ -58,19 +62,21 @@ def _read_hub_rope(config: Config) -> Rope:
         truncate_dim=None,
     )
     if config.get("emb_pooler") is not None:
-        only(config, emb_pooler="mean")
-    return Rope(theta=number(config, "rotary_emb_base", above=1))
+        refuse_other_values(config, emb_pooler="mean")
+    return Rope(theta=read_number(config, "rotary_emb_base", above=1))
 
 
 FAMILY = Family(
     name=NAME,
-    read=read,
-    names=(HUB, NAMES),
+    read_config=read_config,
+    tensor_names=(HUB_TENSOR_NAMES, TENSOR_NAMES),
     prefixes=("roberta.",),
-    tiny=Tiny("JinaEmbeddingsV3", bert.SMALL),
-    defaults=sizes(*(250002, 1024, 24, 16, 4096, 8194), layer_norm_eps=1e-5, type_vocab_size=1),
-    claims=claims,
-    heads=roberta.HEADS,
-    tokenizer="XLMRobertaTokenizer",
-    tasks="lora_adaptations",
+    tiny_model=TinyModel("JinaEmbeddingsV3", bert.TINY_BERT),
+    defaults=name_sizes(
+        *(250002, 1024, 24, 16, 4096, 8194), layer_norm_eps=1e-5, type_vocab_size=1
+    ),
+    claims=claims_config,
+    head_recipes=roberta.HEAD_RECIPES,
+    tokenizer_class="XLMRobertaTokenizer",
+    tasks_key="lora_adaptations",
 )

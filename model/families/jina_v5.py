@@ -6,15 +6,17 @@ from model.families.family import Family
 from model.families.fields import Config
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read either, by the config's own word."""
-    return qwen3.read(config) if config.get("is_decoder", True) else llama.read(config)
+    return (
+        qwen3.read_config(config) if config.get("is_decoder", True) else llama.read_config(config)
+    )
 
 
 FAMILY = Family(
     name="jina_embeddings_v5",
-    read=read,
-    names=(llama.NAMES, qwen3.NAMES),
+    read_config=read_config,
+    tensor_names=(llama.TENSOR_NAMES, qwen3.TENSOR_NAMES),
     prefixes=("model.",),
-    tasks="task_names",
+    tasks_key="task_names",
 )

@@ -3,13 +3,23 @@
 from dataclasses import replace
 
 from model.config import EncoderConfig
-from model.families.family import Family, Tiny
-from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
-from model.families.ropes import single_rope
+from model.families.family import Family, TinyModel
+from model.families.fields import (
+    TINY_SIZES,
+    Config,
+    name_sizes,
+    read_activation,
+    read_sizes,
+    refuse_other_values,
+)
+from model.families.ropes import read_single_rope
 
-PROJECTIONS, FEED_FORWARD = ("query", "key", "value", "output"), ("gate", "up", "down")
+ATTENTION_LINEARS, FEED_FORWARD_LINEARS = (
+    ("query", "key", "value", "output"),
+    ("gate", "up", "down"),
+)
 THETA = 10_000.0  # where its config is silent
-NAMES = {
+TENSOR_NAMES = {
     "word": "embed_tokens",
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",
@@ -22,15 +32,15 @@ NAMES = {
     "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
     "final_norm": "norm",
 }
-SMALL = {**TINY, "num_attention_heads": 6, "num_key_value_heads": 3, "pad_token_id": 0}
+TINY_LLAMA = {**TINY_SIZES, "num_attention_heads": 6, "num_key_value_heads": 3, "pad_token_id": 0}
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes, heads of keys, and which linears have biases."""
-    only(config)
+    refuse_other_values(config)
     sizes = read_sizes(config, norm_eps="rms_norm_eps")
-    biases: tuple[str, ...] = PROJECTIONS if config.get("attention_bias", False) else ()
-    biases += FEED_FORWARD if config.get("mlp_bias", False) else ()
+    biases: tuple[str, ...] = ATTENTION_LINEARS if config.get("attention_bias", False) else ()
+    biases += FEED_FORWARD_LINEARS if config.get("mlp_bias", False) else ()
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -45,16 +55,16 @@ def read(config: Config) -> EncoderConfig:
         norm_bias=False,
         activation=read_activation(config, "hidden_act", "silu"),
         gated=True,
-        ropes=(single_rope(config, THETA),) * sizes["layers"],
+        ropes=(read_single_rope(config, THETA),) * sizes["layers"],
     )
 
 
 EUROBERT = Family(
     name="eurobert",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("model.",),
-    tiny=Tiny("EuroBert", SMALL),
-    defaults=sizes(*(128256, 768, 12, 12, 3072, 8192), rms_norm_eps=1e-5),
+    tiny_model=TinyModel("EuroBert", TINY_LLAMA),
+    defaults=name_sizes(*(128256, 768, 12, 12, 3072, 8192), rms_norm_eps=1e-5),
 )
-NVIDIA = replace(EUROBERT, name="llama_bidirec", tiny=None, defaults={})
+NVIDIA = replace(EUROBERT, name="llama_bidirec", tiny_model=None, defaults={})

@@ -4,14 +4,28 @@ from dataclasses import replace
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe, Tiny
-from model.families.fields import TINY, Config, only, read_activation, read_sizes, sizes
-from model.families.ropes import EVERYWHERE, LOCAL, check_divided, read_rope, read_stated
+from model.families.family import (
+    MASKED_LM,
+    SEQUENCE_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    Family,
+    HeadRecipe,
+    TinyModel,
+)
+from model.families.fields import (
+    TINY_SIZES,
+    Config,
+    name_sizes,
+    read_activation,
+    read_sizes,
+    refuse_other_values,
+)
+from model.families.ropes import EVERYWHERE, LOCAL, check_head_size, read_dictionary, read_rope
 from model.positions import Rope
 
-LOCAL_EVERY = 3  # of its layers, every third one looks everywhere
+GLOBAL_EVERY = 3  # of its layers, every third one looks everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where its config is silent
-NAMES = {
+TENSOR_NAMES = {
     "word": "embeddings.tok_embeddings",
     "norm": "embeddings.norm",
     "layers.{i}.qkv": "layers.{i}.attn.Wqkv",
@@ -22,19 +36,19 @@ NAMES = {
     "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
-HEAD = Recipe(
+CLASSIFIER_RECIPE = HeadRecipe(
     "classifier",
     dense="head.dense",
     norm="head.norm",
-    key="classifier_activation",
-    optional={
+    activation_key="classifier_activation",
+    optional_biases={
         "head.dense.bias": ("classifier_bias", False),
         "head.norm.bias": ("norm_bias", False),
         "decoder.bias": ("decoder_bias", True),
     },
 )
-SMALL = {
-    **TINY,
+TINY_MODERNBERT = {
+    **TINY_SIZES,
     "local_attention": 16,
     "pad_token_id": 0,
     **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
@@ -42,11 +56,13 @@ SMALL = {
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes, and which layers look how far."""
     window = config["local_attention"] // 2
-    only(config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window)
-    every = config.get("global_attn_every_n_layers", LOCAL_EVERY)
+    refuse_other_values(
+        config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window
+    )
+    every = config.get("global_attn_every_n_layers", GLOBAL_EVERY)
     kinds = config.get("layer_types") or [
         LOCAL if i % every else EVERYWHERE for i in range(config["num_hidden_layers"])
     ]
@@ -74,27 +90,36 @@ def _read_ropes(config: Config) -> dict[str, Rope]:
         EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
         LOCAL: config.get("local_rope_theta", THETA_LOCAL),
     }
-    stated, over = read_stated(config, "rope_parameters"), read_stated(config, "rope_scaling")
+    stated, over = (
+        read_dictionary(config, "rope_parameters"),
+        read_dictionary(config, "rope_scaling"),
+    )
     if stated is None:
         stated = {kind: {"rope_type": "default"} for kind in thetas}
     if others := stated.keys() - thetas.keys():
         named = ", ".join(sorted(others))
         raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
-    ropes = {kind: read_stated(stated, kind) or {} for kind in thetas}
+    ropes = {kind: read_dictionary(stated, kind) or {} for kind in thetas}
     if over is not None:
         ropes = {kind: {**stated[kind], **over} for kind in thetas}
     for rope in ropes.values():
-        only(rope, truncate=None)  # of one kind of layer, where transformers does not look for it
-    check_divided(config)
+        refuse_other_values(
+            rope, truncate=None
+        )  # of one kind of layer, where transformers does not look for it
+    check_head_size(config)
     return {kind: read_rope(config, ropes[kind], thetas[kind]) for kind in thetas}
 
 
 FAMILY = Family(
     name="modernbert",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("model.",),
-    tiny=Tiny("ModernBert", SMALL, activation="hidden_activation"),
-    defaults=sizes(*(50368, 768, 22, 12, 1152, 8192), norm_eps=1e-5, local_attention=128),
-    heads={CLASSES: HEAD, TOKENS: HEAD, WORDS: replace(HEAD, output="decoder")},
+    tiny_model=TinyModel("ModernBert", TINY_MODERNBERT, activation_key="hidden_activation"),
+    defaults=name_sizes(*(50368, 768, 22, 12, 1152, 8192), norm_eps=1e-5, local_attention=128),
+    head_recipes={
+        SEQUENCE_CLASSIFICATION: CLASSIFIER_RECIPE,
+        TOKEN_CLASSIFICATION: CLASSIFIER_RECIPE,
+        MASKED_LM: replace(CLASSIFIER_RECIPE, output="decoder"),
+    },
 )

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from model.config import EncoderConfig
 from model.families import bert, roberta
-from model.families.family import Family, Tiny
-from model.families.fields import TINY, Config
+from model.families.family import Family, TinyModel
+from model.families.fields import TINY_SIZES, Config
 
-PAD = 1  # written into its code, not its config
-NAMES = {
-    **bert.NAMES,
+PAD_TOKEN_ID = 1  # written into its code, not its config
+TENSOR_NAMES = {
+    **bert.TENSOR_NAMES,
     "distances": "encoder.relative_attention_bias",
     "layers.{i}.query": "encoder.layer.{i}.attention.attn.q",
     "layers.{i}.key": "encoder.layer.{i}.attention.attn.k",
@@ -19,19 +19,21 @@ NAMES = {
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read BERT's sizes, and how many distances have a bias."""
-    base = roberta.behind_pad(bert.read({**config, "type_vocab_size": 0}), PAD)
+    base = roberta.with_offset_positions(
+        bert.read_config({**config, "type_vocab_size": 0}), PAD_TOKEN_ID
+    )
     return replace(base, buckets=config["relative_attention_num_buckets"])
 
 
 FAMILY = Family(
     name="mpnet",
-    read=read,
-    names=(NAMES,),
+    read_config=read_config,
+    tensor_names=(TENSOR_NAMES,),
     prefixes=("mpnet.",),
-    tiny=Tiny("MPNet", {**TINY, "max_position_embeddings": 42, "pad_token_id": 1}),
-    defaults=bert.DEFAULTS | {"vocab_size": 30527, "relative_attention_num_buckets": 32},
-    heads=roberta.HEADS,
-    tokenizer="MPNetTokenizer",
+    tiny_model=TinyModel("MPNet", {**TINY_SIZES, "max_position_embeddings": 42, "pad_token_id": 1}),
+    defaults=bert.CONFIG_DEFAULTS | {"vocab_size": 30527, "relative_attention_num_buckets": 32},
+    head_recipes=roberta.HEAD_RECIPES,
+    tokenizer_class="MPNetTokenizer",
 )

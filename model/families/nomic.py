@@ -2,13 +2,19 @@
 
 from model.config import EncoderConfig
 from model.families import bert
-from model.families.family import Family, Tiny
-from model.families.fields import Config, number, only, read_activation, read_sizes
-from model.families.ropes import read_angles
+from model.families.family import Family, TinyModel
+from model.families.fields import (
+    Config,
+    read_activation,
+    read_number,
+    read_sizes,
+    refuse_other_values,
+)
+from model.families.ropes import read_angles_of_width
 from model.positions import Rope
 
 THETA = 1000.0  # where its config is silent
-KEYS_OF_HUB = {
+HUB_SIZE_KEYS = {
     "width": "n_embd",
     "layers": "n_layer",
     "heads": "n_head",
@@ -16,8 +22,8 @@ KEYS_OF_HUB = {
     "max_tokens": "n_positions",
     "norm_eps": "layer_norm_epsilon",
 }
-HUB = {
-    **bert.TABLES,
+HUB_TENSOR_NAMES = {
+    **bert.TABLE_TENSORS,
     "norm": "emb_ln",
     "layers.{i}.qkv": "encoder.layers.{i}.attn.Wqkv",
     "layers.{i}.output": "encoder.layers.{i}.attn.out_proj",
@@ -27,8 +33,8 @@ HUB = {
     "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
     "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
 }
-NAMES = {
-    **bert.TABLES,
+TENSOR_NAMES = {
+    **bert.TABLE_TENSORS,
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",
     "layers.{i}.value": "layers.{i}.self_attn.v_proj",
@@ -41,10 +47,10 @@ NAMES = {
 }
 
 
-def read(config: Config) -> EncoderConfig:
+def read_config(config: Config) -> EncoderConfig:
     """Read the sizes, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
     hub = "n_embd" in config
-    only(
+    refuse_other_values(
         config,
         prenorm=False,
         parallel_block=False,
@@ -61,8 +67,8 @@ def read(config: Config) -> EncoderConfig:
         num_experts=0,
         **({"hidden_act": "silu"} if hub else {}),  # its code reads only activation_function
     )
-    sizes = read_sizes(config, **(KEYS_OF_HUB if hub else {}))
-    rope = _read_hub_rope(config) if hub else read_angles(config, THETA)
+    sizes = read_sizes(config, **(HUB_SIZE_KEYS if hub else {}))
+    rope = _read_hub_rope(config) if hub else read_angles_of_width(config, THETA)
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -77,16 +83,16 @@ def read(config: Config) -> EncoderConfig:
 
 def _read_hub_rope(config: Config) -> Rope:
     """Read the rotary angles in the hub's spelling, which has no other keys."""
-    only(config, rope_parameters=None, rope_scaling=None)
-    return Rope(theta=number(config, "rotary_emb_base", above=1))
+    refuse_other_values(config, rope_parameters=None, rope_scaling=None)
+    return Rope(theta=read_number(config, "rotary_emb_base", above=1))
 
 
 FAMILY = Family(
     name="nomic_bert",
-    read=read,
-    names=(HUB, NAMES),
+    read_config=read_config,
+    tensor_names=(HUB_TENSOR_NAMES, TENSOR_NAMES),
     prefixes=("nomic_bert.", "bert."),
-    tiny=Tiny("NomicBert", bert.SMALL),
-    defaults=bert.DEFAULTS | {"vocab_size": 30528, "max_position_embeddings": 2048},
-    tokenizer="BertTokenizer",
+    tiny_model=TinyModel("NomicBert", bert.TINY_BERT),
+    defaults=bert.CONFIG_DEFAULTS | {"vocab_size": 30528, "max_position_embeddings": 2048},
+    tokenizer_class="BertTokenizer",
 )

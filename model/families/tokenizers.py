@@ -6,7 +6,7 @@ A family names its own. A generic class has no steps: a tokenizer.json is read a
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-MARKS: tuple[str, ...] = (
+SPECIAL_TOKENS: tuple[str, ...] = (
     "bos_token",
     "eos_token",
     "unk_token",
@@ -18,7 +18,7 @@ MARKS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TokenizerKind:
     """What a class has.
 
     Args:
@@ -31,62 +31,74 @@ class Kind:
     """
 
     model: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, bool | None] = field(default_factory=dict)
     ends: tuple[str, str] | None = None
     between: int = 1
     types: bool = False
 
 
-def _marks(*texts: str) -> Mapping[str, str]:
-    """Name special tokens, the last of MARKS."""
-    return dict(zip(MARKS[-len(texts) :], texts, strict=True))
+def _name_special_tokens(*texts: str) -> Mapping[str, str]:
+    """Name special tokens, the last of SPECIAL_TOKENS."""
+    return dict(zip(SPECIAL_TOKENS[-len(texts) :], texts, strict=True))
 
 
-FILE = Kind()
-GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "PythonBackend")
-_BERT = Kind(
+READ_FROM_FILE = TokenizerKind()
+GENERIC_CLASSES = (
+    "TokenizersBackend",
+    "PreTrainedTokenizerFast",
+    "PreTrainedTokenizer",
+    "PythonBackend",
+)
+_BERT = TokenizerKind(
     "WordPiece",
-    _marks("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
+    _name_special_tokens("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
     {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
     ("cls_token", "sep_token"),
     types=True,
 )
-_ROBERTA = Kind(
+_ROBERTA = TokenizerKind(
     "BPE",
-    _marks("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"),
+    _name_special_tokens("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"),
     {"add_prefix_space": False, "trim_offsets": True},
     ("cls_token", "sep_token"),
     between=2,
 )
-_XLM_ROBERTA = Kind(
-    "Unigram", _ROBERTA.marks, {"add_prefix_space": True}, ("bos_token", "eos_token"), between=2
+_XLM_ROBERTA = TokenizerKind(
+    "Unigram",
+    _ROBERTA.special_tokens,
+    {"add_prefix_space": True},
+    ("bos_token", "eos_token"),
+    between=2,
 )
-KINDS = {
-    **dict.fromkeys(GENERIC, FILE),
+TOKENIZER_KINDS = {
+    **dict.fromkeys(GENERIC_CLASSES, READ_FROM_FILE),
     "BertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
     "DistilBertTokenizer": replace(_BERT, types=False),
     "MPNetTokenizer": replace(
-        _BERT, marks={**_ROBERTA.marks, "unk_token": "[UNK]"}, between=2, types=False
+        _BERT,
+        special_tokens={**_ROBERTA.special_tokens, "unk_token": "[UNK]"},
+        between=2,
+        types=False,
     ),
     "RobertaTokenizer": _ROBERTA,
     "LongformerTokenizer": _ROBERTA,
     "XLMRobertaTokenizer": _XLM_ROBERTA,
     "CamembertTokenizer": _XLM_ROBERTA,
-    "AlbertTokenizer": Kind(
+    "AlbertTokenizer": TokenizerKind(
         "Unigram",
-        _marks("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"),
+        _name_special_tokens("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"),
         {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True},
         ("cls_token", "sep_token"),
     ),
-    "DebertaV2Tokenizer": Kind(
+    "DebertaV2Tokenizer": TokenizerKind(
         "Unigram",
-        _marks("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
+        _name_special_tokens("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"),
         {"do_lower_case": False, "split_by_punct": False},
         ("cls_token", "sep_token"),
         types=True,
     ),
-    "Qwen2Tokenizer": Kind("BPE", switches={"add_prefix_space": False}),
-    "GemmaTokenizer": Kind("BPE"),
+    "Qwen2Tokenizer": TokenizerKind("BPE", switches={"add_prefix_space": False}),
+    "GemmaTokenizer": TokenizerKind("BPE"),
 }

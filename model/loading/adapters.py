@@ -21,17 +21,23 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families.family import Family
-from model.loading.assembly import expected
+from model.loading.assembly import expected_shapes
 from model.loading.files import read_object
-from model.loading.tensors import Stored, by_plain_name, check, find_places, open_tensors
+from model.loading.tensors import (
+    StoredTensor,
+    by_bare_name,
+    check_tensors,
+    find_places,
+    open_tensors,
+)
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."  # PEFT's, before every name
-POOLER = "pooler."  # no part of encodings
-MATRICES = (".lora_A.weight", ".lora_B.weight")
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+NAME_PREFIX = "base_model.model."  # PEFT's, before every name
+POOLER_PREFIX = "pooler."  # no part of encodings
+MATRIX_SUFFIXES = (".lora_A.weight", ".lora_B.weight")
 # keys that change nothing beyond which tensors there are, or that count in training alone
-READ = {"peft_type", "r", "lora_alpha", "use_rslora", "init_lora_weights", "bias"}
-OF_NO_EFFECT = {
+KEYS_READ = {"peft_type", "r", "lora_alpha", "use_rslora", "init_lora_weights", "bias"}
+KEYS_WITHOUT_EFFECT = {
     "task_type",
     "auto_mapping",
     "peft_version",
@@ -46,9 +52,9 @@ OF_NO_EFFECT = {
     "layers_to_transform",
     "layers_pattern",
 }
-STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change W too
+INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change W too
 # of each linear that a layer multiplies by, the parts whose rows it holds, in their order
-LINEARS = {
+PARTS_OF_LINEARS = {
     "project": ("query", "key", "value"),
     "output": ("output",),
     "up": ("gate", "up"),
@@ -56,7 +62,7 @@ LINEARS = {
 }
 
 
-class Part(NamedTuple):
+class LinearPart(NamedTuple):
     """Where a linear of a checkpoint, or a part of its rows, stands among an encoder's.
 
     Args:
@@ -64,7 +70,7 @@ class Part(NamedTuple):
         chunk: which of how many equal parts of the checkpoint's rows it is.
     """
 
-    place: LinearKey
+    linear: LinearKey
     first: int
     rows: int
     chunk: tuple[int, int]
@@ -83,23 +89,23 @@ def read_adapter(
     Raises:
         CheckpointError: a file is missing or broken, or asks for what is not computed.
     """
-    with _opened(folder) as (rank, scale, tensors):
+    with _open_adapter(folder) as (rank, scale, tensors):
         terms = read_terms(tensors, encoder, family, rank, scale, dtype, heads)
     total = hashlib.sha256(digest.encode())
-    for name in (WEIGHTS, CONFIG):
+    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
         total.update(hashlib.sha256((folder / name).read_bytes()).digest())
     return Adapter.build(encoder, f"sha256:{total.hexdigest()[:12]}", terms)
 
 
 def read_terms(
-    tensors: Mapping[str, Stored],
+    tensors: Mapping[str, StoredTensor],
     encoder: Encoder,
     family: Family,
     rank: int,
     scale: float,
     dtype: torch.dtype,
     heads: bool,
-    file: str = WEIGHTS,
+    file: str = ADAPTER_WEIGHTS,
 ) -> dict[LinearKey, LinearTerm]:
     """Read what an adapter's tensors add to linears.
 
@@ -112,33 +118,33 @@ def read_terms(
     Raises:
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
-    plain, linears = _find(tensors, encoder.config, family, rank, heads, file)
+    plain, linears = _find_tensors(tensors, encoder.config, family, rank, heads, file)
     linear, terms = encoder.kernels.linear, {}
-    for place, pairs in _matrices(plain, linears, encoder.config, rank, scale).items():
+    for place, pairs in _matrices_by_linear(plain, linears, encoder.config, rank, scale).items():
         a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
         both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
         terms[place] = LinearTerm(*(linear(one, None) for one in both))
     return terms
 
 
-def held(folder: Path, config: EncoderConfig, family: Family) -> int:
+def count_stored(folder: Path, config: EncoderConfig, family: Family) -> int:
     """Count the numbers that an encoder holds of an adapter, zeros in rows of others among them.
 
     Raises:
         CheckpointError: as `read_adapter`, but a pooler counts for nothing.
     """
-    with _opened(folder) as (rank, _, tensors):
-        plain, linears = _find(tensors, config, family, rank, heads=False)
+    with _open_adapter(folder) as (rank, _, tensors):
+        plain, linears = _find_tensors(tensors, config, family, rank, heads=False)
         sizes = [
-            rank * (_inputs(config, place) + _outputs(config, place))
-            for module in _modules(plain)
-            for place in {part.place for part in linears[module]}
+            rank * (_count_inputs(config, place) + _count_outputs(config, place))
+            for module in _adapted_modules(plain)
+            for place in {part.linear for part in linears[module]}
         ]
     return sum(sizes)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[tuple[int, float, dict[str, Stored]]]:
+def _open_adapter(folder: Path) -> Iterator[tuple[int, float, dict[str, StoredTensor]]]:
     """Yield an adapter's rank, what B A is multiplied by, and its tensors.
 
     Raises:
@@ -146,10 +152,12 @@ def _opened(folder: Path) -> Iterator[tuple[int, float, dict[str, Stored]]]:
     """
     try:
         rank, scale = _read_config(folder)
-        path = folder / WEIGHTS
+        path = folder / ADAPTER_WEIGHTS
         if not path.is_file():
-            raise CheckpointError(f"no {WEIGHTS}; an adapter is read from PEFT's safetensors")
-        with open_tensors({WEIGHTS: path}) as tensors:
+            raise CheckpointError(
+                f"no {ADAPTER_WEIGHTS}; an adapter is read from PEFT's safetensors"
+            )
+        with open_tensors({ADAPTER_WEIGHTS: path}) as tensors:
             yield rank, scale, tensors
     except CheckpointError as error:
         raise CheckpointError(f"adapter {folder}: {error}") from error
@@ -157,20 +165,24 @@ def _opened(folder: Path) -> Iterator[tuple[int, float, dict[str, Stored]]]:
 
 def _read_config(folder: Path) -> tuple[int, float]:
     """Return an adapter's rank, and what B A is multiplied by."""
-    config = read_object(folder / CONFIG)
+    config = read_object(folder / ADAPTER_CONFIG)
     if (kind := config.get("peft_type")) != "LORA":
-        raise CheckpointError(f"{CONFIG}: peft_type {kind!r} is not supported; LORA is")
-    asked = [key for key in config if key not in READ | OF_NO_EFFECT and config[key]]
+        raise CheckpointError(f"{ADAPTER_CONFIG}: peft_type {kind!r} is not supported; LORA is")
+    asked = [key for key in config if key not in KEYS_READ | KEYS_WITHOUT_EFFECT and config[key]]
     asked += ["bias"] if config.get("bias", "none") != "none" else []
-    asked += ["init_lora_weights"] if config.get("init_lora_weights", True) not in STARTS else []
+    asked += (
+        ["init_lora_weights"]
+        if config.get("init_lora_weights", True) not in INITIALISATIONS
+        else []
+    )
     if asked:
         said = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(asked))
-        raise CheckpointError(f"{CONFIG}: not supported: {said}")
-    rank, alpha = read_sizes(config, "r", CONFIG)
+        raise CheckpointError(f"{ADAPTER_CONFIG}: not supported: {said}")
+    rank, alpha = read_rank_and_scale(config, "r", ADAPTER_CONFIG)
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def read_sizes(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
+def read_rank_and_scale(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
     """Read an adapter's rank and alpha.
 
     Raises:
@@ -184,56 +196,61 @@ def read_sizes(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int
     return rank, alpha
 
 
-def _find(
-    tensors: Mapping[str, Stored],
+def _find_tensors(
+    tensors: Mapping[str, StoredTensor],
     config: EncoderConfig,
     family: Family,
     rank: int,
     heads: bool,
-    file: str = WEIGHTS,
-) -> tuple[dict[str, Stored], dict[str, list[Part]]]:
+    file: str = ADAPTER_WEIGHTS,
+) -> tuple[dict[str, StoredTensor], dict[str, list[LinearPart]]]:
     """Return an adapter's tensors, and the linears of its family, by their names in a checkpoint.
 
     Raises:
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
-    bare = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    plain = by_plain_name(bare, family)
+    bare = {name.removeprefix(NAME_PREFIX): tensor for name, tensor in tensors.items()}
+    plain = by_bare_name(bare, family)
     if not heads:
-        plain = {name: one for name, one in plain.items() if not name.startswith(POOLER)}
-    shapes = {name: shape for name, shape in expected(config).items() if name.endswith(".weight")}
+        plain = {name: one for name, one in plain.items() if not name.startswith(POOLER_PREFIX)}
+    shapes = {
+        name: shape for name, shape in expected_shapes(config).items() if name.endswith(".weight")
+    }
     linears = max(
-        (_parts(config, find_places(shapes, names), shapes) for names in family.names),
-        key=lambda parts: len(_modules(plain) & parts.keys()),
+        (
+            _parts_by_name(config, find_places(shapes, names), shapes)
+            for names in family.tensor_names
+        ),
+        key=lambda parts: len(_adapted_modules(plain) & parts.keys()),
     )
     wanted: dict[str, tuple[int, ...]] = {}
-    for module in _modules(plain) & linears.keys():
+    for module in _adapted_modules(plain) & linears.keys():
         part = linears[module][0]
-        narrow, widen = (module + matrix for matrix in MATRICES)
-        wanted[narrow] = (rank, _inputs(config, part.place))
+        narrow, widen = (module + matrix for matrix in MATRIX_SUFFIXES)
+        wanted[narrow] = (rank, _count_inputs(config, part.linear))
         wanted[widen] = (part.rows * part.chunk[1], rank)
-    check(plain, wanted, file)
+    check_tensors(plain, wanted, file)
     if not wanted:
         raise CheckpointError(f"{file} adds to no linear of a layer")
     return plain, linears
 
 
-def _matrices(
-    plain: Mapping[str, Stored],
-    linears: Mapping[str, Sequence[Part]],
+def _matrices_by_linear(
+    plain: Mapping[str, StoredTensor],
+    linears: Mapping[str, Sequence[LinearPart]],
     config: EncoderConfig,
     rank: int,
     scale: float,
 ) -> Mapping[LinearKey, Sequence[tuple[Tensor, Tensor]]]:
     """Return each A, and its B with the scale and with zeros in rows of others, by place."""
     by_place = defaultdict[LinearKey, list[tuple[Tensor, Tensor]]](list)
-    for module in sorted(_modules(plain)):
-        a, b = (plain[module + matrix].read().float() for matrix in MATRICES)
-        own = defaultdict[LinearKey, list[Part]](list)
+    for module in sorted(_adapted_modules(plain)):
+        a, b = (plain[module + matrix].read().float() for matrix in MATRIX_SUFFIXES)
+        own = defaultdict[LinearKey, list[LinearPart]](list)
         for part in linears[module]:
-            own[part.place].append(part)
+            own[part.linear].append(part)
         for place, parts in own.items():
-            tall = b.new_zeros(_outputs(config, place), rank)
+            tall = b.new_zeros(_count_outputs(config, place), rank)
             for part in parts:
                 number, many = part.chunk
                 tall[part.first : part.first + part.rows] = scale * b.chunk(many)[number]
@@ -241,21 +258,21 @@ def _matrices(
     return by_place
 
 
-def _modules(names: Iterable[str]) -> set[str]:
+def _adapted_modules(names: Iterable[str]) -> set[str]:
     """Return the modules that have a matrix of an adapter."""
-    return {name.removesuffix(m) for name in names for m in MATRICES if name.endswith(m)}
+    return {name.removesuffix(m) for name in names for m in MATRIX_SUFFIXES if name.endswith(m)}
 
 
-def _parts(
+def _parts_by_name(
     config: EncoderConfig,
     found: Mapping[str, tuple[str, tuple[int, int] | None]],
     shapes: Mapping[str, tuple[int, ...]],
-) -> dict[str, list[Part]]:
+) -> dict[str, list[LinearPart]]:
     """Return what each linear of a checkpoint's layers is to the encoder, by its name there."""
-    linears, relative = defaultdict[str, list[Part]](list), config.relative
+    linears, relative = defaultdict[str, list[LinearPart]](list), config.relative
     by_distance = ("query", "key") if relative.terms and relative.shared else ()
     for i in range(config.own_layers):
-        for name, parts in LINEARS.items():
+        for name, parts in PARTS_OF_LINEARS.items():
             first = 0
             for part in parts:
                 ours = f"layers.{i}.{part}.weight"
@@ -264,17 +281,17 @@ def _parts(
                 theirs, chunk = found[ours]
                 rows = shapes[ours][0]
                 if part not in by_distance:  # these project distances too
-                    one = Part((i, name), first, rows, chunk or (0, 1))
+                    one = LinearPart((i, name), first, rows, chunk or (0, 1))
                     linears[theirs.removesuffix(".weight")].append(one)
                 first += rows
     return dict(linears)
 
 
-def _inputs(config: EncoderConfig, place: LinearKey) -> int:
+def _count_inputs(config: EncoderConfig, place: LinearKey) -> int:
     return {"output": config.mixed_width, "down": config.feed_forward}.get(place[1], config.width)
 
 
-def _outputs(config: EncoderConfig, place: LinearKey) -> int:
+def _count_outputs(config: EncoderConfig, place: LinearKey) -> int:
     keys = config.shared_heads * config.head_dim
     gated = 2 if config.gated else 1
     return {

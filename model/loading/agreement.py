@@ -14,14 +14,14 @@ from tokenizers import Tokenizer as Library
 
 from model.errors import CheckpointError, advise_tokenizer
 from model.families.family import Family
-from model.families.tokenizers import FILE
+from model.families.tokenizers import READ_FROM_FILE
 from model.loading.files import TOKENIZER
-from model.loading.modules import home
-from model.loading.tokenizer_settings import TOKENIZER_CONFIG, Rules, read_rules
+from model.loading.modules import find_encoder_folder
+from model.loading.tokenizer_settings import TOKENIZER_CONFIG, TokenizerRules, read_rules
 from model.text.template import Template
 from model.text.tokenizer import UNUSED_CHARACTER, Tokenizer, open_tokenizer
 
-SPACES = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
+SPACE_MARKS = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
 
 
 class Contradiction(CheckpointError):
@@ -35,7 +35,7 @@ def read_tokenizer(
     *,
     lower_case: bool = False,
     template: Template | None = None,
-) -> tuple[Tokenizer, Rules]:
+) -> tuple[Tokenizer, TokenizerRules]:
     """Read a folder's tokenizer, and what its other files say about it.
 
     Args:
@@ -46,13 +46,13 @@ def read_tokenizer(
         CheckpointError: a file is missing or broken, or they contradict each other.
     """
     rules = read_rules(folder, family, raw)
-    library = open_tokenizer(home(folder) / TOKENIZER)
+    library = open_tokenizer(find_encoder_folder(folder) / TOKENIZER)
     side = rules.side or (library.truncation or {}).get("direction")
     library.no_truncation()
     library.no_padding()
-    if wrong := list(_differences(library, rules)):
+    if wrong := list(_find_differences(library, rules)):
         told = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
-        if not (home(folder) / TOKENIZER_CONFIG).is_file():
+        if not (find_encoder_folder(folder) / TOKENIZER_CONFIG).is_file():
             without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
             told = f"{TOKENIZER} contradicts the tokenizer that {without}"
         raise Contradiction(f"{told}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
@@ -60,52 +60,52 @@ def read_tokenizer(
     return Tokenizer(library, side=side, types=rules.types, **how), rules
 
 
-def _differences(library: Library, rules: Rules) -> Iterator[str]:
+def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
     """Yield each field that says something else than the file does."""
     wanted, has = rules.kind.model, type(library.model).__name__
     if wanted not in ("", has):
         yield f"tokenizer_class is one of {wanted}, and the file holds {has}"
         return
     for name, value in rules.switches.items():
-        if PROBES[name](library) not in (None, value):
+        if SWITCH_PROBES[name](library) not in (None, value):
             yield f"{name} is {str(value).lower()}, and the file does otherwise"
-    yield from _marks(library, rules)
-    yield from _added(library, rules)
+    yield from _wrong_special_tokens(library, rules)
+    yield from _wrong_added_tokens(library, rules)
 
 
-def _normal(library: Library, text: str) -> str:
+def _normalise(library: Library, text: str) -> str:
     return text if library.normalizer is None else library.normalizer.normalize_str(text)
 
 
-def _words(library: Library, text: str) -> list[str]:
+def _split_words(library: Library, text: str) -> list[str]:
     """Return a text's words as the vocabulary is asked for them."""
     words = library.pre_tokenizer
     return [text] if words is None else [word for word, _ in words.pre_tokenize_str(text)]
 
 
 # what a file does, by the setting that asks for it; None: it is not told
-PROBES: dict[str, Callable[[Library], bool | None]] = {
-    "do_lower_case": lambda file: _normal(file, "A") == "a",
-    "strip_accents": lambda file: _normal(file, "\u00e9") == "e",
-    "keep_accents": lambda file: _normal(file, "\u00e9") != "e",
-    "tokenize_chinese_chars": lambda file: _normal(file, "\u4e2d").startswith(" "),
-    "split_by_punct": lambda file: len(_words(file, "a.b")) > 1,
-    "add_prefix_space": lambda file: _words(file, "a")[0].startswith(SPACES),
-    "trim_offsets": lambda file: _trims(file),
+SWITCH_PROBES: dict[str, Callable[[Library], bool | None]] = {
+    "do_lower_case": lambda file: _normalise(file, "A") == "a",
+    "strip_accents": lambda file: _normalise(file, "\u00e9") == "e",
+    "keep_accents": lambda file: _normalise(file, "\u00e9") != "e",
+    "tokenize_chinese_chars": lambda file: _normalise(file, "\u4e2d").startswith(" "),
+    "split_by_punct": lambda file: len(_split_words(file, "a.b")) > 1,
+    "add_prefix_space": lambda file: _split_words(file, "a")[0].startswith(SPACE_MARKS),
+    "trim_offsets": lambda file: _trims_offsets(file),
 }
 
 
-def _trims(library: Library) -> bool | None:
+def _trims_offsets(library: Library) -> bool | None:
     """Tell whether the space before a word is left out of its place."""
     one = library.encode("a a")  # the first word's space may be one that no text has
     starts = [start for (start, _), word in zip(one.offsets, one.word_ids, strict=True) if word]
     return starts[0] > 1 if starts else None
 
 
-def _marks(library: Library, rules: Rules) -> Iterator[str]:
+def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
     """Yield special tokens that stand elsewhere than is said, or are not found in texts."""
     if names := rules.kind.ends:
-        first, last = map(rules.mark, names)
+        first, last = map(rules.special_token, names)
         pair = [first, *[last] * (rules.kind.between + 1)]
         found = library.encode("").tokens, library.encode("", "").tokens
         for around, wanted in zip(found, ([first, last], pair), strict=True):
@@ -113,10 +113,12 @@ def _marks(library: Library, rules: Rules) -> Iterator[str]:
                 told = f"{' and '.join(names)} are {first!r} and {last!r}"
                 yield f"{told}, and the file puts {' '.join(around) or 'nothing'} around texts"
                 break
-        unknown, said = _unknown(library), rules.mark("unk_token")
+        unknown, said = _unknown_token(library), rules.special_token("unk_token")
         if rules.kind.model != "BPE" and unknown != said:
             yield f"unk_token is {said!r}, and the file has {unknown!r}"
-    own = {name: mark for name, mark in rules.kind.marks.items() if name not in rules.special}
+    own = {
+        name: mark for name, mark in rules.kind.special_tokens.items() if name not in rules.special
+    }
     known = {token.content for token in library.get_added_tokens_decoder().values()}
     marks = [(name, mark) for name, mark in rules.special.items() if mark is not None]
     marks += [("extra_special_tokens", mark) for mark in rules.extra]
@@ -126,7 +128,7 @@ def _marks(library: Library, rules: Rules) -> Iterator[str]:
             yield f"{name} is {mark!r}, and the file does not find it in texts"
 
 
-def _unknown(library: Library) -> str | None:
+def _unknown_token(library: Library) -> str | None:
     """Return the token for an unknown word; None without one."""
     try:
         unknown = [token.id for token in library.model.tokenize(UNUSED_CHARACTER)][:1]
@@ -135,25 +137,27 @@ def _unknown(library: Library) -> str | None:
     return next((library.id_to_token(id) for id in unknown), None)
 
 
-def _added(library: Library, rules: Rules) -> Iterator[str]:
+def _wrong_added_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
     """Yield tokens found in texts by one file alone, or otherwise than by the other."""
     there = library.get_added_tokens_decoder()
     texts = {token.content for token in there.values()}
     for id, token in rules.added.items():
         if rules.whole:
-            known = id in there and _found(library, there[id]) == _found(library, token)
+            known = id in there and _matching_flags(library, there[id]) == _matching_flags(
+                library, token
+            )
         else:
             known = token.content in texts
         if not known:
             yield f"added token {id} is {token.content!r}, and the file reads it otherwise"
-    if rules.whole and rules.kind is not FILE:
+    if rules.whole and rules.kind is not READ_FROM_FILE:
         named = {*rules.special.values(), *rules.extra}
         for id, token in there.items():
             if id not in rules.added and token.content not in named:
                 yield f"added_tokens_decoder lacks {id}, {token.content!r} of the file"
 
 
-def _found(library: Library, token: AddedToken) -> tuple[Any, ...]:
+def _matching_flags(library: Library, token: AddedToken) -> tuple[Any, ...]:
     """Return how a token is found in texts."""
     normal = token.normalized and library.normalizer is not None
     return (token.content, token.special, normal, token.lstrip, token.rstrip, token.single_word)

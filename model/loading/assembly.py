@@ -17,10 +17,10 @@ from model.positions import Rope, Rotation, sinusoids
 
 SEED = 0  # of weights drawn at random
 
-Weights = Callable[[str], Tensor]  # our name with .weight or .bias -> the tensor
+FindTensor = Callable[[str], Tensor]  # our name with .weight or .bias -> the tensor
 
 
-def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor an encoder needs, by our names."""
     width, inner, narrow = config.width, config.feed_forward, config.embedding_width
     shapes: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, narrow)}
@@ -47,7 +47,9 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         linears |= {f"layers.{i}.up": (inner, width)}
         linears |= {f"layers.{i}.gate": (inner, width)} if config.gated else {}
         linears |= {f"layers.{i}.down": (width, inner)}
-        linears |= {f"layers.{i}.{name}": (width, width) for name in _of_distances(config.relative)}
+        linears |= {
+            f"layers.{i}.{name}": (width, width) for name in _distance_projections(config.relative)
+        }
         norms |= {f"layers.{i}.feed_forward_norm": width}
         if i or config.first_norm or not config.pre_norm:
             norms |= {f"layers.{i}.attention_norm": width}
@@ -56,23 +58,23 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         if config.head_norm:
             norms |= {f"layers.{i}.{name}_norm": config.head_dim for name in ("query", "key")}
     shapes |= {f"{name}.weight": shape for name, shape in linears.items()}
-    shapes |= {f"{name}.bias": (s[0],) for name, s in linears.items() if _biased(config, name)}
+    shapes |= {f"{name}.bias": (s[0],) for name, s in linears.items() if _has_bias(config, name)}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
     return shapes | {f"{name}.bias": (size,) for name, size in norms.items() if config.norm_bias}
 
 
-def _of_distances(relative: Relative) -> list[str]:
+def _distance_projections(relative: Relative) -> list[str]:
     """Return the names of the projections that a layer has of distances alone."""
     names = {"relative_key": relative.by_query, "relative_query": relative.by_key}
     return [name for name, there in names.items() if there and not relative.shared]
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _Weights:
     """Weights by our names, as an encoder of this config holds them."""
 
     config: EncoderConfig
-    weights: Weights
+    weights: FindTensor
     device: torch.device
     dtype: torch.dtype
 
@@ -82,8 +84,8 @@ class _Source:
 
     def linear(self, *names: str) -> Affine:
         """Return one linear made of the rows of several."""
-        bias = self._rows(names, "bias") if _biased(self.config, names[0]) else None
-        return self._rows(names, "weight"), bias
+        bias = self._stack_rows(names, "bias") if _has_bias(self.config, names[0]) else None
+        return self._stack_rows(names, "weight"), bias
 
     def norm(self, name: str) -> Affine:
         bias = self.tensor(f"{name}.bias") if self.config.norm_bias else None
@@ -91,19 +93,19 @@ class _Source:
             return self.weights(f"{name}.weight").to(self.device, torch.float32) + 1, bias
         return self.tensor(f"{name}.weight"), bias
 
-    def _rows(self, names: Iterable[str], kind: str) -> Tensor:
+    def _stack_rows(self, names: Iterable[str], kind: str) -> Tensor:
         rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])
         return rows.to(self.device, self.dtype)
 
 
-def _biased(config: EncoderConfig, name: str) -> bool:
+def _has_bias(config: EncoderConfig, name: str) -> bool:
     """Tell whether a linear, by our name for it, has a bias."""
     return name.rpartition(".")[2] in config.biases
 
 
-def build(
+def build_encoder(
     config: EncoderConfig,
-    weights: Weights,
+    weights: FindTensor,
     device: torch.device,
     dtype: torch.dtype,
     kernels: Kernels,
@@ -112,15 +114,15 @@ def build(
 
     Every tensor is asked for once, those that also project distances twice.
     """
-    source = _Source(config, weights, device, dtype)
-    embeddings = _embeddings(source, kernels)
-    distances = _distances(source)
+    source = _Weights(config, weights, device, dtype)
+    embeddings = _build_embeddings(source, kernels)
+    distances = _distance_builder(source)
     rotations = {
         rope: Rotation(rope, config.head_dim, config.max_tokens, device)
         for rope in set(config.ropes)
     }
     own = range(config.own_layers)
-    layers = [_layer(source, i, kernels, rotations, distances) for i in own]
+    layers = [_build_layer(source, i, kernels, rotations, distances) for i in own]
     return Encoder(
         config,
         embeddings,
@@ -130,7 +132,7 @@ def build(
     )
 
 
-def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
+def _build_embeddings(source: _Weights, kernels: Kernels) -> Embeddings:
     config, word = source.config, source.tensor("word.weight")
     if config.embedding_scale != 1:
         word *= torch.tensor(config.embedding_scale).to(word)
@@ -151,16 +153,16 @@ def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     )
 
 
-def _distances(source: _Source) -> Callable[[str], Distances | Slopes] | None:
+def _distance_builder(source: _Weights) -> Callable[[str], Distances | Slopes] | None:
     """Return what makes that which distance adds in a layer, by its name; None: nothing."""
     config = source.config
     if config.positions == "alibi":
         alike = Slopes(torch.tensor(head_slopes(config.heads), device=source.device))
         return lambda own: alike
-    return _by_content(source) if config.relative.terms else None
+    return _content_builder(source) if config.relative.terms else None
 
 
-def _by_content(source: _Source) -> Callable[[str], Distances]:
+def _content_builder(source: _Weights) -> Callable[[str], Distances]:
     """Return what makes the distances of a layer, by its name."""
     config, relative = source.config, source.config.relative
     table, places = (
@@ -186,8 +188,8 @@ def _by_content(source: _Source) -> Callable[[str], Distances]:
     return of
 
 
-def _layer(
-    source: _Source,
+def _build_layer(
+    source: _Weights,
     i: int,
     kernels: Kernels,
     rotations: Mapping[Rope, Rotation],
@@ -200,7 +202,7 @@ def _layer(
         config.heads,
         kernels,
         score_width=config.score_width,
-        norms=_head_norms(source, own) if config.head_norm else None,
+        norms=_build_head_norms(source, own) if config.head_norm else None,
         rotation=rotations[config.ropes[i]] if config.ropes else None,
         reach=config.reach_of_layer(i),
         distances=distances(own) if distances else None,
@@ -208,8 +210,8 @@ def _layer(
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
     down: Linear = kernels.linear(*source.linear(f"{own}.down"))
     if config.block_norm:
-        attention.output = _normed(source, attention.output, f"{own}.output_norm")
-        down = _normed(source, down, f"{own}.down_norm")
+        attention.output = _build_normed(source, attention.output, f"{own}.output_norm")
+        down = _build_normed(source, down, f"{own}.down_norm")
     bare = config.pre_norm and not config.first_norm and i == 0
     return Layer(
         config,
@@ -221,23 +223,23 @@ def _layer(
     )
 
 
-def _head_norms(source: _Source, own: str) -> HeadNorms:
+def _build_head_norms(source: _Weights, own: str) -> HeadNorms:
     query, key = (source.norm(f"{own}.{name}_norm") for name in ("query", "key"))
     return HeadNorms(query, key, source.config.norm_eps, source.config.norm)
 
 
-def _normed(source: _Source, linear: Linear, name: str) -> NormedLinear:
+def _build_normed(source: _Weights, linear: Linear, name: str) -> NormedLinear:
     return NormedLinear(linear, source.norm(name), source.config.norm_eps, source.config.norm)
 
 
-def draw(config: EncoderConfig) -> dict[str, Tensor]:
+def draw_tensors(config: EncoderConfig) -> dict[str, Tensor]:
     """Draw every tensor of an encoder at the start of training, from SEED.
 
     Linears as Glorot and Bengio 2010, embeddings of variance 1, norms of no effect.
     """
     random = torch.Generator().manual_seed(SEED)
     tensors = {}
-    for name, shape in expected(config).items():
+    for name, shape in expected_shapes(config).items():
         if len(shape) == 1:
             fill = torch.ones if name.endswith("norm.weight") else torch.zeros
             tensors[name] = fill(shape)

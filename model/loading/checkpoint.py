@@ -20,27 +20,27 @@ from model.adapters import Adapter
 from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
-from model.families import read_config
+from model.families import read_config_and_family
 from model.kernels import Kernels
 from model.loading import sentence_transformers, tasks
-from model.loading.adapters import held, read_adapter
+from model.loading.adapters import count_stored, read_adapter
 from model.loading.agreement import read_tokenizer
-from model.loading.assembly import build, draw, expected
-from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weights
+from model.loading.assembly import build_encoder, draw_tensors, expected_shapes
+from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weight_files
 from model.loading.formats import find_format
 from model.loading.modules import (
-    MODULES,
-    home,
+    MODULES_FILE,
+    find_encoder_folder,
+    find_weighed_files,
     read_arguments,
     read_modules,
-    read_raw,
-    weighed_files,
+    read_raw_config,
 )
-from model.loading.pipeline.keys import check_modules
-from model.loading.plain import Reading
+from model.loading.pipeline.keys import check_module_keys
+from model.loading.plain import ReadingRules
 from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import Parts, read_choices
-from model.loading.tensors import by_plain_name, open_tensors, translate
+from model.loading.task_heads import HeadSource, list_digest_facts
+from model.loading.tensors import by_bare_name, open_tensors, translate_names
 from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead, VectorHead
 from model.text.tokenizer import Tokenizer
@@ -56,9 +56,9 @@ class Model:
         pooling: the checkpoint's own way to one vector.
         max_tokens: its own longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over everything that decides an answer.
-        made_of: digests of what decides a vector: its weights, tokenizer and dense layers.
+        digest_parts: digests of what decides a vector: its weights, tokenizer and dense layers.
         trained: False for weights drawn at random.
-        own_pooling: False where the checkpoint does not say how it is pooled.
+        states_pooling: False where the checkpoint does not say how it is pooled.
         prompts: what goes before a text, by name.
         task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
         adapters: what requests may have added to its linears, by name; first those of its own
@@ -72,9 +72,9 @@ class Model:
     pooling: Pooling
     max_tokens: int
     digest: str
-    made_of: Mapping[str, str]
+    digest_parts: Mapping[str, str]
     trained: bool = True
-    own_pooling: bool = True
+    states_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
     task_heads: tuple[TaskHead, ...] = ()
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
@@ -91,20 +91,20 @@ class Model:
         return next((one.labels for one in self.task_heads if isinstance(one, Classifier)), ())
 
 
-def read(folder: Path) -> EncoderConfig:
+def read_sizes(folder: Path) -> EncoderConfig:
     """Read the sizes of a checkpoint folder; its weights stay where they are.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
-    check_modules(folder)
-    find_weights(home(folder), folder)
-    raw = read_raw(folder)
+    check_module_keys(folder)
+    find_weight_files(find_encoder_folder(folder), folder)
+    raw = read_raw_config(folder)
     find_format(folder, raw)
-    return read_config(raw)[0]
+    return read_config_and_family(raw)[0]
 
 
-def load(
+def load_checkpoint(
     folder: Path,
     device: torch.device,
     dtype: torch.dtype,
@@ -122,31 +122,35 @@ def load(
         CheckpointError: a file is missing or broken, the architecture is not supported, or
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
-    check_modules(folder)
-    own = home(folder)
-    files = find_weights(own, folder)
-    raw = read_raw(folder)
-    config, family = read_config(raw)
+    check_module_keys(folder)
+    own = find_encoder_folder(folder)
+    files = find_weight_files(own, folder)
+    raw = read_raw_config(folder)
+    config, family = read_config_and_family(raw)
     form, stack = find_format(folder, raw), tasks.read_stack(raw, family)
     lower_case = sentence_transformers.read_lower_case(folder)
     tokenizer, said = read_tokenizer(
         folder, family, raw, lower_case=lower_case, template=form.read_template()
     )
-    _check_reach(tokenizer, config)
+    _check_vocabulary(tokenizer, config)
     roles = form.read_roles(config, tokenizer)
     if roles and kernels.attend_packed and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", attend_packed=None)  # that hides no tokens
-    pooling = form.pool(
+    pooling = form.choose_pooling(
         sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
     )
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
     with open_tensors({path.name: path for path in files}, numbers=numbers) as stored:
-        tensors = tasks.bare(stack, stored)
-        weights = translate(form.encoders(tensors), expected(config), family)
-        encoder = build(config, weights, device, dtype, kernels)
-        parts = Parts(folder, raw, config, family, by_plain_name(tensors, family), device, kernels)
-        heads = form.read_heads(parts, Reading(said, tokenizer, max_tokens, prompts, roles))
+        tensors = tasks.without_adapters(stack, stored)
+        weights = translate_names(
+            form.select_encoder_tensors(tensors), expected_shapes(config), family
+        )
+        encoder = build_encoder(config, weights, device, dtype, kernels)
+        parts = HeadSource(
+            folder, raw, config, family, by_bare_name(tensors, family), device, kernels
+        )
+        heads = form.read_heads(parts, ReadingRules(said, tokenizer, max_tokens, prompts, roles))
     # a late interaction has lengths of its own, which count before that file's
     longest = (head.longest for head in heads if isinstance(head, VectorHead))
     max_tokens = next(longest, max_tokens)
@@ -154,22 +158,28 @@ def load(
         *files,
         own / CONFIG,
         own / TOKENIZER,
-        *weighed_files(folder),
-        *form.files(),
+        *find_weighed_files(folder),
+        *form.own_files(),
     ]
-    choices = [choice for head in heads for choice in read_choices(folder, head)]
+    choices = [choice for head in heads for choice in list_digest_facts(folder, head)]
     over = read_arguments(folder).config
-    more = {"head": choices, "tokenizer": tokenizer.choices, "config": over, **form.choices()}
+    more = {"head": choices, "tokenizer": tokenizer.choices, "config": over, **form.digest_facts()}
     digest, made_of = "", dict[str, str]()
     if numbers:
-        sums = {path: _sha256(path) for path in {*paths}}
+        sums = {path: _hash_file(path) for path in {*paths}}
         counted = [sums[path] for path in paths]
-        digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
+        digest = _digest_checkpoint(
+            counted, pooling, max_tokens, tokenizer.lower_case, prompts, more
+        )
         # the last of the next two says nothing: spaces of stored vectors count it
         own_parts = [sums[path] for path in (*files, own / CONFIG)], over, ()
         words = [sums[own / TOKENIZER]], tokenizer.choices, ()
-        layers = [sums[path] for path in weighed_files(folder)], _steps(pooling)
-        made_of = {"weights": _sum(*own_parts), "tokenizer": _sum(*words), "dense": _sum(*layers)}
+        layers = [sums[path] for path in find_weighed_files(folder)], _layer_kinds(pooling)
+        made_of = {
+            "weights": _hash_facts(*own_parts),
+            "tokenizer": _hash_facts(*words),
+            "dense": _hash_facts(*layers),
+        }
     return Model(
         config,
         encoder,
@@ -178,25 +188,25 @@ def load(
         max_tokens,
         digest,
         made_of,
-        own_pooling=all(
+        states_pooling=all(
             pooling is not default
-            for default in (sentence_transformers.PLAIN, sentence_transformers.CAUSAL)
+            for default in (sentence_transformers.MEAN_POOLING, sentence_transformers.LAST_POOLING)
         ),
         prompts=prompts,
         task_heads=heads,
     )
 
 
-def held_of_adapters(folder: Path, adapters: Mapping[str, Path]) -> int:
+def count_adapter_numbers(folder: Path, adapters: Mapping[str, Path]) -> int:
     """Count the numbers that adapters add to what a checkpoint folder's encoder holds.
 
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    raw = read_raw(folder)
-    config, family = read_config(raw)
-    folders = {**tasks.find_folders(raw, family, folder), **adapters}
-    return sum(held(own, config, family) for own in folders.values())
+    raw = read_raw_config(folder)
+    config, family = read_config_and_family(raw)
+    folders = {**tasks.find_adapter_folders(raw, family, folder), **adapters}
+    return sum(count_stored(own, config, family) for own in folders.values())
 
 
 def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> Model:
@@ -208,24 +218,24 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
     Raises:
         CheckpointError: one is broken, or asks for what is not computed.
     """
-    raw = read_raw(folder)
-    family = read_config(raw)[1]
-    stack, folders = tasks.read_stack(raw, family), tasks.find_folders(raw, family, folder)
+    raw = read_raw_config(folder)
+    family = read_config_and_family(raw)[1]
+    stack, folders = tasks.read_stack(raw, family), tasks.find_adapter_folders(raw, family, folder)
     if twice := adapters.keys() & {*folders, *(stack.tasks if stack else ())}:
         raise CheckpointError(f"adapter {min(twice)}: the checkpoint has a task of that name")
     folders |= adapters
     if not stack and not folders:
         return model
     for own in folders.values():
-        _check_modules(model, folder, own)
+        _check_adapter_modules(model, folder, own)
     dtype, heads = model.encoder.embeddings.word.dtype, bool(model.task_heads)
     known = model.encoder, family, model.digest, dtype, heads
-    read = tasks.read_adapters(stack, home(folder), *known) if stack else {}
+    read = tasks.read_adapters(stack, find_encoder_folder(folder), *known) if stack else {}
     read |= {name: read_adapter(own, *known) for name, own in folders.items()}
     return replace(model, adapters=read, instructions=stack.instructions if stack else {})
 
 
-def _check_modules(model: Model, folder: Path, own: Path) -> None:
+def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
     """Refuse an adapter's folder whose own modules, that library's, make other vectors.
 
     Raises:
@@ -235,7 +245,7 @@ def _check_modules(model: Model, folder: Path, own: Path) -> None:
         return
     device, kernels = model.encoder.device, model.encoder.kernels
     try:
-        its = _facts(
+        its = _vector_facts(
             sentence_transformers.read_pooling(own, {}, model.config.width, device, kernels),
             sentence_transformers.read_max_tokens(own, model.max_tokens),
             sentence_transformers.read_lower_case(own),
@@ -243,15 +253,17 @@ def _check_modules(model: Model, folder: Path, own: Path) -> None:
         )
     except CheckpointError as error:
         raise CheckpointError(f"adapter {own}: {error}") from error
-    ours = _facts(model.pooling, model.max_tokens, model.tokenizer.lower_case, model.prompts)
+    ours = _vector_facts(model.pooling, model.max_tokens, model.tokenizer.lower_case, model.prompts)
     for facts, place in ((its, own), (ours, folder)):
-        facts["Dense"] = [_sha256(file) for file in weighed_files(place) if file.name == WEIGHTS]
+        facts["Dense"] = [
+            _hash_file(file) for file in find_weighed_files(place) if file.name == WEIGHTS
+        ]
     if other := [name for name in its | ours if its.get(name) != ours.get(name)]:
-        told = f"its {MODULES} and the model's differ in {', '.join(other)}"
+        told = f"its {MODULES_FILE} and the model's differ in {', '.join(other)}"
         raise CheckpointError(f"adapter {own}: {told}; without that file the model's holds")
 
 
-def preset(
+def make_untrained(
     config: EncoderConfig,
     folder: Path,
     device: torch.device,
@@ -267,28 +279,28 @@ def preset(
         CheckpointError: the tokenizer cannot be read, or has ids beyond the vocabulary.
     """
     tokenizer = Tokenizer(folder / TOKENIZER)
-    _check_reach(tokenizer, config)
-    weights = draw(config)
-    encoder = build(config, weights.__getitem__, device, dtype, kernels)
+    _check_vocabulary(tokenizer, config)
+    weights = draw_tensors(config)
+    encoder = build_encoder(config, weights.__getitem__, device, dtype, kernels)
     total = hashlib.sha256()
     for name in sorted(weights):
         total.update(name.encode() + weights[name].numpy().tobytes())
     total.update(repr(config).encode() + (folder / TOKENIZER).read_bytes())
-    digest = _short(total)
+    digest = _short_digest(total)
     return Model(
         config,
         encoder,
         tokenizer,
-        sentence_transformers.PLAIN,
+        sentence_transformers.MEAN_POOLING,
         config.max_tokens,
         digest,
-        {"weights": digest, "tokenizer": _sum(_sha256(folder / TOKENIZER)), "dense": ""},
+        {"weights": digest, "tokenizer": _hash_facts(_hash_file(folder / TOKENIZER)), "dense": ""},
         trained=False,
-        own_pooling=False,
+        states_pooling=False,
     )
 
 
-def _check_reach(tokenizer: Tokenizer, config: EncoderConfig) -> None:
+def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig) -> None:
     """Refuse a tokenizer of whose ids and types one has no row.
 
     Raises:
@@ -304,7 +316,7 @@ def _check_reach(tokenizer: Tokenizer, config: EncoderConfig) -> None:
         raise CheckpointError(f"{TOKENIZER} reaches {'; '.join(beyond)}")
 
 
-def _digest(
+def _digest_checkpoint(
     sums: Sequence[str],
     pooling: Pooling,
     max_tokens: int,
@@ -319,13 +331,15 @@ def _digest(
         more: other choices, if any: the task head's, what makes the tokenizer differ from its
             file's or its vocabulary's, what is laid over config.json.
     """
-    facts = _facts(pooling, max_tokens, lower_case, prompts)
-    return _sum({"files": sums, **facts, **{name: one for name, one in more.items() if one}})
+    facts = _vector_facts(pooling, max_tokens, lower_case, prompts)
+    return _hash_facts({"files": sums, **facts, **{name: one for name, one in more.items() if one}})
 
 
-def _facts(pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts) -> dict[str, Any]:
+def _vector_facts(
+    pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
+) -> dict[str, Any]:
     """Name what sentence-transformers' files decide, without the weights of layers."""
-    steps = _steps(pooling)
+    steps = _layer_kinds(pooling)
     return {
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
@@ -338,20 +352,20 @@ def _facts(pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
     }
 
 
-def _steps(pooling: Pooling) -> list[str]:
+def _layer_kinds(pooling: Pooling) -> list[str]:
     """List the kinds of a pooling's layers; the files of Dense say the rest."""
     return [type(layer).__name__ for layer in pooling.layers]
 
 
-def _sum(*facts: Any) -> str:
+def _hash_facts(*facts: Any) -> str:
     written = json.dumps(facts[0] if len(facts) == 1 else facts, sort_keys=True)
-    return _short(hashlib.sha256(written.encode()))
+    return _short_digest(hashlib.sha256(written.encode()))
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _short(total: "hashlib._Hash") -> str:
+def _short_digest(total: "hashlib._Hash") -> str:
     return f"sha256:{total.hexdigest()[:DIGEST_DIGITS]}"

@@ -18,7 +18,7 @@ VOCABULARIES = (  # that tokenizer.json can be made of
     "spm.model",
     "tokenizer.model",
 )
-POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
 
 
@@ -31,7 +31,7 @@ def check_fetched(paths: Iterable[Path]) -> None:
     pointers = []
     for path in paths:
         with path.open("rb") as file:
-            if file.read(len(POINTER)) == POINTER:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 pointers.append(path.name)
     if pointers:
         what = "a Git-LFS pointer" if len(pointers) == 1 else "Git-LFS pointers"
@@ -72,7 +72,7 @@ def find_adapters(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{ADAPTER}"))
 
 
-def find_weights(folder: Path, whole: Path) -> list[Path]:
+def find_weight_files(folder: Path, whole: Path) -> list[Path]:
     """Find the safetensors files of a folder, in a fixed order.
 
     Args:

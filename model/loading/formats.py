@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.loading.linears import Linears
-from model.loading.plain import Plain
+from model.loading.linears import BgeM3
+from model.loading.plain import FolderFormat
 from model.loading.rerankers import Reranker
 from model.loading.vectors import LateInteraction
 
-FORMATS = (Reranker, Linears, LateInteraction, Plain)  # the first that fits counts
+FORMATS = (Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fits counts
 
 
-def find_format(folder: Path, raw: Mapping[str, Any]) -> Plain:
+def find_format(folder: Path, raw: Mapping[str, Any]) -> FolderFormat:
     """Find a folder's format.
 
     Args:

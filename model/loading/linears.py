@@ -27,66 +27,70 @@ from model.config import Side
 from model.errors import CheckpointError, advise_conversion
 from model.kernels import Affine
 from model.loading.modules import read_modules
-from model.loading.plain import Plain, Reading
-from model.loading.task_heads import Parts
-from model.loading.tensors import Shape, check, open_tensors
-from model.loading.tokenizer_settings import Rules
+from model.loading.plain import FolderFormat, ReadingRules
+from model.loading.task_heads import HeadSource
+from model.loading.tensors import Shape, check_tensors, open_tensors
+from model.loading.tokenizer_settings import TokenizerRules
 from model.loading.vectors import LateInteraction
 from model.pooling import Dense, Pooling, identity
 from model.task_heads import Lexical, Projection, VectorHead
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 
-SPARSE, COLBERT = "sparse_linear.safetensors", "colbert_linear.safetensors"
-UNUSED = ("cls_token", "eos_token", "pad_token", "unk_token")  # without a weight
-FIRST = 1  # place of the first token with a vector
-POOLING = Pooling(("cls",), normalize=True)  # of a folder without modules
-SIDES: tuple[Side, ...] = ("query", "document")
+SPARSE_FILE, COLBERT_FILE = "sparse_linear.safetensors", "colbert_linear.safetensors"
+UNWEIGHTED_TOKENS = ("cls_token", "eos_token", "pad_token", "unk_token")  # without a weight
+FIRST_VECTOR = 1  # place of the first token with a vector
+BGE_M3_POOLING = Pooling(("cls",), normalize=True)  # of a folder without modules
+BOTH_SIDES: tuple[Side, ...] = ("query", "document")
 
 
-class Linears(Plain):
+class BgeM3(FolderFormat):
     """The format of a folder with both."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
         """Tell whether a folder has this format."""
-        return bool(find_linears(folder))
+        return bool(find_linear_files(folder))
 
-    def files(self) -> list[Path]:
+    def own_files(self) -> list[Path]:
         """List the files of the linears."""
-        return find_linears(self.folder)
+        return find_linear_files(self.folder)
 
-    def pool(self, stored: Pooling) -> Pooling:
+    def choose_pooling(self, stored: Pooling) -> Pooling:
         """Return FlagEmbedding's way, in a folder of no modules."""
-        return stored if read_modules(self.folder) else POOLING
+        return stored if read_modules(self.folder) else BGE_M3_POOLING
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Lexical, VectorHead]:
+    def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[Lexical, VectorHead]:
         """Read both, next to which nothing else may follow the encoder.
 
         Raises:
             CheckpointError: something does, or a tensor is missing, extra, misshapen or not finite.
         """
         if LateInteraction.fits(self.folder, self.raw) or super().read_heads(parts, reading):
-            names = " and ".join(path.name for path in self.files())
+            names = " and ".join(path.name for path in self.own_files())
             raise CheckpointError(f"{names}: not supported: next to another task head")
         width = parts.config.width
-        unused = _unused(reading.said, reading.tokenizer)
-        weigh = Projection(None, parts.kernels.linear(*_affine(parts, SPARSE, 1)), 1, width)
-        affine = _affine(parts, COLBERT)
+        unused = _unweighted_ids(reading.rules, reading.tokenizer)
+        weigh = Projection(
+            None, parts.kernels.linear(*_read_affine(parts, SPARSE_FILE, 1)), 1, width
+        )
+        affine = _read_affine(parts, COLBERT_FILE)
         size = len(affine[0])
         turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
         texts = reading.prompts.texts
-        roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in SIDES}
-        return Lexical(weigh, unused), VectorHead((turn,), roles, first_place=FIRST, mean=True)
+        roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in BOTH_SIDES}
+        return Lexical(weigh, unused), VectorHead(
+            (turn,), roles, first_place=FIRST_VECTOR, mean=True
+        )
 
 
-def find_linears(folder: Path) -> list[Path]:
+def find_linear_files(folder: Path) -> list[Path]:
     """Find the files of both linears, in a fixed order; none in a folder without them.
 
     Raises:
         CheckpointError: it has one of them alone.
     """
-    paths = [folder / SPARSE, folder / COLBERT]
+    paths = [folder / SPARSE_FILE, folder / COLBERT_FILE]
     there = [path for path in paths if path.is_file()]
     if len(there) == 1:
         lacking = next(path for path in paths if path not in there)
@@ -100,26 +104,26 @@ def find_linears(folder: Path) -> list[Path]:
     return there
 
 
-def unread(folder: Path) -> list[str]:
+def find_unread_pickles(folder: Path) -> list[str]:
     """List the .pt files of linears that a folder has without their safetensors."""
-    names = [Path(name).with_suffix(".pt") for name in (SPARSE, COLBERT)]
+    names = [Path(name).with_suffix(".pt") for name in (SPARSE_FILE, COLBERT_FILE)]
     there = [name.name for name in names if (folder / name).is_file()]
-    return [] if find_linears(folder) else there
+    return [] if find_linear_files(folder) else there
 
 
-def _unused(said: Rules, tokenizer: Tokenizer) -> frozenset[int]:
+def _unweighted_ids(said: TokenizerRules, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids of the special tokens that get no weight."""
-    named = (mark for name in UNUSED if (mark := said.mark(name)) is not None)
+    named = (mark for name in UNWEIGHTED_TOKENS if (mark := said.special_token(name)) is not None)
     ids = map(tokenizer.id_of, named)
     return frozenset(id for id in ids if id is not None)
 
 
-def _affine(parts: Parts, name: str, outputs: int | None = None) -> Affine:
+def _read_affine(parts: HeadSource, name: str, outputs: int | None = None) -> Affine:
     """Read a linear's weight, (outputs, width), and bias, (outputs,); None: of any size."""
     with open_tensors({name: parts.folder / name}) as tensors:
         stored = tensors["weight"].shape if "weight" in tensors else ()
         rows = outputs or max((1, *stored[:1]))
         shapes: dict[str, Shape] = {"weight": (rows, parts.config.width), "bias": (rows,)}
-        check(tensors, shapes, name)
+        check_tensors(tensors, shapes, name)
         weight, bias = (tensors[one].read().float().to(parts.device) for one in shapes)
     return weight, bias

@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError
-from model.families import find
+from model.families import find_family
 from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
-MODULES = "modules.json"
-PROMPTS = "config_sentence_transformers.json"
-ROUTER = "router_config.json"
-SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in this order
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+MODULES_FILE = "modules.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
+ROUTER_FILE = "router_config.json"
+TRANSFORMER_SETTINGS_FILES = (
+    tuple(  # what sentence-transformers reads for its Transformer, in this order
+        f"sentence_{kind}_config.json"
+        for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    )
 )
-TRANSFORMERS = ("Transformer", "MLMTransformer")
+TRANSFORMER_KINDS = ("Transformer", "MLMTransformer")
 LOGIT_SCORE = "LogitScore"
-CUSTOM = "custom_st.Transformer"  # of Jina's own code, which also takes a task
-PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
+JINA_TRANSFORMER = "custom_st.Transformer"  # of Jina's own code, which also takes a task
+PYLATE_DENSE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
 def read_optional(path: Path) -> Mapping[str, Any]:
@@ -39,32 +41,34 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
     For a Router, read those of the route that documents take.
     """
-    return read_routes(folder).get("document") or _listed(folder)
+    return read_routes(folder).get("document") or _list_modules(folder)
 
 
 def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
     """Read the modules of each route of a Router; none without one."""
-    if [kind for kind, _ in _listed(folder)] != ["Router"]:
+    if [kind for kind, _ in _list_modules(folder)] != ["Router"]:
         return {}
-    stored = read_object(folder / ROUTER)
+    stored = read_object(folder / ROUTER_FILE)
     try:
         types, structure = stored["types"], stored["structure"]
         routes = {
-            str(name): [(_kind(types[key]), _inside(folder, key)) for key in keys]
+            str(name): [
+                (_strip_module_path(types[key]), _resolve_inside(folder, key)) for key in keys
+            ]
             for name, keys in structure.items()
         }
     except (AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{ROUTER} has a route without types and structure") from error
+        raise CheckpointError(f"{ROUTER_FILE} has a route without types and structure") from error
     return routes
 
 
-def home(folder: Path) -> Path:
+def find_encoder_folder(folder: Path) -> Path:
     """Tell where the encoder's files are: a Transformer's own folder, most often the whole one."""
     kind, path = next(iter(read_modules(folder)), ("", folder))
-    return path if kind in TRANSFORMERS else folder
+    return path if kind in TRANSFORMER_KINDS else folder
 
 
-def first_misfit(
+def find_misfit(
     kinds: Sequence[str], places: Sequence[str], rest: Collection[str] = ()
 ) -> str | None:
     """Name the first module that is not one of those that can stand in its place.
@@ -79,20 +83,23 @@ def first_misfit(
     return f"no {places[len(kinds)]}" if len(kinds) < len(places) else None
 
 
-def _listed(folder: Path) -> list[tuple[str, Path]]:
+def _list_modules(folder: Path) -> list[tuple[str, Path]]:
     """Return the modules that modules.json lists."""
-    if not (folder / MODULES).is_file():
+    if not (folder / MODULES_FILE).is_file():
         return []
     try:
         return [
-            (_own(_kind(entry["type"]), folder), _inside(folder, entry["path"]))
-            for entry in read_json(folder / MODULES)
+            (
+                _kind_of_jina(_strip_module_path(entry["type"]), folder),
+                _resolve_inside(folder, entry["path"]),
+            )
+            for entry in read_json(folder / MODULES_FILE)
         ]
     except (AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{MODULES} has an entry without type and path") from error
+        raise CheckpointError(f"{MODULES_FILE} has an entry without type and path") from error
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _resolve_inside(folder: Path, name: str) -> Path:
     """Return the path of a folder inside another.
 
     Raises:
@@ -100,82 +107,92 @@ def _inside(folder: Path, name: str) -> Path:
     """
     path = folder / name
     if ".." in path.parts or not path.absolute().is_relative_to(folder.absolute()):
-        raise CheckpointError(f"{MODULES} names a folder outside: {path}")
+        raise CheckpointError(f"{MODULES_FILE} names a folder outside: {path}")
     return path
 
 
-def model_type(folder: Path) -> str | None:
+def read_model_type(folder: Path) -> str | None:
     """Tell which of sentence-transformers' models, or PyLate's, a folder was saved as."""
-    stored = read_optional(folder / PROMPTS).get("model_type")
+    stored = read_optional(folder / PROMPTS_FILE).get("model_type")
     return None if stored is None else str(stored)
 
 
-def chained(folder: Path) -> bool:
+def is_chained_reranker(folder: Path) -> bool:
     """Tell whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
     kinds = [kind for kind, _ in read_modules(folder)]
-    return kinds[1:2] == ["Pooling"] and model_type(folder) == "CrossEncoder"
+    return kinds[1:2] == ["Pooling"] and read_model_type(folder) == "CrossEncoder"
 
 
-def generates(folder: Path) -> bool:
+def is_generative_reranker(folder: Path) -> bool:
     """Tell whether a folder is a CrossEncoder's that scores by what a decoder would say next."""
     kinds = [kind for kind, _ in read_modules(folder)]
-    return kinds == ["Transformer", LOGIT_SCORE] and model_type(folder) == "CrossEncoder"
+    return kinds == ["Transformer", LOGIT_SCORE] and read_model_type(folder) == "CrossEncoder"
 
 
-def read_sentence(folder: Path) -> Mapping[str, Any]:
+def read_transformer_settings(folder: Path) -> Mapping[str, Any]:
     """Read what sentence-transformers stored of its Transformer: the first file with content."""
-    configs = (read_optional(folder / name) for name in SENTENCE)
+    configs = (read_optional(folder / name) for name in TRANSFORMER_SETTINGS_FILES)
     return next(filter(None, configs), {})
 
 
-def _kind(name: str) -> str:
+def _strip_module_path(name: str) -> str:
     """Return a class of sentence-transformers without its module path; any other as it is."""
     # another library's class of the same name may compute anything
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
-def _own(kind: str, folder: Path) -> str:
+def _kind_of_jina(kind: str, folder: Path) -> str:
     """Return Transformer for that of Jina's code, next to a config.json that names tasks."""
-    return "Transformer" if kind == CUSTOM and tasked(folder) else kind
+    return "Transformer" if kind == JINA_TRANSFORMER and has_task_adapters(folder) else kind
 
 
-def tasked(folder: Path) -> bool:
+def has_task_adapters(folder: Path) -> bool:
     """Tell whether a folder's checkpoint brings adapters for tasks."""
     config = read_optional(folder / CONFIG)
-    family = find(config)
-    return family is not None and bool(family.tasks and config.get(family.tasks))
+    family = find_family(config)
+    return family is not None and bool(family.tasks_key and config.get(family.tasks_key))
 
 
-def token_layers(folder: Path) -> list[Path]:
+def find_token_layers(folder: Path) -> list[Path]:
     """Return the folders of the Dense modules of a late interaction; none elsewhere.
 
     PyLate writes them as its own or, converted, as sentence-transformers' without their Pooling.
     """
-    if model_type(folder) == "MultiVectorEncoder":
+    if read_model_type(folder) == "MultiVectorEncoder":
         return [path for kind, path in read_modules(folder) if kind == "Dense"]
     (first, _), *others = read_modules(folder) or [("", folder)]
     kinds = {kind for kind, _ in others}
-    own = model_type(folder) == "ColBERT" if kinds else False
-    if first != "Transformer" or not kinds or not kinds <= {"Dense", PYLATE}:
+    own = read_model_type(folder) == "ColBERT" if kinds else False
+    if first != "Transformer" or not kinds or not kinds <= {"Dense", PYLATE_DENSE}:
         return []
-    return [path for _, path in others] if own or PYLATE in kinds else []
+    return [path for _, path in others] if own or PYLATE_DENSE in kinds else []
 
 
-def weighed_files(folder: Path) -> list[Path]:
+def find_weighed_files(folder: Path) -> list[Path]:
     """Return the files of the modules that have weights, in a fixed order."""
-    weighed = ("Dense", "LayerNorm", PYLATE)
+    weighed = ("Dense", "LayerNorm", PYLATE_DENSE)
     paths = [path for kind, path in read_modules(folder) if kind in weighed]
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
 # where files are fetched from, and whatever else changes no number of a local folder
-WHERE = {"token", "use_auth_token", "cache_dir", "revision", "code_revision"}
-WHERE |= {"local_files_only", "force_download", "proxies", "use_fast"}
-OF_CONFIG = WHERE | {"attn_implementation", "use_cache", "output_attentions", "return_dict"}
-OF_CONFIG |= {"output_hidden_states", "dtype", "torch_dtype"}
+DOWNLOAD_ARGUMENTS = {"token", "use_auth_token", "cache_dir", "revision", "code_revision"}
+DOWNLOAD_ARGUMENTS |= {"local_files_only", "force_download", "proxies", "use_fast"}
+CONFIG_ARGUMENTS = DOWNLOAD_ARGUMENTS | {
+    "attn_implementation",
+    "use_cache",
+    "output_attentions",
+    "return_dict",
+}
+CONFIG_ARGUMENTS |= {"output_hidden_states", "dtype", "torch_dtype"}
 # --dtype decides the precision
-OF_MODEL = OF_CONFIG | {"low_cpu_mem_usage", "use_safetensors", "device_map", "add_pooling_layer"}
-REFUSED = {  # of tokenizer_args: they name other files, or put tokens around texts
+MODEL_ARGUMENTS = CONFIG_ARGUMENTS | {
+    "low_cpu_mem_usage",
+    "use_safetensors",
+    "device_map",
+    "add_pooling_layer",
+}
+REFUSED_ARGUMENTS = {  # of tokenizer_args: they name other files, or put tokens around texts
     *("add_bos_token", "add_eos_token", "config", "fast_tokenizer_files", "fix_mistral_regex"),
     *("from_slow", "gguf_file", "mistral_format", "subfolder", "tokenizer_file"),
     *("tokenizer_object", "tokenizer_type", "vocab", "vocab_file", "merges", "merges_file"),
@@ -203,33 +220,35 @@ def read_arguments(folder: Path) -> Arguments:
     """
     if not read_modules(folder):
         return Arguments()
-    stored = read_sentence(home(folder))
-    tokenizer = _one(stored, "tokenizer_args", "processor_kwargs")
-    config = _one(stored, "config_args", "config_kwargs")
-    model = _one(stored, "model_args", "model_kwargs")
-    _refuse("tokenizer_args", REFUSED & tokenizer.keys())
-    _refuse("model_args", model.keys() - OF_MODEL)
+    stored = read_transformer_settings(find_encoder_folder(folder))
+    tokenizer = _read_either(stored, "tokenizer_args", "processor_kwargs")
+    config = _read_either(stored, "config_args", "config_kwargs")
+    model = _read_either(stored, "model_args", "model_kwargs")
+    _refuse_arguments("tokenizer_args", REFUSED_ARGUMENTS & tokenizer.keys())
+    _refuse_arguments("model_args", model.keys() - MODEL_ARGUMENTS)
     return Arguments(
-        {key: value for key, value in tokenizer.items() if key not in WHERE},
-        {key: value for key, value in config.items() if key not in OF_CONFIG},
+        {key: value for key, value in tokenizer.items() if key not in DOWNLOAD_ARGUMENTS},
+        {key: value for key, value in config.items() if key not in CONFIG_ARGUMENTS},
     )
 
 
-def read_raw(folder: Path) -> Any:
+def read_raw_config(folder: Path) -> Any:
     """Read config.json with the arguments laid over it.
 
     Raises:
         CheckpointError: it is missing or broken, or an argument is not one of its keys.
     """
-    raw, over = read_json(home(folder) / CONFIG), read_arguments(folder).config
+    raw, over = read_json(find_encoder_folder(folder) / CONFIG), read_arguments(folder).config
     if over and isinstance(raw, Mapping):
         # a key that it lacks may be another name of one that it has, or nothing to transformers
-        _refuse("config_args", (over.keys() - raw.keys()) | ({"model_type"} & over.keys()))
+        _refuse_arguments(
+            "config_args", (over.keys() - raw.keys()) | ({"model_type"} & over.keys())
+        )
         return {**raw, **over}
     return raw
 
 
-def _one(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
+def _read_either(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
     """Return arguments under either name; the older where both exist, as in the library."""
     found = stored[old] if old in stored else stored.get(new, {})
     if not isinstance(found, Mapping):
@@ -238,6 +257,6 @@ def _one(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
     return {key: value for key, value in found.items() if not key.startswith("trust_")}
 
 
-def _refuse(name: str, keys: set[str]) -> None:
+def _refuse_arguments(name: str, keys: set[str]) -> None:
     if keys:
         raise CheckpointError(f"{name}: not supported: {', '.join(sorted(keys))}")

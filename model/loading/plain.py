@@ -8,9 +8,9 @@ from typing import Any
 from model.config import EncoderConfig, Side
 from model.loading.pipeline import router
 from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import Parts, read_task_head
-from model.loading.tensors import Stored
-from model.loading.tokenizer_settings import Rules
+from model.loading.task_heads import HeadSource, read_task_head
+from model.loading.tensors import StoredTensor
+from model.loading.tokenizer_settings import TokenizerRules
 from model.pooling import Pooling
 from model.task_heads import Splade, TaskHead
 from model.text.frame import Role
@@ -19,7 +19,7 @@ from model.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingRules:
     """How a checkpoint's texts are read.
 
     Args:
@@ -28,7 +28,7 @@ class Reading:
         roles: how the texts of either side of a late interaction are read; None elsewhere.
     """
 
-    said: Rules
+    rules: TokenizerRules
     tokenizer: Tokenizer
     max_tokens: int
     prompts: Prompts
@@ -36,7 +36,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Plain:
+class FolderFormat:
     """An encoder, and the task head that config.json names, if any.
 
     Args:
@@ -51,11 +51,11 @@ class Plain:
         """Tell whether a folder has this format."""
         return True
 
-    def files(self) -> list[Path]:
+    def own_files(self) -> list[Path]:
         """List the files whose bytes count besides those of every folder, in a fixed order."""
         return []
 
-    def choices(self) -> Mapping[str, Any]:
+    def digest_facts(self) -> Mapping[str, Any]:
         """Name, for the digest, what else decides an answer."""
         return {}
 
@@ -67,15 +67,17 @@ class Plain:
         """Read how the texts of either side are read; None where there are no sides."""
         return None
 
-    def pool(self, stored: Pooling) -> Pooling:
+    def choose_pooling(self, stored: Pooling) -> Pooling:
         """Return the way to one vector, where sentence-transformers' files say this one."""
         return stored
 
-    def encoders(self, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
+    def select_encoder_tensors(
+        self, tensors: Mapping[str, StoredTensor]
+    ) -> Mapping[str, StoredTensor]:
         """Return the tensors that may be the encoder's."""
         return tensors
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[TaskHead, ...]:
+    def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[TaskHead, ...]:
         """Read what follows the encoder.
 
         Raises:

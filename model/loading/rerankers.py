@@ -19,31 +19,37 @@ from typing import Any
 from torch import Tensor
 
 from model.errors import CheckpointError
-from model.families.family import NEXT
+from model.families.family import CAUSAL_LM
 from model.loading.files import CONFIG, WEIGHTS, read_object
-from model.loading.modules import LOGIT_SCORE, generates, home, read_modules, read_optional
-from model.loading.plain import Plain, Reading
-from model.loading.task_heads import Parts, read_activations
-from model.loading.tensors import check
+from model.loading.modules import (
+    LOGIT_SCORE,
+    find_encoder_folder,
+    is_generative_reranker,
+    read_modules,
+    read_optional,
+)
+from model.loading.plain import FolderFormat, ReadingRules
+from model.loading.task_heads import HeadSource, read_activations
+from model.loading.tensors import check_tensors
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
 from model.pooling import Pooling
 from model.task_heads import Classifier, Projection
 from model.text.template import Template
 
-CHAT = "chat_template.jinja"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 
 
-class Reranker(Plain):
+class Reranker(FolderFormat):
     """The format of such a folder."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
         """Tell whether a folder has this format."""
-        return generates(folder)
+        return is_generative_reranker(folder)
 
-    def choices(self) -> Mapping[str, Any]:
+    def digest_facts(self) -> Mapping[str, Any]:
         """Name what decides scores besides the weights."""
-        return {"reranker": [repr(self.read_template()), *self._read_tokens()]}
+        return {"reranker": [repr(self.read_template()), *self._read_answer_tokens()]}
 
     def read_template(self) -> Template:
         """Read how pairs become one text.
@@ -51,22 +57,24 @@ class Reranker(Plain):
         Raises:
             CheckpointError: there is no template, or one that does more than to name places.
         """
-        own = home(self.folder)
+        own = find_encoder_folder(self.folder)
         stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
-        if (own / CHAT).is_file():
-            stored = (own / CHAT).read_text("utf-8")
+        if (own / CHAT_TEMPLATE_FILE).is_file():
+            stored = (own / CHAT_TEMPLATE_FILE).read_text("utf-8")
         if not isinstance(stored, str):
-            raise CheckpointError(f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT}")
+            raise CheckpointError(
+                f"a CrossEncoder with a {LOGIT_SCORE} needs one {CHAT_TEMPLATE_FILE}"
+            )
         return Template.parse(stored)
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[Classifier]:
+    def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[Classifier]:
         """Read what makes a score of the last token's vector.
 
         Raises:
             CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
         """
-        config, (yes, no) = parts.config, self._read_tokens()
-        if (recipe := parts.family.heads.get(NEXT)) is None:
+        config, (yes, no) = parts.config, self._read_answer_tokens()
+        if (recipe := parts.family.head_recipes.get(CAUSAL_LM)) is None:
             raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
         beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
         if beyond:
@@ -74,9 +82,9 @@ class Reranker(Plain):
             raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
         own = f"{recipe.output}.weight"
         tied = parts.raw.get("tie_word_embeddings", False) and own not in parts.tensors
-        name = parts.table if tied else own
+        name = parts.embeddings_name if tied else own
         found = {name: parts.tensors[name]} if name in parts.tensors else {}
-        check(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
+        check_tensors(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
         rows: Tensor = found[name].read()
         row = rows[yes].float() if no is None else rows[yes].float() - rows[no].float()
         linear = parts.kernels.linear(row[None].to(parts.device), None)
@@ -84,7 +92,7 @@ class Reranker(Plain):
         last = Pooling(("last",), normalize=False)
         return (Classifier(("LABEL_0",), last, project, *read_activations(parts, 1)),)
 
-    def _read_tokens(self) -> tuple[int, int | None]:
+    def _read_answer_tokens(self) -> tuple[int, int | None]:
         """Read the ids of the tokens that say yes and no; the latter may be missing."""
         path = next(path for kind, path in read_modules(self.folder) if kind == LOGIT_SCORE)
         config = read_object(path / CONFIG)

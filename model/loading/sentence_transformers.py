@@ -17,26 +17,28 @@ from model.errors import CheckpointError
 from model.kernels import Kernels
 from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
-    MODULES,
-    PROMPTS,
-    chained,
-    first_misfit,
-    generates,
-    home,
-    model_type,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    find_encoder_folder,
+    find_misfit,
+    find_token_layers,
+    has_task_adapters,
+    is_chained_reranker,
+    is_generative_reranker,
+    read_model_type,
     read_modules,
     read_optional,
-    read_sentence,
-    tasked,
-    token_layers,
+    read_transformer_settings,
 )
-from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
+from model.loading.pipeline.layers import LAYER_KINDS, read_layers, read_modes
 from model.loading.tokenizer_settings import read_longest
 from model.pooling import Pooling, Unit
 
-LAST = Pooling(("last",), normalize=True)  # of Jina v5
-PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
-CAUSAL = Pooling(("last",), normalize=False)  # of one with a language model that looks back alone
+LAST_NORMALIZED = Pooling(("last",), normalize=True)  # of Jina v5
+MEAN_POOLING = Pooling(("mean",), normalize=False)  # of a folder without modules
+LAST_POOLING = Pooling(
+    ("last",), normalize=False
+)  # of one with a language model that looks back alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Prompts:
 def read_pooling(
     folder: Path, raw: Mapping[str, Any], width: int, device: torch.device, kernels: Kernels
 ) -> Pooling:
-    """Read a folder's own way to one vector; CAUSAL or PLAIN where it does not say.
+    """Read a folder's own way to one vector; LAST_POOLING or MEAN_POOLING where it does not say.
 
     Args:
         raw: config.json.
@@ -77,16 +79,16 @@ def read_pooling(
     if not modules:
         names = raw.get("architectures") or [""]
         generates_text = isinstance(names, list) and str(names[0]).endswith("ForCausalLM")
-        return CAUSAL if generates_text and raw.get("is_causal", True) else PLAIN
+        return LAST_POOLING if generates_text and raw.get("is_causal", True) else MEAN_POOLING
     kinds = [kind for kind, _ in modules]
-    if kinds == ["Transformer"] and tasked(folder):
-        return LAST  # by its own code
-    scores = kinds == ["Transformer"] and model_type(folder) == "CrossEncoder"
-    alone = scores or chained(folder) or generates(folder)
-    if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
-        return PLAIN  # its vectors are not what the checkpoint is for
-    if culprit := first_misfit(kinds, ["Transformer", "Pooling"], LAYERS):
-        raise CheckpointError(f"{MODULES}: not supported: {culprit}")
+    if kinds == ["Transformer"] and has_task_adapters(folder):
+        return LAST_NORMALIZED  # by its own code
+    scores = kinds == ["Transformer"] and read_model_type(folder) == "CrossEncoder"
+    alone = scores or is_chained_reranker(folder) or is_generative_reranker(folder)
+    if kinds[1:] == ["SpladePooling"] or alone or find_token_layers(folder):
+        return MEAN_POOLING  # its vectors are not what the checkpoint is for
+    if culprit := find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS):
+        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
     modes = read_modes(modules[1][1])
     layers = read_layers(modules[2:], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False
@@ -96,7 +98,7 @@ def read_pooling(
 
 def read_max_tokens(folder: Path, positions: int) -> int:
     """Read what sentence-transformers stored, in one file or, since its version 6, in the other."""
-    limit = read_longest(folder, _stored(folder).get("max_seq_length"))
+    limit = read_longest(folder, _read_transformer_settings(folder).get("max_seq_length"))
     return min(limit, positions) if limit else positions
 
 
@@ -106,7 +108,7 @@ def read_lower_case(folder: Path) -> bool:
     Raises:
         CheckpointError: the file says neither yes nor no.
     """
-    lower_case = _stored(folder).get("do_lower_case", False)
+    lower_case = _read_transformer_settings(folder).get("do_lower_case", False)
     if not isinstance(lower_case, bool):
         raise CheckpointError(f"do_lower_case is neither true nor false: {lower_case!r}")
     return lower_case
@@ -119,13 +121,13 @@ def read_prompts(folder: Path) -> Prompts:
         CheckpointError: they are not texts by name, the default is none of them, or the vector
             is to be made without the prompt's tokens.
     """
-    config = read_optional(folder / PROMPTS)
+    config = read_optional(folder / PROMPTS_FILE)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(t, str | None) for t in texts.values()):
-        raise CheckpointError(f"{PROMPTS}: prompts must map names to texts")
+        raise CheckpointError(f"{PROMPTS_FILE}: prompts must map names to texts")
     texts = {name: text or "" for name, text in texts.items()}
     if default is not None and not (isinstance(default, str) and default in texts):
-        raise CheckpointError(f"{PROMPTS}: default_prompt_name names no prompt")
+        raise CheckpointError(f"{PROMPTS_FILE}: default_prompt_name names no prompt")
     poolings = [
         read_object(path / CONFIG) for kind, path in read_modules(folder) if kind == "Pooling"
     ]
@@ -136,12 +138,12 @@ def read_prompts(folder: Path) -> Prompts:
 
 def _read_dimensions(folder: Path, size: int) -> int | None:
     """Read how many numbers of a vector are kept, unless a request says; None: all."""
-    stored = read_optional(folder / PROMPTS).get("truncate_dim")
+    stored = read_optional(folder / PROMPTS_FILE).get("truncate_dim")
     if stored is not None and (type(stored) is not int or stored < 1):
-        raise CheckpointError(f"{PROMPTS}: truncate_dim is no positive integer: {stored!r}")
+        raise CheckpointError(f"{PROMPTS_FILE}: truncate_dim is no positive integer: {stored!r}")
     return stored if stored and stored < size else None
 
 
-def _stored(folder: Path) -> Mapping[str, Any]:
+def _read_transformer_settings(folder: Path) -> Mapping[str, Any]:
     """Return what sentence-transformers reads for its Transformer; nothing without modules.json."""
-    return read_sentence(home(folder)) if read_modules(folder) else {}
+    return read_transformer_settings(find_encoder_folder(folder)) if read_modules(folder) else {}

@@ -21,20 +21,26 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.families import fields
-from model.families.family import CLASSES, TOKENS, WORDS, Family, Recipe
+from model.families.family import (
+    MASKED_LM,
+    SEQUENCE_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    Family,
+    HeadRecipe,
+)
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import (
-    MODULES,
-    PROMPTS,
-    chained,
-    first_misfit,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    find_misfit,
+    is_chained_reranker,
     read_modules,
     read_optional,
 )
-from model.loading.pipeline.keys import SCORES
-from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
-from model.loading.tensors import Shape, Stored, check
+from model.loading.pipeline.keys import SCORES_OUTPUT
+from model.loading.pipeline.layers import LAYER_KINDS, read_layers, read_modes
+from model.loading.tensors import Shape, StoredTensor, check_tensors
 from model.pooling import Dense, Pooling
 from model.task_heads import (
     Classifier,
@@ -49,15 +55,15 @@ from model.task_heads import (
     VectorHead,
 )
 
-KINDS = CLASSES, TOKENS, WORDS
-ENTAILS = "entail"  # what the name of the class begins with, in any case
+ARCHITECTURE_ENDS = SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM
+ENTAILMENT_LABEL = "entail"  # what the name of the class begins with, in any case
 # what a CrossEncoder stores, by its class in torch.nn
-STORED: dict[str, ScoreActivation] = {
+ACTIVATION_OF_CLASS: dict[str, ScoreActivation] = {
     "Sigmoid": "sigmoid",
     "Identity": "none",
     "Softmax": "softmax",
 }
-BY_PROBLEM: dict[str, ScoreActivation] = {
+ACTIVATION_OF_PROBLEM: dict[str, ScoreActivation] = {
     "regression": "none",
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
@@ -65,7 +71,7 @@ BY_PROBLEM: dict[str, ScoreActivation] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class HeadSource:
     """The parts a task head is made of.
 
     Args:
@@ -79,54 +85,54 @@ class Parts:
     raw: Mapping[str, Any]
     config: EncoderConfig
     family: Family
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     device: torch.device
     kernels: Kernels
 
     @property
-    def table(self) -> str:
+    def embeddings_name(self) -> str:
         """Return the name of the word embeddings' tensor."""
-        names = [f"{names['word']}.weight" for names in self.family.names]
+        names = [f"{names['word']}.weight" for names in self.family.tensor_names]
         return next((name for name in names if name in self.tensors), names[0])
 
 
-def read_task_head(parts: Parts) -> TaskHead | None:
+def read_task_head(parts: HeadSource) -> TaskHead | None:
     """Read the task head of a folder; None where there is none, or its family has none here.
 
     Raises:
         CheckpointError: a part of it is missing, misshapen or not finite, or is not supported.
     """
-    if chained(parts.folder):
-        return _chain(parts)
+    if is_chained_reranker(parts.folder):
+        return _read_chain(parts)
     names = parts.raw.get("architectures") or [""]
     if not isinstance(names, list):
         raise CheckpointError(f"config.json: architectures is no list: {names!r}")
-    kind = next((kind for kind in KINDS if str(names[0]).endswith(kind)), "")
-    recipe = parts.family.heads.get(kind)
+    kind = next((kind for kind in ARCHITECTURE_ENDS if str(names[0]).endswith(kind)), "")
+    recipe = parts.family.head_recipes.get(kind)
     if recipe is None:
         return None
-    if kind == WORDS:
-        return _splade(parts, recipe)
+    if kind == MASKED_LM:
+        return _read_splade(parts, recipe)
     if f"{recipe.output}.weight" not in parts.tensors:
         return None
     outputs = parts.tensors[f"{recipe.output}.weight"].shape[0]
-    project, labels = _project(parts, recipe, outputs), _labels(parts.raw, outputs)
-    if kind == TOKENS:
+    project, labels = _build_projection(parts, recipe, outputs), _read_labels(parts.raw, outputs)
+    if kind == TOKEN_CLASSIFICATION:
         return Tagger(labels, project)
     pooling = parts.raw.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
     how = Pooling((pooling,), normalize=False)
     activations = read_activations(parts, outputs)
-    return Classifier(labels, how, project, *activations, _entailment(parts.raw, labels))
+    return Classifier(labels, how, project, *activations, _find_entailment(parts.raw, labels))
 
 
-def read_choices(folder: Path, head: TaskHead) -> list[str]:
+def list_digest_facts(folder: Path, head: TaskHead) -> list[str]:
     """List, for the digest, what a task head takes from files but config.json and weights."""
     if isinstance(head, Classifier) and isinstance(head.project, LayerStack):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
-    if isinstance(head, Classifier) and (folder / PROMPTS).is_file():
+    if isinstance(head, Classifier) and (folder / PROMPTS_FILE).is_file():
         return list(dict.fromkeys((head.activation, head.ranking)))
     if isinstance(head, VectorHead):
         return [f"{side} {role.describe()}" for side, role in sorted(head.roles.items())]
@@ -137,17 +143,17 @@ def read_choices(folder: Path, head: TaskHead) -> list[str]:
     return []
 
 
-def _chain(parts: Parts) -> Classifier:
+def _read_chain(parts: HeadSource) -> Classifier:
     """Read a CrossEncoder's Pooling and layers, the last of which makes scores."""
     modules = read_modules(parts.folder)
     kinds = [kind for kind, _ in modules]
-    culprit = first_misfit(kinds, ["Transformer", "Pooling"], LAYERS)
+    culprit = find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS)
     if culprit or "Dense" not in kinds:
-        raise CheckpointError(f"{MODULES}: not supported: {culprit or 'no Dense'}")
+        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit or 'no Dense'}")
     last = len(kinds) - kinds[::-1].index("Dense")  # what follows it makes no scores
     modes = read_modes(modules[1][1])
     inputs = len(modes) * parts.config.width
-    layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES)
+    layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES_OUTPUT)
     outputs = layers[-1].outputs
     weights = sum(one.weight_count for one in layers if isinstance(one, Dense))
     labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
@@ -155,7 +161,7 @@ def _chain(parts: Parts) -> Classifier:
     return Classifier(labels, Pooling(modes, False), LayerStack(layers, weights), *activations)
 
 
-def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
+def _read_splade(parts: HeadSource, recipe: HeadRecipe) -> Splade | None:
     """Read a SparseEncoder's task head; a masked language model without its module has none."""
     folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
     if not folders:
@@ -167,14 +173,18 @@ def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
     if pooling not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         wrong = f"pooling_strategy {pooling!r}, activation_function {activation!r}"
         raise CheckpointError(f"SpladePooling: not supported: {wrong}")
-    project = _project(parts, recipe, parts.config.vocabulary)
+    project = _build_projection(parts, recipe, parts.config.vocabulary)
     return Splade(project, pooling, activation == "log1p_relu")
 
 
-def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
+def _build_projection(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> Projection:
     """Build the layers of a task head, with this many outputs."""
-    shapes, tensors, linear = _shapes(parts, recipe, outputs), parts.tensors, parts.kernels.linear
-    check({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
+    shapes, tensors, linear = (
+        _expected_shapes(parts, recipe, outputs),
+        parts.tensors,
+        parts.kernels.linear,
+    )
+    check_tensors({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
 
     def affine(weight: str, bias: str) -> Affine:
         return read(weight), read(bias) if bias in shapes else None
@@ -182,55 +192,63 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
     def read(name: str) -> Tensor:
         return tensors[name].read().float().to(parts.device)
 
-    output, transform = linear(*affine(*_output(parts, recipe))), None
+    output, transform = linear(*affine(*_output_names(parts, recipe))), None
     if recipe.dense:
         dense = linear(*affine(f"{recipe.dense}.weight", f"{recipe.dense}.bias"))
         norm = affine(f"{recipe.norm}.weight", f"{recipe.norm}.bias") if recipe.norm else None
-        transform = Transform(dense, _function(parts.raw, recipe), norm, parts.config.norm_eps)
+        transform = Transform(
+            dense, _dense_activation(parts.raw, recipe), norm, parts.config.norm_eps
+        )
     weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
     return Projection(transform, output, outputs, weights)
 
 
-def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
+def _expected_shapes(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> dict[str, Shape]:
     """List the tensors of a task head."""
     width = parts.config.width
-    inner = parts.config.embedding_width if _of_words(parts, recipe) else width
-    weight, bias = _output(parts, recipe)
+    inner = parts.config.embedding_width if _predicts_words(parts, recipe) else width
+    weight, bias = _output_names(parts, recipe)
     shapes: dict[str, Shape] = {weight: (outputs, inner), bias: (outputs,)}
     if recipe.dense:
         shapes |= {f"{recipe.dense}.weight": (inner, width), f"{recipe.dense}.bias": (inner,)}
     if recipe.norm:
         shapes |= {f"{recipe.norm}.weight": (inner,), f"{recipe.norm}.bias": (inner,)}
-    absent = [name for name, (key, own) in recipe.optional.items() if not parts.raw.get(key, own)]
+    absent = [
+        name for name, (key, own) in recipe.optional_biases.items() if not parts.raw.get(key, own)
+    ]
     return {name: shape for name, shape in shapes.items() if name not in absent}
 
 
-def _output(parts: Parts, recipe: Recipe) -> tuple[str, str]:
+def _output_names(parts: HeadSource, recipe: HeadRecipe) -> tuple[str, str]:
     """Name the last linear's weight and bias: its own if stored, else those that it is tied to."""
     weight, bias = f"{recipe.output}.weight", f"{recipe.output}.bias"
-    if _of_words(parts, recipe) and parts.raw.get("tie_word_embeddings", True):
+    if _predicts_words(parts, recipe) and parts.raw.get("tie_word_embeddings", True):
         if weight not in parts.tensors:
-            weight = parts.table
-        bias = bias if bias in parts.tensors else recipe.bias or bias
+            weight = parts.embeddings_name
+        bias = bias if bias in parts.tensors else recipe.tied_bias or bias
     return weight, bias
 
 
-def _of_words(parts: Parts, recipe: Recipe) -> bool:
+def _predicts_words(parts: HeadSource, recipe: HeadRecipe) -> bool:
     """Tell whether a head's outputs are the words of the vocabulary."""
-    return recipe is parts.family.heads.get(WORDS)
+    return recipe is parts.family.head_recipes.get(MASKED_LM)
 
 
-def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tensor]:
+def _dense_activation(raw: Mapping[str, Any], recipe: HeadRecipe) -> Callable[[Tensor], Tensor]:
     """Return the activation behind a task head's dense layer."""
-    name = raw.get(recipe.key, recipe.activation) if recipe.key else recipe.activation
+    name = (
+        raw.get(recipe.activation_key, recipe.activation)
+        if recipe.activation_key
+        else recipe.activation
+    )
     if name == "tanh":
         return torch.tanh
     if not isinstance(name, str) or name not in fields.ACTIVATIONS:
-        raise CheckpointError(f"not supported: {recipe.key} {name!r}")
+        raise CheckpointError(f"not supported: {recipe.activation_key} {name!r}")
     return ACTIVATIONS[fields.ACTIVATIONS[name]]
 
 
-def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
+def _read_labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
     """Return a name for each output; transformers leaves out its two default ones."""
     stored = raw.get("id2label")
     if stored is None:
@@ -243,7 +261,7 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
     return tuple(str(stored[str(i)]) for i in range(outputs))
 
 
-def _entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
+def _find_entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
     """Return the class that transformers' pipeline for zero-shot classification reads.
 
     It goes by label2id alone; without one, by the labels.
@@ -251,33 +269,33 @@ def _entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
     stored = raw.get("label2id")
     places = stored if isinstance(stored, Mapping) else {b: a for a, b in enumerate(labels)}
     found = next(
-        (place for name, place in places.items() if name.lower().startswith(ENTAILS)), None
+        (place for name, place in places.items() if name.lower().startswith(ENTAILMENT_LABEL)), None
     )
     return found if type(found) is int and len(labels) > 1 and found in range(len(labels)) else None
 
 
-def read_activations(parts: Parts, classes: int) -> tuple[ScoreActivation, ScoreActivation]:
+def read_activations(parts: HeadSource, classes: int) -> tuple[ScoreActivation, ScoreActivation]:
     """Return the activations that make scores of classes, and of pairs that are ranked.
 
     What a CrossEncoder stored makes both. Otherwise pairs are scored as CrossEncoder does by
     default, and classes too where the folder is a CrossEncoder's; a plain checkpoint's classes are
     scored as in transformers' pipeline for text classification.
     """
-    saved = read_optional(parts.folder / PROMPTS) if read_modules(parts.folder) else {}
+    saved = read_optional(parts.folder / PROMPTS_FILE) if read_modules(parts.folder) else {}
     own = saved.get("model_type") == "CrossEncoder"
-    stored = _stored(parts.raw, saved if own else {})
+    stored = _stored_activation(parts.raw, saved if own else {})
     if stored is not None:
         name = str(stored).removeprefix("torch.nn.").rpartition(".")[2]
-        if name not in STORED or not str(stored).startswith("torch.nn."):
+        if name not in ACTIVATION_OF_CLASS or not str(stored).startswith("torch.nn."):
             raise CheckpointError(f"not supported: activation_fn {stored!r}")
-        return STORED[name], STORED[name]
+        return ACTIVATION_OF_CLASS[name], ACTIVATION_OF_CLASS[name]
     ranking: ScoreActivation = "sigmoid" if classes == 1 else "none"
     if own:
         return ranking, ranking
-    return _of_pipeline(parts.raw.get("problem_type"), classes), ranking
+    return _pipeline_activation(parts.raw.get("problem_type"), classes), ranking
 
 
-def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
+def _stored_activation(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
     """Return the activation that a CrossEncoder stored, in the order in which it looks for it.
 
     Args:
@@ -291,11 +309,11 @@ def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
     return raw.get("sbert_ce_default_activation_function")
 
 
-def _of_pipeline(problem: object, classes: int) -> ScoreActivation:
+def _pipeline_activation(problem: object, classes: int) -> ScoreActivation:
     """Return the activation that transformers' pipeline makes scores with."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
-    if not isinstance(problem, str) or problem not in BY_PROBLEM:
+    if not isinstance(problem, str) or problem not in ACTIVATION_OF_PROBLEM:
         raise CheckpointError(f"not supported: problem_type {problem!r}")
-    own = BY_PROBLEM[problem]
+    own = ACTIVATION_OF_PROBLEM[problem]
     return "sigmoid" if classes == 1 and own == "softmax" else own  # one class has no softmax

@@ -24,20 +24,26 @@ from model.adapters import Adapter, TableName, TableTerm
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families.family import Family
-from model.loading.adapters import MATRICES, read_sizes, read_terms
-from model.loading.files import CONFIG, WEIGHTS, find_weights
-from model.loading.tensors import Stored, by_plain_name, check, open_tensors
+from model.loading.adapters import MATRIX_SUFFIXES, read_rank_and_scale, read_terms
+from model.loading.files import CONFIG, WEIGHTS, find_weight_files
+from model.loading.tensors import StoredTensor, by_bare_name, check_tensors, open_tensors
 
-WEIGHT = ".parametrizations.weight"
-ORIGINAL = f"{WEIGHT}.original"
-STACKED = {f"{WEIGHT}.0.lora_A": MATRICES[0], f"{WEIGHT}.0.lora_B": MATRICES[1]}
-TABLES: Mapping[TableName, str] = {"word": "word", "type": "types"}  # ours, in families' tables
-IN_TENSORS, IN_FOLDERS = "lora_adaptations", "task_names"  # the keys that name tasks
-FOLDERS = "adapters"
+PARAMETRIZED_WEIGHT = ".parametrizations.weight"
+ORIGINAL_WEIGHT = f"{PARAMETRIZED_WEIGHT}.original"
+STACKED_SUFFIXES = {
+    f"{PARAMETRIZED_WEIGHT}.0.lora_A": MATRIX_SUFFIXES[0],
+    f"{PARAMETRIZED_WEIGHT}.0.lora_B": MATRIX_SUFFIXES[1],
+}
+TABLE_TENSORS: Mapping[TableName, str] = {
+    "word": "word",
+    "type": "types",
+}  # ours, in families' tables
+TENSOR_TASKS_KEY, FOLDER_TASKS_KEY = "lora_adaptations", "task_names"  # the keys that name tasks
+ADAPTERS_FOLDER = "adapters"
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class AdapterStack:
     """Adapters of all tasks in the checkpoint's own tensors.
 
     Args:
@@ -52,46 +58,52 @@ class Stack:
     instructions: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_stack(raw: Mapping[str, Any], family: Family) -> Stack | None:
+def read_stack(raw: Mapping[str, Any], family: Family) -> AdapterStack | None:
     """Read what config.json says of adapters in its tensors; None: there are none.
 
     Raises:
         CheckpointError: a key is missing, or its value is not supported.
     """
-    if family.tasks != IN_TENSORS or raw.get(IN_TENSORS) is None:
+    if family.tasks_key != TENSOR_TASKS_KEY or raw.get(TENSOR_TASKS_KEY) is None:
         return None
-    tasks = _names(raw, IN_TENSORS)
+    tasks = _read_task_names(raw, TENSOR_TASKS_KEY)
     if raw.get("load_trained_adapters") is not True:
-        raise CheckpointError(f"{CONFIG}: {IN_TENSORS} without load_trained_adapters true")
-    rank, alpha = read_sizes(raw, "lora_rank", CONFIG)
+        raise CheckpointError(f"{CONFIG}: {TENSOR_TASKS_KEY} without load_trained_adapters true")
+    rank, alpha = read_rank_and_scale(raw, "lora_rank", CONFIG)
     said = raw.get("task_instructions")
     if not isinstance(said, Mapping) or said.keys() != {*tasks}:
         raise CheckpointError(f"{CONFIG}: task_instructions is not of the tasks {tasks}")
     if not all(isinstance(text, str) for text in said.values()):
         raise CheckpointError(f"{CONFIG}: task_instructions are not all texts")
-    return Stack(tasks, rank, alpha / rank, dict(said))
+    return AdapterStack(tasks, rank, alpha / rank, dict(said))
 
 
-def find_folders(raw: Mapping[str, Any], family: Family, folder: Path) -> dict[str, Path]:
+def find_adapter_folders(raw: Mapping[str, Any], family: Family, folder: Path) -> dict[str, Path]:
     """Return the folders of PEFT's adapters that a config.json names, by task."""
-    if family.tasks != IN_FOLDERS or raw.get(IN_FOLDERS) is None:
+    if family.tasks_key != FOLDER_TASKS_KEY or raw.get(FOLDER_TASKS_KEY) is None:
         return {}
-    return {task: folder / FOLDERS / task for task in _names(raw, IN_FOLDERS)}
+    return {
+        task: folder / ADAPTERS_FOLDER / task for task in _read_task_names(raw, FOLDER_TASKS_KEY)
+    }
 
 
-def bare(stack: Stack | None, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
+def without_adapters(
+    stack: AdapterStack | None, tensors: Mapping[str, StoredTensor]
+) -> Mapping[str, StoredTensor]:
     """Return the tensors without those of adapters, by the names that they have without any."""
     if stack is None:
         return tensors
     return {
-        name.removesuffix(ORIGINAL) + ".weight" if name.endswith(ORIGINAL) else name: one
+        name.removesuffix(ORIGINAL_WEIGHT) + ".weight"
+        if name.endswith(ORIGINAL_WEIGHT)
+        else name: one
         for name, one in tensors.items()
-        if not name.endswith((*STACKED,))
+        if not name.endswith((*STACKED_SUFFIXES,))
     }
 
 
 def read_adapters(
-    stack: Stack,
+    stack: AdapterStack,
     folder: Path,
     encoder: Encoder,
     family: Family,
@@ -111,12 +123,12 @@ def read_adapters(
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
     adapters = {}
-    files = {path.name: path for path in find_weights(folder, folder)}
+    files = {path.name: path for path in find_weight_files(folder, folder)}
     with open_tensors(files) as tensors:
-        stacks = _find(by_plain_name(tensors, family), len(stack.tasks))
+        stacks = _find_matrices(by_bare_name(tensors, family), len(stack.tasks))
         for place, task in enumerate(stack.tasks):
             own = {name: one._replace(part=place) for name, one in stacks.items()}
-            tables = _tables(own, stack, encoder, family, dtype)
+            tables = _take_table_terms(own, stack, encoder, family, dtype)
             terms = read_terms(
                 own, encoder, family, stack.rank, stack.scale, dtype, heads, file=WEIGHTS
             )
@@ -125,7 +137,7 @@ def read_adapters(
     return adapters
 
 
-def _names(raw: Mapping[str, Any], key: str) -> list[str]:
+def _read_task_names(raw: Mapping[str, Any], key: str) -> list[str]:
     """Read the names of tasks."""
     names: list[str] = raw[key]
     right = isinstance(names, list) and all(isinstance(one, str) and one for one in names)
@@ -136,45 +148,51 @@ def _names(raw: Mapping[str, Any], key: str) -> list[str]:
     return names
 
 
-def _find(plain: Mapping[str, Stored], tasks: int) -> dict[str, Stored]:
+def _find_matrices(plain: Mapping[str, StoredTensor], tasks: int) -> dict[str, StoredTensor]:
     """Return the matrices of all tasks, by the names that PEFT would give them.
 
     Raises:
         CheckpointError: a weight lacks one, or they are of another number of tasks.
     """
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     problems = []
     for name, one in plain.items():
-        for end, matrix in STACKED.items():
+        for end, matrix in STACKED_SUFFIXES.items():
             if name.endswith(end):
                 found[name.removesuffix(end) + matrix] = one
                 if len(one.shape) != 3 or one.shape[0] != tasks:
                     problems.append(f"{name} is {one.shape}, not of {tasks} tasks")
     for name in plain:
-        if name.endswith(ORIGINAL):
-            module = name.removesuffix(ORIGINAL)
-            lacks = [end for end, matrix in STACKED.items() if module + matrix not in found]
+        if name.endswith(ORIGINAL_WEIGHT):
+            module = name.removesuffix(ORIGINAL_WEIGHT)
+            lacks = [
+                end for end, matrix in STACKED_SUFFIXES.items() if module + matrix not in found
+            ]
             problems += [f"missing {module}{end}" for end in lacks]
     if problems:
         raise CheckpointError(f"{WEIGHTS}: {'; '.join(sorted(problems))}")
     return found
 
 
-def _tables(
-    own: dict[str, Stored], stack: Stack, encoder: Encoder, family: Family, dtype: torch.dtype
+def _take_table_terms(
+    own: dict[str, StoredTensor],
+    stack: AdapterStack,
+    encoder: Encoder,
+    family: Family,
+    dtype: torch.dtype,
 ) -> dict[TableName, TableTerm]:
     """Take one task's matrices of tables out of its own, and return what they add."""
     found: dict[TableName, TableTerm] = {}
-    for ours, key in TABLES.items():
+    for ours, key in TABLE_TENSORS.items():
         table = getattr(encoder.embeddings, key)
-        names = [names[key] + matrix for names in family.names for matrix in MATRICES]
+        names = [names[key] + matrix for names in family.tensor_names for matrix in MATRIX_SUFFIXES]
         tensors = {name: own.pop(name) for name in dict.fromkeys(names) if name in own}
         if not tensors:
             continue
         narrow, widen = names[:2]
         rows, width = (0, 0) if table is None else table.shape
         shapes = {narrow: (rows, stack.rank), widen: (stack.rank, width)}
-        check(tensors, shapes, WEIGHTS)
+        check_tensors(tensors, shapes, WEIGHTS)
         a, b = (tensors[name].read().float() for name in (narrow, widen))
         transposed = (stack.scale * b).T.contiguous().to(encoder.device, dtype)
         found[ours] = TableTerm(

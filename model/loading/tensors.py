@@ -10,12 +10,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.errors import CheckpointError
-from model.families.family import Family, Names
-from model.loading.assembly import Weights
+from model.families.family import Family, TensorNames
+from model.loading.assembly import FindTensor
 from model.loading.files import WEIGHTS, check_fetched
 
 # task heads and buffers that are in many files and never part of encodings
-SPARE = (
+SPARE_PREFIXES = (
     "pooler.",
     "cls.",
     "lm_head.",
@@ -34,16 +34,25 @@ SPARE = (
     "embeddings.position_ids",
 )
 SPARE_ENDS = ("inv_freq", "original_inv_freq")
-OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
+OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
 # what a checkpoint may store as one, and its parts in their order
-FUSED = {"qkv": ("query", "key", "value"), "gate_up": ("gate", "up"), "up_gate": ("up", "gate")}
+PARTS_OF_FUSED = {
+    "qkv": ("query", "key", "value"),
+    "gate_up": ("gate", "up"),
+    "up_gate": ("up", "gate"),
+}
 
-REAL = ("F64", "F32", "F16", "BF16")  # numbers that mean what they say, without scales elsewhere
+REAL_DTYPES = (
+    "F64",
+    "F32",
+    "F16",
+    "BF16",
+)  # numbers that mean what they say, without scales elsewhere
 
 Shape = tuple[int, ...]
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor that still lies in its file.
 
     Args:
@@ -78,7 +87,9 @@ class Stored(NamedTuple):
 
 
 @contextmanager
-def open_tensors(files: Mapping[str, Path], *, numbers: bool = True) -> Iterator[dict[str, Stored]]:
+def open_tensors(
+    files: Mapping[str, Path], *, numbers: bool = True
+) -> Iterator[dict[str, StoredTensor]]:
     """Yield every tensor of some files by its name.
 
     Args:
@@ -90,17 +101,19 @@ def open_tensors(files: Mapping[str, Path], *, numbers: bool = True) -> Iterator
     """
     check_fetched(files.values())
     with ExitStack() as stack:
-        tensors: dict[str, Stored] = {}
+        tensors: dict[str, StoredTensor] = {}
         for name, path in files.items():
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except SafetensorError as error:
                 raise CheckpointError(f"{name} is not a safetensors file: {error}") from error
-            tensors |= {name: Stored(file, name, numbers) for name in file.keys()}
+            tensors |= {name: StoredTensor(file, name, numbers) for name in file.keys()}
         yield tensors
 
 
-def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str) -> None:
+def check_tensors(
+    tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape], file: str
+) -> None:
     """Check that exactly these tensors are there.
 
     Raises:
@@ -112,17 +125,19 @@ def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str)
     for name in shapes.keys() & tensors.keys():
         if tensors[name].shape != shapes[name]:
             problems.append(f"{name} is {tensors[name].shape}, not {shapes[name]}")
-        elif tensors[name].dtype not in REAL:
-            problems.append(f"{name} holds {tensors[name].dtype}, not one of {', '.join(REAL)}")
+        elif tensors[name].dtype not in REAL_DTYPES:
+            problems.append(
+                f"{name} holds {tensors[name].dtype}, not one of {', '.join(REAL_DTYPES)}"
+            )
         elif tensors[name].numbers and not tensors[name].read().float().isfinite().all():
             problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise CheckpointError(f"{file}: {'; '.join(sorted(problems))}")
 
 
-def translate(
-    tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Family
-) -> Weights:
+def translate_names(
+    tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape], family: Family
+) -> FindTensor:
     """Return a checkpoint's tensors by our names.
 
     Args:
@@ -133,19 +148,21 @@ def translate(
     """
     plain = {
         name: tensor
-        for name, tensor in by_plain_name(tensors, family).items()
-        if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
+        for name, tensor in by_bare_name(tensors, family).items()
+        if not name.startswith(SPARE_PREFIXES) and not name.endswith(SPARE_ENDS)
     }
     places = min(
-        (find_places(shapes, names) for names in family.names),
+        (find_places(shapes, names) for names in family.tensor_names),
         key=lambda places: (
             len(shapes) - len(places),
             len({name for name, _ in places.values()} - plain.keys()),
         ),
     )
-    whole = _whole(places, shapes)
-    found = {n: one for n, one in plain.items() if n in whole or not n.startswith(family.spare)}
-    check(found, whole, WEIGHTS)
+    whole = _fused_shapes(places, shapes)
+    found = {
+        n: one for n, one in plain.items() if n in whole or not n.startswith(family.spare_prefixes)
+    }
+    check_tensors(found, whole, WEIGHTS)
 
     def weights(ours: str) -> Tensor:
         name, part = places[ours]
@@ -155,16 +172,16 @@ def translate(
     return weights
 
 
-def by_plain_name(tensors: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
+def by_bare_name(tensors: Mapping[str, StoredTensor], family: Family) -> dict[str, StoredTensor]:
     """Return the tensors by their names in a model without a task head, in today's spelling."""
-    return {_plain(name, family): tensor for name, tensor in tensors.items()}
+    return {_bare_name(name, family): tensor for name, tensor in tensors.items()}
 
 
 # our name -> the checkpoint's, and which of how many equal parts of its rows
 Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
-def find_places(shapes: Iterable[str], names: Names) -> Places:
+def find_places(shapes: Iterable[str], names: TensorNames) -> Places:
     """Tell where each tensor the encoder needs stands in a checkpoint of this layout."""
     found: Places = {}
     for ours in shapes:
@@ -175,14 +192,14 @@ def find_places(shapes: Iterable[str], names: Names) -> Places:
         if key in names:
             found[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
             continue
-        for whole, parts in FUSED.items():
+        for whole, parts in PARTS_OF_FUSED.items():
             if short in parts and f"layers.{{i}}.{whole}" in names:
                 name = names[f"layers.{{i}}.{whole}"].format(i=layer)
                 found[ours] = (f"{name}.{kind}", (parts.index(short), len(parts)))
     return found
 
 
-def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+def _fused_shapes(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """Return the shape of each tensor of the checkpoint, some of which hold several of ours."""
     return {
         name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
@@ -190,12 +207,12 @@ def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     }
 
 
-def _plain(name: str, family: Family) -> str:
+def _bare_name(name: str, family: Family) -> str:
     """Return a tensor's name without the prefix of a task head's model, in today's spelling."""
     for prefix in family.prefixes:
         name = name.removeprefix(prefix)
-    for old, new in family.renamed.items():
+    for old, new in family.renamed_prefixes.items():
         name = new + name.removeprefix(old) if name.startswith(old) else name
-    for old, new in OLD_NAMES.items():
+    for old, new in OLD_SUFFIXES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name

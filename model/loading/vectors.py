@@ -20,30 +20,30 @@ from typing import Any
 
 from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
-from model.families.fields import differences
+from model.families.fields import find_differences
 from model.loading.files import WEIGHTS
-from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
+from model.loading.modules import PROMPTS_FILE, find_token_layers, read_model_type, read_optional
 from model.loading.pipeline import late, layers
-from model.loading.plain import Plain, Reading
-from model.loading.task_heads import Parts
-from model.loading.tensors import Stored, check
+from model.loading.plain import FolderFormat, ReadingRules
+from model.loading.task_heads import HeadSource
+from model.loading.tensors import StoredTensor, check_tensors
 from model.pooling import Dense, identity
 from model.task_heads import VectorHead
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
-METADATA = "artifact.metadata"
-LINEAR = "linear.weight"  # of Stanford's files, next to the encoder's tensors
+STANFORD_FILE = "artifact.metadata"
+STANFORD_LINEAR = "linear.weight"  # of Stanford's files, next to the encoder's tensors
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
 STANFORD_LENGTH = 220  # of a document, where Stanford's does not
-SHORTEST = 4  # tokens: the special ones, the marker, and one of the text
-SCORED = {"similarity": "cosine", "interaction": "colbert"}  # Stanford's that are supported
+SHORTEST_LENGTH = 4  # tokens: the special ones, the marker, and one of the text
+SCORING_KEYS = {"similarity": "cosine", "interaction": "colbert"}  # Stanford's that are supported
 
 Roles = Mapping[Side, Role]
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class LateChoices:
     """What either kind of file says.
 
     Args:
@@ -62,14 +62,14 @@ class Choices:
     skiplist: list[str]
 
 
-class LateInteraction(Plain):
+class LateInteraction(FolderFormat):
     """The format of such a folder."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
         """Tell whether a folder has this format."""
-        own = model_type(folder) == "MultiVectorEncoder"
-        return own or bool(token_layers(folder)) or _stanford(raw)
+        own = read_model_type(folder) == "MultiVectorEncoder"
+        return own or bool(find_token_layers(folder)) or _is_stanford(raw)
 
     def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Roles:
         """Read how the texts of either side are read.
@@ -78,49 +78,53 @@ class LateInteraction(Plain):
             CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a
                 token.
         """
-        if model_type(self.folder) == "MultiVectorEncoder":
+        if read_model_type(self.folder) == "MultiVectorEncoder":
             return late.read_roles(self.folder, config, tokenizer)
-        if token_layers(self.folder):
-            choices = _pylate(read_optional(self.folder / PROMPTS))
+        if find_token_layers(self.folder):
+            choices = _read_pylate(read_optional(self.folder / PROMPTS_FILE))
         else:
-            choices = _colbert(read_optional(self.folder / METADATA))
-        _check(choices, config)
-        query, document = (_marker(choices, name, tokenizer) for name in choices.markers)
-        filling = late.mask_token(self.folder, tokenizer) if choices.expand else None
+            choices = _read_stanford(read_optional(self.folder / STANFORD_FILE))
+        _check_choices(choices, config)
+        query, document = (_find_marker(choices, name, tokenizer) for name in choices.markers)
+        filling = late.read_mask_token(self.folder, tokenizer) if choices.expand else None
         attended = choices.expand and choices.attend
         length = min(choices.lengths[1], config.max_tokens)
-        skipped = _skipped(choices.skiplist, self.folder, tokenizer)
+        skipped = _skipped_ids(choices.skiplist, self.folder, tokenizer)
         return {
             "query": Role(choices.lengths[0], query, filling, attended),
             "document": Role(length, document, skipped=skipped),
         }
 
-    def encoders(self, tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
+    def select_encoder_tensors(
+        self, tensors: Mapping[str, StoredTensor]
+    ) -> Mapping[str, StoredTensor]:
         """Return the tensors without Stanford's linear."""
-        own = _stanford(self.raw)
-        return {name: one for name, one in tensors.items() if name != LINEAR or not own}
+        own = _is_stanford(self.raw)
+        return {name: one for name, one in tensors.items() if name != STANFORD_LINEAR or not own}
 
-    def read_heads(self, parts: Parts, reading: Reading) -> tuple[VectorHead]:
+    def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[VectorHead]:
         """Read the layers that each token's vector goes through."""
         made: list[Dense] = []
         inputs = parts.config.width
-        for folder in token_layers(self.folder):
+        for folder in find_token_layers(self.folder):
             made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
             inputs = made[-1].outputs
-        return (VectorHead(tuple(made) or (_linear(parts, inputs),), reading.roles or {}),)
+        return (
+            VectorHead(tuple(made) or (_read_stanford_linear(parts, inputs),), reading.roles or {}),
+        )
 
 
-def _stanford(raw: Mapping[str, Any]) -> bool:
+def _is_stanford(raw: Mapping[str, Any]) -> bool:
     return "HF_ColBERT" in (raw.get("architectures") or [])
 
 
-def _pylate(config: Mapping[str, Any]) -> Choices:
+def _read_pylate(config: Mapping[str, Any]) -> LateChoices:
     def of(key: str, own: Any) -> Any:
         value = config.get(key)
         return own if value is None else value
 
-    return Choices(
-        PROMPTS,
+    return LateChoices(
+        PROMPTS_FILE,
         (of("query_prefix", "[Q] "), of("document_prefix", "[D] ")),
         (of("query_length", QUERY_LENGTH), of("document_length", DOCUMENT_LENGTH)),
         of("do_query_expansion", True),
@@ -129,12 +133,12 @@ def _pylate(config: Mapping[str, Any]) -> Choices:
     )
 
 
-def _colbert(config: Mapping[str, Any]) -> Choices:
-    if wrong := differences(config, SCORED):
-        raise CheckpointError(f"{METADATA}: not supported: {', '.join(wrong)}")
+def _read_stanford(config: Mapping[str, Any]) -> LateChoices:
+    if wrong := find_differences(config, SCORING_KEYS):
+        raise CheckpointError(f"{STANFORD_FILE}: not supported: {', '.join(wrong)}")
     mask = config.get("mask_punctuation", True)
-    return Choices(
-        METADATA,
+    return LateChoices(
+        STANFORD_FILE,
         (config.get("query_token_id", "[unused0]"), config.get("doc_token_id", "[unused1]")),
         (config.get("query_maxlen", QUERY_LENGTH), config.get("doc_maxlen", STANFORD_LENGTH)),
         True,
@@ -143,7 +147,7 @@ def _colbert(config: Mapping[str, Any]) -> Choices:
     )
 
 
-def _check(choices: Choices, config: EncoderConfig) -> None:
+def _check_choices(choices: LateChoices, config: EncoderConfig) -> None:
     """Refuse choices of the wrong kind, and queries that this encoder cannot read."""
     texts = [*choices.markers, *(choices.skiplist if isinstance(choices.skiplist, list) else [0])]
     switches = (choices.expand, choices.attend)
@@ -151,8 +155,8 @@ def _check(choices: Choices, config: EncoderConfig) -> None:
         isinstance(one, bool) for one in switches
     ):
         raise CheckpointError(f"{choices.file}: expected texts as markers and words, and switches")
-    if not all(type(one) is int and one >= SHORTEST for one in choices.lengths):
-        told = f"expected {SHORTEST} or more tokens of a query and a document"
+    if not all(type(one) is int and one >= SHORTEST_LENGTH for one in choices.lengths):
+        told = f"expected {SHORTEST_LENGTH} or more tokens of a query and a document"
         raise CheckpointError(f"{choices.file}: {told}, received {choices.lengths}")
     length = choices.lengths[0]
     if length > config.max_tokens:
@@ -162,7 +166,7 @@ def _check(choices: Choices, config: EncoderConfig) -> None:
         late.check_windows(config, length, choices.file)
 
 
-def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
+def _find_marker(choices: LateChoices, name: str, tokenizer: Tokenizer) -> Token | None:
     if not name:
         return None
     if (id := tokenizer.id_of(name)) is None:
@@ -171,11 +175,11 @@ def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
     return Token(id, name)
 
 
-def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
+def _skipped_ids(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the skiplist's ids; the unknown's for a word not in the vocabulary, as in PyLate."""
     ids = {tokenizer.id_of(word) for word in words}
     if None in ids:
-        name = late.special_token(folder, "unk_token") or tokenizer.unknown_token
+        name = late.read_special_token(folder, "unk_token") or tokenizer.unknown_token
         unknown = tokenizer.id_of(name) if name else None
         if unknown is None:
             lacking = next(word for word in words if tokenizer.id_of(word) is None)
@@ -184,12 +188,12 @@ def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[
     return frozenset(id for id in ids if id is not None)
 
 
-def _linear(parts: Parts, inputs: int) -> Dense:
+def _read_stanford_linear(parts: HeadSource, inputs: int) -> Dense:
     """Read Stanford's one linear, which has no bias."""
-    if LINEAR not in parts.tensors:
-        raise CheckpointError(f"{WEIGHTS}: missing {LINEAR}")
-    stored = parts.tensors[LINEAR]
+    if STANFORD_LINEAR not in parts.tensors:
+        raise CheckpointError(f"{WEIGHTS}: missing {STANFORD_LINEAR}")
+    stored = parts.tensors[STANFORD_LINEAR]
     outputs = max((1, *stored.shape[:1]))
-    check({LINEAR: stored}, {LINEAR: (outputs, inputs)}, WEIGHTS)
+    check_tensors({STANFORD_LINEAR: stored}, {STANFORD_LINEAR: (outputs, inputs)}, WEIGHTS)
     linear = parts.kernels.linear(stored.read().float().to(parts.device), None)
     return Dense(linear, identity, outputs, outputs * inputs)

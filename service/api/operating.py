@@ -3,51 +3,44 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.api.dialect import (
-    ANY_ROUTE_CODES,
-    READ_ROUTE_CODES,
-    Reply,
-    RequestHead,
-    RouteContext,
-    json_reply,
-)
+from service.api.dialect import ALWAYS, READING, Here, Reply, Sent, to_json
 from service.api.own import NATIVE
-from service.api.query import read_choice
+from service.api.query import choice
 from service.cores import count_cores
 from service.encode.names import only_sparse
 from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages
 from service.refusals import Refused
 
-METRICS_SCOPES = ("all", "replica")  # of a page of metrics
-LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")
+SCOPES = ("all", "replica")  # of a page of metrics
+LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 
 
-async def answer_heads(sent: RequestHead, here: RouteContext) -> Reply:
+async def heads(sent: Sent, here: Here) -> Reply:
     """Answer GET /v1/heads: what each head of the model does, as measured."""
-    return json_reply(await here.replica.heads.answer(here.deadline(sent)))
+    return to_json(await here.replica.heads.answer(here.deadline(sent)))
 
 
-async def answer_live(sent: RequestHead, here: RouteContext) -> Reply:
+async def live(sent: Sent, here: Here) -> Reply:
     """Answer GET /live: the process answers."""
-    return json_reply({"status": "live"})
+    return to_json({"status": "live"})
 
 
-async def answer_ready(sent: RequestHead, here: RouteContext) -> Reply:
+async def ready(sent: Sent, here: Here) -> Reply:
     """Answer GET /ready: the forward path proved itself lately."""
     here.replica.check_ready()
-    return json_reply({"status": "ready"})
+    return to_json({"status": "ready"})
 
 
-async def answer_info(sent: RequestHead, here: RouteContext) -> Reply:
+async def info(sent: Sent, here: Here) -> Reply:
     """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
     replica, workers = here.replica, count_cores()
     own, classes = replica.info(), replica.lanes.model.classes
     cut = replica.settings.truncate != "refuse"
-    return json_reply({**own, **_tei_info(own, classes, workers, auto_truncate=cut)})
+    return to_json({**own, **_for_tei(own, classes, workers, auto_truncate=cut)})
 
 
-def _tei_info(
+def _for_tei(
     own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
 ) -> dict[str, Any]:
     """Return what TEI's clients look for.
@@ -90,11 +83,11 @@ def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
     return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
 
 
-async def answer_metrics(sent: RequestHead, here: RouteContext) -> Reply:
+async def metrics(sent: Sent, here: Here) -> Reply:
     """Answer GET /metrics: every replica's metrics, or this one's."""
     openmetrics = _prefers_openmetrics(sent.headers.get("accept", ""))
     media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
-    if read_choice(sent.query, "scope", METRICS_SCOPES) == "replica":
+    if choice(sent.query, "scope", SCOPES) == "replica":
         page = join_pages([here.replica.render_metrics(openmetrics)], False, openmetrics)
     else:
         page = await here.scrape(openmetrics)
@@ -107,12 +100,12 @@ def _prefers_openmetrics(accept: str) -> bool:
     return OPENMETRICS_TYPE.partition(";")[0] in names
 
 
-async def answer_targets(sent: RequestHead, here: RouteContext) -> Reply:
+async def targets(sent: Sent, here: Here) -> Reply:
     """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
     if here.targets is None:
         raise Refused("not_found", detail="replicas have no addresses of their own here")
     labels = {"__metrics_path__": f"{sent.root_path}/metrics", "__param_scope": "replica"}
-    return json_reply([{"targets": await here.targets(), "labels": labels}])
+    return to_json([{"targets": await here.targets(), "labels": labels}])
 
 
 _get = NATIVE.get
@@ -120,35 +113,28 @@ ROUTES = [
     _get(
         "/v1/heads",
         "What each head of the model does, as measured",
-        answers=answer_heads,
+        answers=heads,
         kind="Heads",
-        codes=(*READ_ROUTE_CODES, *LATE_CODES),
+        codes=(*READING, *LATE),
     ),
-    _get(
-        "/live",
-        "The process answers",
-        answers=answer_live,
-        kind="Live",
-        public="always",
-        trusted=False,
-    ),
+    _get("/live", "The process answers", answers=live, kind="Live", public="always", trusted=False),
     _get(
         "/ready",
         "The forward path lately proved itself",
-        answers=answer_ready,
+        answers=ready,
         kind="Ready",
         public="always",
     ),
-    _get("/info", "The model and its limits", answers=answer_info, kind="Info"),
+    _get("/info", "The model and its limits", answers=info, kind="Info"),
     _get(
         "/metrics",
         "Every replica's metrics, as Prometheus text or OpenMetrics",
-        answers=answer_metrics,
+        answers=metrics,
         kind="",
         answer_media=dict.fromkeys(
             form.partition(";")[0] for form in (TEXT_TYPE, OPENMETRICS_TYPE)
         ),
-        codes=(*ANY_ROUTE_CODES, "out_of_range"),
+        codes=(*ALWAYS, "out_of_range"),
         public="public_metrics",
         trusted=False,
         parameters=[
@@ -158,16 +144,16 @@ ROUTES = [
                 "description": "all gathers every replica's metrics into one page; replica "
                 "answers with those of the replica that is asked, for scrapers that ask each one "
                 "at its own address (GET /metrics/targets).",
-                "schema": {"enum": [*METRICS_SCOPES], "default": METRICS_SCOPES[0]},
+                "schema": {"enum": [*SCOPES], "default": SCOPES[0]},
             }
         ],
     ),
     _get(
         "/metrics/targets",
         "Where Prometheus finds each replica by itself",
-        answers=answer_targets,
+        answers=targets,
         kind="Targets",
-        codes=(*READ_ROUTE_CODES, "not_found"),
+        codes=(*READING, "not_found"),
         public="public_metrics",
         metric="/metrics",
     ),

@@ -7,21 +7,12 @@ from typing import Any
 
 import yaml
 
-from service.api.dialect import (
-    Api,
-    Example,
-    JSONCall,
-    ModelFacts,
-    Parser,
-    Reply,
-    RequestHead,
-    Route,
-)
+from service.api.dialect import Api, Example, JSONCall, Parse, Reply, Route, Sent, Served
 from service.core import Ask, Custom, Layout, WritesFile
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.observe.families import INPUTS
 from service.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
-from service.wording.words import list_names
+from service.wording.words import listed
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
@@ -35,33 +26,33 @@ NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 class QuestionCall(JSONCall):
     """A request that is answered as its question writes it, in JSON or as a safetensors file."""
 
-    def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        return self.request.to_json(encoded)
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return self.request.tree(encoded)
 
-    def write_small(self, encoded: Encoded) -> Reply | None:
-        return None if self.media_type == SAFETENSORS else super().write_small(encoded)
+    def at_once(self, encoded: Encoded) -> Reply | None:
+        return None if self.media_type == SAFETENSORS else super().at_once(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
-            return self.request.write_file(encoded)
+            return self.request.file(encoded)
         return super().pieces(encoded)
 
 
-def accepted_type(sent: RequestHead) -> str:
+def accepted(sent: Sent) -> str:
     """Return the media type to answer in.
 
     Raises:
         Refused: the client accepts neither.
     """
-    return negotiate_type(sent.headers.get("accept", "*/*"))
+    return answer_type(sent.headers.get("accept", "*/*"))
 
 
-def array_layout(encoding: str, accept: str) -> Layout:
+def layout(encoding: str, accept: str) -> Layout:
     """Return how the arrays of an answer are written."""
     return Layout() if accept == JSON and encoding == "json" else Layout(numbers=())
 
 
-def negotiate_type(accept: str) -> str:
+def answer_type(accept: str) -> str:
     """Return the media type to answer in: JSON, or safetensors if it is preferred.
 
     Raises:
@@ -76,17 +67,16 @@ def negotiate_type(accept: str) -> str:
         for media_type in weights:
             general = name.strip() in ("*/*", "application/*")
             if name.strip() == media_type or (general and media_type not in exact):
-                weights[media_type] = _read_quality(parameters)
+                weights[media_type] = _quality(parameters)
                 exact |= set() if general else {media_type}
     best = max(weights, key=weights.__getitem__)  # on a tie the first, JSON
     if not weights[best]:
-        detail = f"expected an Accept header that allows {list_names(weights)}, or no such header"
+        detail = f"expected an Accept header that allows {listed(weights)}, or no such header"
         raise Refused("not_acceptable", detail=detail)
     return best
 
 
-def _read_quality(parameters: str) -> float:
-    """Read the q of a media type; 0 if it is no number."""
+def _quality(parameters: str) -> float:
     name, _, value = parameters.strip().partition("=")
     if name.strip() != "q":
         return 1.0
@@ -96,9 +86,9 @@ def _read_quality(parameters: str) -> float:
         return 0.0
 
 
-FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}
+FILE = {SAFETENSORS: {"type": "string", "format": "binary"}}
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
-DRY_RUN_PARAMETER = {
+PRICED = {
     "name": DRY_RUN,
     "in": "query",
     "description": "true computes nothing and answers what the request would cost.",
@@ -106,37 +96,37 @@ DRY_RUN_PARAMETER = {
 }
 
 
-EXAMPLES_BY_PATH = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
+TOLD = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
 EXAMPLES = {
     path: [
         Example(name, one["summary"], json.dumps(one["value"]), one.get("query", ""))
         for name, one in told.items()
     ]
-    for path, told in EXAMPLES_BY_PATH.items()
+    for path, told in TOLD.items()
 }
 
 
-def make_parser(kind: type[Ask]) -> Parser:
+def reads(kind: type[Ask]) -> Parse:
     """Return what reads the requests of a question."""
     files = issubclass(kind, WritesFile)
 
-    def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> QuestionCall:
-        accept = accepted_type(sent) if files else JSON
+    def parse(body: bytes, sent: Sent, served: Served) -> QuestionCall:
+        accept = accepted(sent) if files else JSON
         request = kind.model_validate_json(body)
-        custom = Custom(array_layout(request.array_encoding, accept))
+        custom = Custom(layout(request.array_encoding, accept))
         return QuestionCall(request=request, media_type=accept, custom=custom)
 
     return parse
 
 
-def question_route(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
+def question(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
     """Return the route of a question, which is priced where its query asks for that."""
     shared: dict[str, Any] = {
         "inputs": INPUTS,
-        "parameters": (DRY_RUN_PARAMETER,),
+        "parameters": (PRICED,),
         "examples": EXAMPLES.get(path, ()),
-        "answer_media": FILE_MEDIA if issubclass(request, WritesFile) else {},
+        "answer_media": FILE if issubclass(request, WritesFile) else {},
     }
     if request.answer:
         shared["kind"] = f"{request.answer.__name__} | Priced"
-    return Route(NATIVE, "post", path, summary, request, make_parser(request), **shared | more)
+    return Route(NATIVE, "post", path, summary, request, reads(request), **shared | more)

@@ -21,17 +21,17 @@ from model.pooling import pool_each
 from model.text.frame import Tokenized
 from service.commands import grid, pictures
 from service.commands.terminal import Unusable
-from service.engine.loading import load
-from service.engine.weights import ModelNotFound, locate
+from service.engine.loading import load_model
+from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
-from service.heads.survey import measure as surveyed
+from service.heads.survey import survey_heads as surveyed
 
 CPU = torch.device("cpu")
-BATCH_SIZE = 16  # copies of a text in one pass
+BATCH = 16  # copies of a text in one pass
 
 
-def measure_heads(
+def measure(
     model: str,
     *,
     corpus: Path | None,
@@ -52,42 +52,42 @@ def measure_heads(
     """
     console = Console()
     try:
-        thresholds = {**roles.THRESHOLDS, **dict(map(_read_threshold, threshold))}
-        sample = sentences.read(corpus) if corpus else sentences.bundled()
+        thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
+        sample = sentences.read_corpus(corpus) if corpus else sentences.read_bundled()
         if plot:
-            pictures.check_picture(plot)
-        survey = _measure_now(model, sample, thresholds)
+            pictures.check(plot)
+        survey = _measure(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
-    for table in (grid.draw_heads(survey), grid.draw_roles(survey), grid.draw_relations(survey)):
+    for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
         console.print(table)
     if plot:
         pictures.draw_survey(survey, plot)
     if saved:
         saved.write_bytes(store.serialize(survey))
     try:  # without a cache, what was printed still holds
-        console.print(f"saved in {store.keep(survey)} for GET /v1/heads", soft_wrap=True)
+        console.print(f"saved in {store.store_survey(survey)} for GET /v1/heads", soft_wrap=True)
     except OSError as error:
         console.print(f"not saved: {error}", soft_wrap=True)
 
 
-def print_ablation(model: str, text: str) -> None:
+def ablate(model: str, text: str) -> None:
     """Print how far a text's encoding moves without each head.
 
     Raises:
         Unusable: the model, or the text is too long for it.
     """
     try:
-        distances = LoadedModel(model).ablate(text)
+        distances = Solo(model).ablate(text)
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
         reason = f"the text has {error.length} tokens; {model} takes at most {error.limit}"
         raise Unusable(reason) from error
-    Console().print(grid.draw_ablations(distances.tolist()))
+    Console().print(grid.ablations(distances.tolist()))
 
 
-def _read_threshold(text: str) -> tuple[str, float]:
+def _threshold(text: str) -> tuple[str, float]:
     """Read a role and its threshold.
 
     Raises:
@@ -105,8 +105,8 @@ def _read_threshold(text: str) -> tuple[str, float]:
     return role, value
 
 
-def _measure_now(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
-    solo = LoadedModel(model)
+def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
+    solo = Solo(model)
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
             return solo.measure(corpus, thresholds)
@@ -116,7 +116,7 @@ def _measure_now(model: str, corpus: Corpus, thresholds: dict[str, float]) -> di
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
-class LoadedModel:
+class Solo:
     """A loaded model, float32 on the processor.
 
     Args:
@@ -127,8 +127,8 @@ class LoadedModel:
     """
 
     def __init__(self, name: str) -> None:
-        place = locate(name)
-        self.name, self.model = place.name, load(place, CPU, torch.float32)
+        place = locate_model(name)
+        self.name, self.model = place.name, load_model(place, CPU, torch.float32)
 
     def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """Measure what each head does on a corpus."""
@@ -157,8 +157,8 @@ class LoadedModel:
         copies = [packing.Sequence(ids)]
         copies += [packing.Sequence(ids, gates={layer: {head: 0.0}}) for layer, head in heads]
         vectors: list[Tensor] = []
-        for first in range(0, len(copies), BATCH_SIZE):
-            packed = encoder.pack(copies[first : first + BATCH_SIZE])
+        for first in range(0, len(copies), BATCH):
+            packed = encoder.pack(copies[first : first + BATCH])
             rows = [packed.rows(index) for index in range(len(packed.lengths))]
             vectors += pool_each(encoder(packed).last, rows, self.model.pooling)
         pooled = torch.stack(vectors).double()

@@ -20,10 +20,10 @@ from starlette.types import Receive
 
 from service.edge.request import Request
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
-from service.engine.fair.rotation import Thread
+from service.engine.fair.rotation import FairThread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
-from service.refusals import Refused, refusal_of
+from service.refusals import Refused, refusal
 from service.settings import BODY_FACTOR, KIB, Settings
 from service.wire import FIELD_NAMES
 
@@ -53,7 +53,7 @@ class BodyWorker:
     """
 
     def __init__(self) -> None:
-        self._thread = Thread("bodies")
+        self._thread = FairThread("bodies")
 
     async def run(self, size: int, work: Callable[[], Result]) -> Result:
         """Return the result of work on a body of this many bytes."""
@@ -67,7 +67,7 @@ def _refusing(work: Callable[[], Result]) -> Result:
     try:
         return work()
     except ValidationError as error:
-        raise refusal_of(error) from None
+        raise refusal(error) from None
 
 
 class Bounds(NamedTuple):

@@ -32,12 +32,12 @@ from service.edge.request import Request, read_timeout
 from service.edge.rules import REPLICA, WEIGHTS, Cors, Keys, Rules
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
-from service.engine.fair.rotation import OWNER
+from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
 from service.observe.families import KEY_SHARE, OVERLOADED
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
-from service.refusals import Refused, refusal_of
+from service.refusals import Refused, refusal
 from service.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -152,8 +152,8 @@ class Door:
     async def _take_place(self, request: Request) -> None:
         """Take a request's room; refuse a key with too much under way, though not at once."""
         try:
-            if place := self.gate.take_place(request.key):
-                OWNER.set(request.key)
+            if place := self.gate.take(request.key):
+                OWNER_KEY.set(request.key)
                 request.place = place
         except Full:
             self._under_way.discard(request)  # waiting for its refusal is no work
@@ -221,7 +221,7 @@ class Door:
         request.hold.release()
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
-        refused = refusal_of(error)
+        refused = refusal(error)
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word, _ = self._routes.refuse(request.path)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from service.engine.fair.rotation import OWNER, Thread, fits
+from service.engine.fair.rotation import OWNER_KEY, FairThread, fits_fairly
 from service.observe.record import Record
 from service.refusals import Refused
 
@@ -33,7 +33,7 @@ class Worker:
     def __init__(self, most: float = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
         self._own = Counter[str]()  # by key
-        self._thread = Thread("worker")
+        self._thread = FairThread("worker")
 
     async def run(
         self, steps: Steps[Result], deadline: float, size: int = 1, record: Record | None = None
@@ -50,15 +50,15 @@ class Worker:
         Raises:
             Refused: too much waits, or it is not done in time.
         """
-        owner = OWNER.get()
+        owner = OWNER_KEY.get()
         if not (record and record.admitted) and not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
         if record:
             record.admitted = True
-        self._count_waiting(owner, size)
+        self._count(owner, size)
         over = asyncio.Event()
-        task = asyncio.create_task(self._take_steps(steps, over))
-        task.add_done_callback(lambda _: self._count_waiting(owner, -size))
+        task = asyncio.create_task(self._take(steps, over))
+        task.add_done_callback(lambda _: self._count(owner, -size))
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: Result = (await asyncio.shield(task))[0]
@@ -68,19 +68,19 @@ class Worker:
         finally:
             over.set()
 
-    async def _take_steps(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
+    async def _take(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
         """Take one step after the other until it is over; the result, or nothing."""
         done: list[Result] = []
         while not done and not over.is_set():
-            done = await self._thread.run(partial(_take_step, steps))
+            done = await self._thread.run(partial(_step, steps))
         return done
 
     def _has_room(self, owner: str, size: int) -> bool:
         """Tell whether so much more of a key's may wait; where nothing waits, it always may."""
         own = self._own[owner] if owner else None
-        return not self.waiting or fits(size, self._most - self.waiting, own)
+        return not self.waiting or fits_fairly(size, self._most - self.waiting, own)
 
-    def _count_waiting(self, owner: str, size: int) -> None:
+    def _count(self, owner: str, size: int) -> None:
         """Count so much more as waiting."""
         self.waiting += size
         self._own[owner] += size
@@ -93,13 +93,13 @@ class Workers(NamedTuple):
     sums: Worker
 
 
-def one_step(work: Callable[[], Result]) -> Steps[Result]:
+def once(work: Callable[[], Result]) -> Steps[Result]:
     """Make one step of a piece of work."""
     return work()
     yield
 
 
-def _take_step(steps: Steps[Result]) -> list[Result]:
+def _step(steps: Steps[Result]) -> list[Result]:
     """Take one step; the result behind the last."""
     try:
         next(steps)

@@ -3,7 +3,7 @@
 MKL, with which torch multiplies on x86, reads MKL_CBWR at its first product: before any engine has
 made one it is told here to give the same bits wherever in memory a matrix lies and whatever the
 number of threads (docs/decisions/0026-strict-products.md). A user's own value stays, if it is as
-strict: machine.same_bits.
+strict: machine.check_same_bits.
 """
 
 import os

@@ -5,7 +5,7 @@ sequences may run in several batches.
 
 `_step` is the engine: it runs a batch and hands its results out.
 
-Nothing here loops: `_pump` runs when work arrives, when a lane falls idle and when company is no
+Nothing here loops: `_fill_lanes` runs when work arrives, a lane falls idle or company is no
 longer expected, so there is no task that could die and leave the queue standing.
 """
 
@@ -16,16 +16,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Result, Timing, Work
-from service.engine.fair.queue import SMALL, DeadlinePassed, Queue
-from service.engine.speed import LoneSpeed, Run, Speed
+from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, JobQueue
+from service.engine.speed import LaneSpeed, LoneCores, RunningBatch
 from service.keys import Limits
 
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.
-SURE = 0.8
+SURE_SHARE = 0.8
 # Of two lanes a short sequence leaves one to its company, and a few wait for theirs; it has not
 # been measured with more lanes
-PAIR = 2
+LINGERING_LANES = 2
 HURRY_SECONDS = 0.1  # to its deadline: such a request waits for no other
 # Most clients that ask again have by then: during a pass, the event loop takes 1 to 4 ms for each
 PATIENCE_SECONDS = 0.01
@@ -35,11 +35,11 @@ PATIENCE_SECONDS = 0.01
 Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Result | Exception]]]
 
 
-def _lengths(works: Sequence[Sized]) -> list[int]:
+def _works_lengths(works: Sequence[Sized]) -> list[int]:
     return list(map(len, works))
 
 
-class Company:
+class ReturningClients:
     """Counts those who are likely to ask again at once: their answers have just left.
 
     Args:
@@ -50,13 +50,13 @@ class Company:
         self._gone, self.expected = gone, 0
         self._patience: asyncio.TimerHandle | None = None
 
-    def answered(self, count: int) -> None:
+    def expect(self, count: int) -> None:
         """Expect this many more."""
         if count:
             self.expected += count
-            self._wait()
+            self._start_waiting()
 
-    def arrived(self, *, first: bool) -> None:
+    def count_arrival(self, *, first: bool) -> None:
         """Take a request that has come for one of them.
 
         Args:
@@ -65,15 +65,15 @@ class Company:
         if self.expected:
             self.expected -= 1
             if first:
-                self._wait()
+                self._start_waiting()
 
-    def _wait(self) -> None:
+    def _start_waiting(self) -> None:
         if self._patience:
             self._patience.cancel()
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(PATIENCE_SECONDS, self._give_up)
+        self._patience = loop.call_later(PATIENCE_SECONDS, self._stop_waiting)
 
-    def _give_up(self) -> None:
+    def _stop_waiting(self) -> None:
         self.expected, self._patience = 0, None
         self._gone()
 
@@ -103,19 +103,19 @@ class Batcher(Generic[Work, Result]):
         most_requests: int,
         most_tokens: int,
         limits: Mapping[str, Limits] | None = None,
-        costs: Callable[[Sequence[Work]], Sequence[float]] = _lengths,
-        small: int = SMALL,
+        costs: Callable[[Sequence[Work]], Sequence[float]] = _works_lengths,
+        small: int = SMALL_TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch, self.lanes, self._clock = launch, lanes, clock
         self.budget, self.costs = budget, costs
         self._small = small
-        self._queue: Queue[Work, Result] = Queue(most_requests, most_tokens, limits, small)
+        self._queue: JobQueue[Work, Result] = JobQueue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running = dict[int, tuple[Run, asyncio.Task[None]]]()  # by lane
-        self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
+        self._running = dict[int, tuple[RunningBatch, asyncio.Task[None]]]()  # by lane
+        self._speed, self._alone = LaneSpeed(speed), LoneCores(lanes)
         self._starts = 0  # of batches
-        self._company = Company(self._pump)
+        self._company = ReturningClients(self._fill_lanes)
 
     def set_limits(self, limits: Mapping[str, Limits]) -> None:
         """Limit what arrives from now on by these limits of each key, by its name."""
@@ -134,7 +134,7 @@ class Batcher(Generic[Work, Result]):
         """Return the seconds until all waiting or running is done, at the recent speed."""
         now = self._clock()
         return self._queue.cost / self.speed + sum(
-            run.left(now) for run, _ in self._running.values()
+            run.seconds_left(now) for run, _ in self._running.values()
         )
 
     @property
@@ -146,10 +146,10 @@ class Batcher(Generic[Work, Result]):
         """Return the tokens per second of all lanes together, measured recently."""
         return self._speed.current
 
-    def hangs(self, least: float, times: float) -> bool:
+    def is_hanging(self, least: float, times: float) -> bool:
         """Tell whether a batch takes more than `least` seconds and `times` what it should take."""
         now = self._clock()
-        return any(run.hangs(now, least, times) for run, _ in self._running.values())
+        return any(run.is_hanging(now, least, times) for run, _ in self._running.values())
 
     def fewest_seconds(self, cost: float) -> float:
         """Return the seconds of a request with nothing ahead of it, at the best speed measured.
@@ -167,7 +167,7 @@ class Batcher(Generic[Work, Result]):
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in as many batches as it takes; all or nothing.
 
-        It waits even in a full queue: whether it may is asked before, with `check`.
+        It waits even in a full queue: whether it may is asked before, with `check_admission`.
 
         Args:
             works: one per sequence; its len() is its number of tokens.
@@ -182,15 +182,15 @@ class Batcher(Generic[Work, Result]):
         loop, now = asyncio.get_running_loop(), self._clock()
         future = loop.create_future()
         job: Job[Work, Result] = Job(works, costs or self.costs(works), deadline, now, future, key)
-        self._company.arrived(first=self._queue.count == 0)
-        self._queue.enter(job)
-        self._pump(fresh=True)
-        late = loop.call_later(deadline - now, self._fail, job, DeadlinePassed())
+        self._company.count_arrival(first=self._queue.count == 0)
+        self._queue.add_job(job)
+        self._fill_lanes(fresh=True)
+        late = loop.call_later(deadline - now, self._fail_job, job, DeadlinePassed())
         try:
             await future
         finally:
             late.cancel()
-            self._queue.leave(job)  # finished, failed or cancelled
+            self._queue.remove_job(job)  # finished, failed or cancelled
         results = [result for result in job.results if result is not None]
         return results, job.timing
 
@@ -200,11 +200,11 @@ class Batcher(Generic[Work, Result]):
             running = [task for _, task in self._running.values()]
             await asyncio.wait([job.future for job in self._queue.jobs] or running)
 
-    def cost(self, works: Sequence[Work]) -> float:
+    def estimate_cost(self, works: Sequence[Work]) -> float:
         """Return how many tokens of short sequences take as long as these works."""
         return sum(self.costs(works))
 
-    def check(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
+    def check_admission(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
         """Refuse a request that would not be admitted now.
 
         Args:
@@ -219,15 +219,17 @@ class Batcher(Generic[Work, Result]):
             raise DeadlinePassed()
         seconds = deadline - now
         if self._running:
-            seconds = seconds * SURE - sum(run.left(now) for run, _ in self._running.values())
-        self._queue.check(tokens, cost, seconds, self._speed.current, key)
+            seconds = seconds * SURE_SHARE - sum(
+                run.seconds_left(now) for run, _ in self._running.values()
+            )
+        self._queue.check_admission(tokens, cost, seconds, self._speed.current, key)
 
-    def _fail(self, job: Job[Work, Result], error: Exception) -> None:
+    def _fail_job(self, job: Job[Work, Result], error: Exception) -> None:
         if not job.future.done():
             job.future.set_exception(error)
-        self._queue.leave(job)
+        self._queue.remove_job(job)
 
-    def _pump(self, *, fresh: bool = False) -> None:
+    def _fill_lanes(self, *, fresh: bool = False) -> None:
         """Give every idle lane a batch.
 
         Args:
@@ -236,17 +238,19 @@ class Batcher(Generic[Work, Result]):
         """
         queue = self._queue
         if queue.count > fresh:  # what has just come, alone, was asked about its deadline
-            self._expire()
-        while queue.count and self._idle and not self._lingers():
-            greedy = fresh or self.lanes > PAIR or queue.tokens > self._small
+            self._fail_late_jobs()
+        while queue.count and self._idle and not self._should_linger():
+            greedy = fresh or self.lanes > LINGERING_LANES or queue.tokens > self._small
             alone = greedy and not self._running
             if alone and queue.count == 1 and len(queue.jobs[0].waiting) == 1:
-                self._start(self.budget, self._idle[-self._alone.cores(queue.tokens) :])
+                self._start_batch(
+                    self.budget, self._idle[-self._alone.choose_cores(queue.tokens) :]
+                )
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
-                self._start(min(share, self.budget // self.lanes), self._idle[-1:])
+                self._start_batch(min(share, self.budget // self.lanes), self._idle[-1:])
 
-    def _lingers(self) -> bool:
+    def _should_linger(self) -> bool:
         """Tell whether a few short sequences wait for company, while one of two lanes runs.
 
         Else the first to come back starts alone, all others start together, and so on; and a batch
@@ -257,23 +261,23 @@ class Batcher(Generic[Work, Result]):
         soon = self._clock() + HURRY_SECONDS
         return all(job.deadline > soon for job in self._queue.jobs)
 
-    def _expire(self) -> None:
+    def _fail_late_jobs(self) -> None:
         """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
         now, jobs = self._clock(), self._queue.jobs
         pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
         for job in jobs:
             if job.deadline <= now + min(job.tokens, job.cost) * pace:
-                self._fail(job, DeadlinePassed())
+                self._fail_job(job, DeadlinePassed())
 
-    def _start(self, most: int, lanes: list[int]) -> None:
+    def _start_batch(self, most: int, lanes: list[int]) -> None:
         """Take a batch of `most` tokens, which runs in `lanes` from now on."""
-        batch = self._queue.take(most, self._clock())
+        batch = self._queue.take_batch(most, self._clock())
         self._idle = [lane for lane in self._idle if lane not in lanes]
         self._starts += 1
         alone = self._starts if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._step(batch, lanes, alone))
         share = len(lanes) / self.lanes
-        run = Run(self._clock(), batch.cost / share / self._speed.current, share)
+        run = RunningBatch(self._clock(), batch.cost / share / self._speed.current, share)
         self._running[lanes[-1]] = run, task
 
     async def _step(self, batch: Batch[Work, Result], lanes: list[int], alone: int | None) -> None:
@@ -288,24 +292,24 @@ class Batcher(Generic[Work, Result]):
         except Exception as error:  # a lane that broke fails its batch, never the queue
             results = [error] * len(batch)
         finally:
-            self._free(lanes)  # before anyone is told: what one sends next finds them idle
+            self._free_lanes(lanes)  # before anyone is told: what one sends next finds them idle
         seconds = self._clock() - start
-        self._measure(batch, seconds, len(lanes), alone)
-        self._tell(batch, results, seconds)
-        self._pump()
+        self._update_speed(batch, seconds, len(lanes), alone)
+        self._hand_out(batch, results, seconds)
+        self._fill_lanes()
 
-    def _free(self, lanes: list[int]) -> None:
+    def _free_lanes(self, lanes: list[int]) -> None:
         """Let lanes take the next batch."""
         del self._running[lanes[-1]]
         self._idle = sorted([*self._idle, *lanes], reverse=True)
 
-    def _tell(
+    def _hand_out(
         self, batch: Batch[Work, Result], results: Sequence[Result | Exception], seconds: float
     ) -> None:
         """Give requests their results, and tell those that have all of them."""
         for (job, index), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
-                self._fail(job, result)
+                self._fail_job(job, result)
             else:
                 job.results[index] = result
                 job.unfinished -= 1
@@ -315,10 +319,10 @@ class Batcher(Generic[Work, Result]):
         answered = [job for job in jobs if not job.unfinished and not job.future.done()]
         for job in answered:
             job.future.set_result(None)
-        if self.lanes == PAIR:
-            self._company.answered(len(answered))
+        if self.lanes == LINGERING_LANES:
+            self._company.expect(len(answered))
 
-    def _measure(
+    def _update_speed(
         self, batch: Batch[Work, Result], seconds: float, cores: int, alone: int | None
     ) -> None:
         """Update the speed from a batch, scaled up if it had only some of the cores.

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """Return the folder, which need not exist.
 
     Raises:
@@ -19,7 +19,7 @@ def folder() -> Path:
     return root / "headlight"
 
 
-def write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file, and its folder if there is none.
 
     Raises:

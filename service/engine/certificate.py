@@ -14,8 +14,10 @@ from model.pooling import pool_sequence
 logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10
-TOGETHER = 16  # sequences in a batch
-UNREAD = "bfloat16 has no certificate: the tokenizer tells few of the bundled English texts apart"
+BATCH_TEXTS = 16  # sequences in a batch
+NO_CERTIFICATE = (
+    "bfloat16 has no certificate: the tokenizer tells few of the bundled English texts apart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +52,32 @@ def certify(model: Model, exact: Model, texts: Sequence[str]) -> Certificate | N
     """
     cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
     if 2 * len({tuple(one.token_ids) for one in cut}) < len(cut):
-        logger.warning(UNREAD)
+        logger.warning(NO_CERTIFICATE)
         return None
-    certificate = compare(vectors(model, texts), vectors(exact, texts))
+    certificate = compare_vectors(encode_texts(model, texts), encode_texts(exact, texts))
     logger.info("bfloat16 certified", extra=certificate.facts())
     return certificate
 
 
-def vectors(model: Model, texts: Sequence[str]) -> Tensor:
+def encode_texts(model: Model, texts: Sequence[str]) -> Tensor:
     """Return the vectors of texts, (texts, size)."""
     cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
     rows: list[Tensor] = []
-    for first in range(0, len(cut), TOGETHER):
-        some = [packing.Sequence(one.token_ids, one.types) for one in cut[first : first + TOGETHER]]
+    for first in range(0, len(cut), BATCH_TEXTS):
+        some = [
+            packing.Sequence(one.token_ids, one.types) for one in cut[first : first + BATCH_TEXTS]
+        ]
         encoded = model.encoder(model.encoder.pack(some))
         each = (encoded.packed.rows(place) for place in range(len(some)))
         rows += [pool_sequence(encoded.last[place], model.pooling).cpu() for place in each]
     return torch.stack(rows)
 
 
-def compare(ours: Tensor, theirs: Tensor) -> Certificate:
+def compare_vectors(ours: Tensor, theirs: Tensor) -> Certificate:
     """Return how near vectors, (texts, size), are to others of the same texts."""
-    each, count = (_unit(ours) * _unit(theirs)).sum(1), len(ours)
+    each, count = (_scale_to_unit(ours) * _scale_to_unit(theirs)).sum(1), len(ours)
     neighbours = min(NEIGHBOURS, count - 1)
-    near = [_among(rows) for rows in (ours, theirs)]
+    near = [_cosines_among(rows) for rows in (ours, theirs)]
     upper = torch.triu_indices(count, count, 1)
     ranks = [one[*upper].argsort().argsort().double() for one in near]
     closest = [one.fill_diagonal_(-torch.inf).topk(neighbours).indices for one in near]
@@ -88,13 +92,13 @@ def compare(ours: Tensor, theirs: Tensor) -> Certificate:
     )
 
 
-def _unit(rows: Tensor) -> Tensor:
+def _scale_to_unit(rows: Tensor) -> Tensor:
     wide = rows.double()
     lengths: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
     return wide / lengths.clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _among(rows: Tensor) -> Tensor:
+def _cosines_among(rows: Tensor) -> Tensor:
     """Return the cosine of every row with every other, (rows, rows) float64."""
-    unit = _unit(rows)
+    unit = _scale_to_unit(rows)
     return unit @ unit.T

@@ -2,8 +2,8 @@
 
 A lane is one thread. Lane 0 loads the model and may use several cores; every other lane uses one
 and so never opens an OpenMP region. That is deliberate: a second thread that opens one makes
-libgomp stop spinning and doubles the time of a short sentence. Batches counts and traces every
-batch on its way into a lane.
+libgomp stop spinning and doubles the time of a short sentence. RecordedBatches counts and traces
+every batch on its way into a lane.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Broken(Exception):
+class ProcessBroken(Exception):
     """Nothing that the lanes would compute can be trusted any more."""
 
 
-def breaks(error: Exception) -> bool:
+def breaks_process(error: Exception) -> bool:
     """Tell whether after an error of the accelerator the process can do nothing right."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
@@ -84,7 +84,7 @@ class Lanes:
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
         """Start this many lanes, with the model that `load` makes in lane 0."""
         threads = [
-            ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_prepare)
+            ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_flush_denormals)
             for i in range(count)
         ]
         loop = asyncio.get_running_loop()
@@ -101,89 +101,96 @@ class Lanes:
 
     def arithmetic_of(self, adapter: str | None) -> str:
         """Return the same with an adapter, or with none."""
-        return self._encoder(adapter).arithmetic + ("+alone" if self.alone else "")
+        return self._encoder_with(adapter).arithmetic + ("+alone" if self.alone else "")
 
-    async def call(self, lane: int, function: Callable[[], T]) -> T:
+    async def call_in_lane(self, lane: int, function: Callable[[], T]) -> T:
         """Call a function in a lane's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[lane], function)
 
-    async def launch(
+    async def run_in_lane(
         self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Result | Exception]:
         """Run one batch in a lane; one result or exception for each work."""
-        return await self.call(lane, partial(self.run, works, threads))
+        return await self.call_in_lane(lane, partial(self.run_batch, works, threads))
 
     def close(self) -> None:
         for thread in self._threads:
             thread.shutdown()
 
     @torch.inference_mode()
-    def run(self, works: Sequence[Work], threads: int) -> list[Result | Exception]:
+    def run_batch(self, works: Sequence[Work], threads: int) -> list[Result | Exception]:
         """Run one batch in the calling thread; a work that fails, fails alone."""
         cores = 1 if self.alone else threads
         if torch.get_num_threads() != cores:
             torch.set_num_threads(cores)
-        return self._attempt(works)
+        return self._encode_or_split(works)
 
-    def _attempt(self, works: Sequence[Work]) -> list[Result | Exception]:
+    def _encode_or_split(self, works: Sequence[Work]) -> list[Result | Exception]:
         try:
-            return self._encode(works)
+            return self._encode_works(works)
         except Exception as error:
             logger.exception("batch failed", extra={"sequences": len(works)})
             self.on_failure(error)
-            if len(works) == 1 or breaks(error):
+            if len(works) == 1 or breaks_process(error):
                 return [error] * len(works)
         half = len(works) // 2  # whichever work is to blame, the others deserve an answer
-        return self._attempt(works[:half]) + self._attempt(works[half:])
+        return self._encode_or_split(works[:half]) + self._encode_or_split(works[half:])
 
-    def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
+    def _encode_works(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Run works, those whose passes begin in one place together."""
         if self.alone:
-            return [self._pass([work])[0] for work in works]
+            return [self._run_together([work])[0] for work in works]
         starts = [work.entered for work in works]
         if len(set(starts)) == 1:
-            return self._pass(works)
+            return self._run_together(works)
         by_start = defaultdict[int | None, list[int]](list)
         for place, start in enumerate(starts):
             by_start[start].append(place)
         results: dict[int, Result | Exception] = {}
         for places in by_start.values():
-            results |= zip(places, self._pass([works[place] for place in places]), strict=True)
+            results |= zip(
+                places, self._run_together([works[place] for place in places]), strict=True
+            )
         return [results[place] for place in range(len(works))]
 
-    def _pass(self, works: Sequence[Work]) -> list[Result | Exception]:
+    def _run_together(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Run works whose passes begin in one place."""
         outputs = [work.outputs for work in works]
-        encoder, packed = self._packed(works)
+        encoder, packed = self._pack_with_adapters(works)
         way = outputs[0].pooling
         if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches
-            vectors = self._vectors(self._forward(encoder, packed), range(len(outputs)), way)
+            vectors = self._pool_places(
+                self._encode_packed(encoder, packed), range(len(outputs)), way
+            )
             return [Result(vector) for vector in vectors]
-        encoded = self._forward(
+        encoded = self._encode_packed(
             encoder,
             packed,
             hidden=frozenset().union(*(each.states for each in outputs)),
             traces=frozenset().union(*(each.traces for each in outputs)),
         )
-        pooled, states = self._pool(encoded, outputs), _states(encoded, outputs)
-        return [self._cut(encoded, i, work, pooled.get(i), states) for i, work in enumerate(works)]
+        pooled, states = self._pool_sequences(encoded, outputs), _copy_states(encoded, outputs)
+        return [
+            self._cut_result(encoded, i, work, pooled.get(i), states)
+            for i, work in enumerate(works)
+        ]
 
-    def _packed(self, works: Sequence[Work]) -> tuple[Encoder, packing.Packed]:
+    def _pack_with_adapters(self, works: Sequence[Work]) -> tuple[Encoder, packing.Packed]:
         """Return a batch, and what encodes each of its sequences with its own adapter."""
         model, named = self.model, {work.adapter for work in works}
         sequences = [work.sequence for work in works]
         if len(named) == 1:
-            encoder = self._encoder(named.pop())
+            encoder = self._encoder_with(named.pop())
             return encoder, encoder.pack(sequences)
         packed = packing.pack_sequences(sequences, model.encoder.device, model.config.pad)
         chosen = [model.adapters[work.adapter] if work.adapter else None for work in works]
         return mix_adapters(model.encoder, packed, chosen), packed
 
-    def _encoder(self, adapter: str | None) -> Encoder:
+    def _encoder_with(self, adapter: str | None) -> Encoder:
         """Return the encoder with one adapter in all rows, or with none."""
         return self.model.encoder if adapter is None else self.model.adapters[adapter].encoder
 
-    def _forward(
+    def _encode_packed(
         self,
         encoder: Encoder,
         packed: packing.Packed,
@@ -192,11 +199,11 @@ class Lanes:
     ) -> Encoded:
         """Encode a batch as Encoder does; what is not finite goes no further."""
         encoded = encoder(packed, hidden=hidden, traces=traces)
-        if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
-            raise NonFiniteOutput(_first_wrong(encoder, packed))
+        if not (is_finite(encoded.last) if encoded.finite is None else encoded.finite):
+            raise NonFiniteOutput(_first_non_finite(encoder, packed))
         return encoded
 
-    def _pool(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
+    def _pool_sequences(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
         """Return the vector of each sequence that is to have one, by its place in the batch."""
         vectors: dict[int, Array] = {}
         by_way = defaultdict[Pooling, list[int]](list)
@@ -204,15 +211,15 @@ class Lanes:
             if each.pooling:
                 by_way[each.pooling].append(place)
         for how, places in by_way.items():
-            vectors |= zip(places, self._vectors(encoded, places, how), strict=True)
+            vectors |= zip(places, self._pool_places(encoded, places, how), strict=True)
         return vectors
 
-    def _vectors(self, encoded: Encoded, places: Sequence[int], how: Pooling) -> Array:
+    def _pool_places(self, encoded: Encoded, places: Sequence[int], how: Pooling) -> Array:
         """Return the vectors of the sequences at some places in the batch, (places, size)."""
         rows = [encoded.packed.rows(place) for place in places]
-        return array(self.model.encoder.pool(encoded.last, rows, how))
+        return to_array(self.model.encoder.pool(encoded.last, rows, how))
 
-    def _cut(
+    def _cut_result(
         self,
         encoded: Encoded,
         index: int,
@@ -226,33 +233,33 @@ class Lanes:
             pooled=pooled,
             tokens=states[None].get(index),
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
-            attention=self._maps(encoded, rows, work),
-            steps=self._explain(encoded, rows, work),
-            task=self._task(encoded.last[rows], outputs) if outputs.task_heads else {},
-            parts=self._parts(encoded, rows, outputs.parts),
-            kept={layer: _entry(encoded, rows, layer) for layer in outputs.kept},
+            attention=self._show_maps(encoded, rows, work),
+            steps=self._explain_layer(encoded, rows, work),
+            task=self._apply_task_heads(encoded.last[rows], outputs) if outputs.task_heads else {},
+            parts=self._pool_parts(encoded, rows, outputs.parts),
+            kept={layer: _copy_entry(encoded, rows, layer) for layer in outputs.kept},
         )
 
-    def _parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
+    def _pool_parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
         """Return the vectors of a sequence's parts."""
         if parts is None:
             return None
         places = [slice(rows.start + first, rows.start + last) for first, last in parts.tokens]
-        return array(self.model.encoder.pool(encoded.last, places, parts.pooling))
+        return to_array(self.model.encoder.pool(encoded.last, places, parts.pooling))
 
-    def _maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
+    def _show_maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
         """Return what is to be shown of one sequence's attention."""
         selection = work.outputs.attention
         if selection is None:
             return None
         traces = encoded.traces
         if self.model.adapters:
-            traces = _owned(traces, self._encoder(work.adapter))
+            traces = _with_own_attention(traces, self._encoder_with(work.adapter))
         shown = show(traces, rows, selection)
-        heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
-        return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
+        heads = {layer: _to_arrays(tensors) for layer, tensors in shown.heads.items()}
+        return Maps(self.model.encoder.kernels.path, heads, _to_arrays(shown.whole))
 
-    def _task(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
+    def _apply_task_heads(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
         """Return what the task heads make of one sequence.
 
         Raises:
@@ -268,81 +275,87 @@ class Lanes:
                 parts |= head(tokens)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
             raise NonFiniteOutput(self.model.encoder.config.layers)
-        return {name: array(part) for name, part in parts.items()}
+        return {name: to_array(part) for name, part in parts.items()}
 
-    def _explain(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
+    def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
         """Return every step of one sequence through the layer asked for."""
-        layer, encoder = work.outputs.explained, self._encoder(work.adapter)
+        layer, encoder = work.outputs.explained_layer, self._encoder_with(work.adapter)
         if layer is None:
             return {}
-        torch.set_num_threads(1)  # the bits of plain products follow from it; `run` sets it anew
+        torch.set_num_threads(
+            1
+        )  # the bits of plain products follow from it; `run_batch` sets it anew
         steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
         if work.outputs.weights:
             steps |= step_weights(encoder, layer)
-        return {name: array(step) for name, step in steps.items()}
+        return {name: to_array(step) for name, step in steps.items()}
 
 
-def _prepare() -> None:
+def _flush_denormals() -> None:
     """Set up each lane once: denormal numbers cost up to threefold time and carry no meaning."""
     torch.set_flush_denormal(True)
 
 
-def _first_wrong(encoder: Encoder, packed: packing.Packed) -> int:
+def _first_non_finite(encoder: Encoder, packed: packing.Packed) -> int:
     """Return the first hidden state that is not finite, of a batch whose last is not."""
     last = encoder.config.layers
     hidden = encoder(packed, hidden=frozenset(range(last + 1))).hidden
-    wrong = (state for state in sorted(hidden) if not finite(hidden[state]))
+    wrong = (state for state in sorted(hidden) if not is_finite(hidden[state]))
     return next(wrong, last)
 
 
-def finite(rows: torch.Tensor) -> bool:
+def is_finite(rows: torch.Tensor) -> bool:
     """Tell whether no number is NaN or infinity: both ends show each, and no sum can overflow."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
 
 
-def _owned(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
+def _with_own_attention(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
     """Return traces with the attention of one sequence's encoder, whose weights may be shown."""
     return {i: replace(trace, attention=encoder.layers[i].attention) for i, trace in traces.items()}
 
 
-def _entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
+def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
     """Tell where another pass of a sequence may begin; copies, since a batch is larger."""
     residual, mixed = encoded.hidden[layer][rows], encoded.traces[layer].z[rows]
     return packing.Entry(layer, residual.clone(), mixed.clone())
 
 
-def _states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, dict[int, Array]]:
+def _copy_states(
+    encoded: Encoded, outputs: Sequence[Outputs]
+) -> dict[int | None, dict[int, Array]]:
     """Return the rows that sequences are to have, by hidden state and place; None is the last."""
     packed = encoded.packed
-    last = {None: _shares(encoded.last, packed, [each.tokens for each in outputs])}
+    last = {None: _rows_by_sequence(encoded.last, packed, [each.tokens for each in outputs])}
     return last | {
-        layer: _shares(state, packed, [layer in each.hidden for each in outputs])
+        layer: _rows_by_sequence(state, packed, [layer in each.hidden for each in outputs])
         for layer, state in encoded.hidden.items()
     }
 
 
-def _shares(state: torch.Tensor, packed: packing.Packed, wanted: list[bool]) -> dict[int, Array]:
+def _rows_by_sequence(
+    state: torch.Tensor, packed: packing.Packed, wanted: list[bool]
+) -> dict[int, Array]:
     """Return the rows of a state, (tokens, width), of each sequence that is to have them."""
     places = [place for place, wants in enumerate(wanted) if wants]
     rows = [packed.rows(place) for place in places]
     if state.device.type == "cpu" or not rows:
-        return {place: array(state[each]) for place, each in zip(places, rows, strict=True)}
-    return dict(zip(places, together(state, rows), strict=True))
+        return {place: to_array(state[each]) for place, each in zip(places, rows, strict=True)}
+    return dict(zip(places, copy_together(state, rows), strict=True))
 
 
-def together(state: torch.Tensor, rows: Sequence[slice]) -> list[Array]:
+def copy_together(state: torch.Tensor, rows: Sequence[slice]) -> list[Array]:
     """Return some rows of a state as arrays, in one copy: each is waited for."""
-    whole = array(torch.cat([state[each] for each in rows]))
+    whole = to_array(torch.cat([state[each] for each in rows]))
     ends = list(accumulate(each.stop - each.start for each in rows))
     return np.split(whole, ends[:-1])
 
 
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+def _to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
-def array(tensor: torch.Tensor) -> Array:
+def to_array(tensor: torch.Tensor) -> Array:
     """Return a tensor as an array, real numbers as float32."""
     numbers = tensor.float() if tensor.is_floating_point() else tensor
     return numbers.cpu().numpy()
@@ -351,8 +364,8 @@ def array(tensor: torch.Tensor) -> Array:
 logger = logging.getLogger(__name__)
 
 
-class Batches:
-    """Runs batches as Lanes.launch does, and tells what they are.
+class RecordedBatches:
+    """Runs batches as Lanes.run_in_lane does, and tells what they are.
 
     Args:
         tracing: None where it is off.
@@ -373,10 +386,10 @@ class Batches:
         """Run one batch in a lane; one result or exception for each work.
 
         Raises:
-            Broken: what came out cannot be trusted, or was not tried.
+            ProcessBroken: what came out cannot be trusted, or was not tried.
         """
         if self.fault:
-            raise Broken(self.fault)
+            raise ProcessBroken(self.fault)
         start = time.monotonic()
         records: dict[Record, None] = {}
         tokens = 0
@@ -390,7 +403,7 @@ class Batches:
             if self._broken:
                 self.distrust("the accelerator failed")
             if self.fault:
-                raise Broken(self.fault)
+                raise ProcessBroken(self.fault)
             return results
         finally:
             seconds = (time.monotonic() - start) * threads
@@ -400,15 +413,15 @@ class Batches:
                 self._tracing.export_batch(list(records), len(works), tokens, start)
 
     def distrust(self, reason: str) -> None:
-        """Return nothing any more: whatever runs or waits ends as Broken."""
+        """Return nothing any more: whatever runs or waits ends as ProcessBroken."""
         if self.fault is None:
             self.fault = reason
             logger.error(reason)
             self.on_fault()
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """Note what the accelerator did not do; called in a lane's thread."""
-        if breaks(error):
+        if breaks_process(error):
             self._broken = True
         if isinstance(error, torch.OutOfMemoryError):
             self._metrics.count_accelerator_error("oom")

@@ -12,7 +12,9 @@ import sys
 from typing import Any
 
 
-def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[str]]) -> list[Any]:
+def make_tokenizer(
+    folder: str, target: str, settings: dict[str, Any], texts: list[list[str]]
+) -> list[Any]:
     """Write the tokenizer.json of a folder.
 
     Args:
@@ -30,7 +32,7 @@ def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[st
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
     except Exception as error:  # the files may be anything
-        raise SystemExit(line(error)) from error
+        raise SystemExit(error_line(error)) from error
     if not tokenizer.is_fast:
         raise SystemExit(f"{type(tokenizer).__name__} has no fast form")
     library = tokenizer.backend_tokenizer
@@ -44,11 +46,15 @@ def main(folder: str, target: str, settings: dict[str, Any], texts: list[list[st
     ]
 
 
-def line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Write an error in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    print(json.dumps(main(sys.argv[1], sys.argv[2], asked["settings"], asked["texts"])))
+    arguments = json.load(sys.stdin)
+    print(
+        json.dumps(
+            make_tokenizer(sys.argv[1], sys.argv[2], arguments["settings"], arguments["texts"])
+        )
+    )

@@ -1,4 +1,4 @@
-"""What `weights.locate` finds -> a model."""
+"""What `weights.locate_model` finds -> a model."""
 
 import logging
 from collections.abc import Iterator
@@ -12,28 +12,28 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.loading.files import ADAPTER, read_object
 from model.native import agreement, library, stack
-from service.engine.weights import Source
+from service.engine.weights import ModelSource
 
 logger = logging.getLogger(__name__)
 
-LOST = (
+PASS_MISSING = (
     "the layers run in Python, which is slower under load: the compiled forward pass is missing;"
     " docs/deploy.md says how to build it"
 )
-UNTAKEN = "the layers run in Python: the compiled forward pass does not compute this model's"
+PASS_UNFIT = "the layers run in Python: the compiled forward pass does not compute this model's"
 
 
-def sizes(source: Source) -> EncoderConfig:
+def read_model_sizes(source: ModelSource) -> EncoderConfig:
     """Return a model's sizes; its weights stay where they are.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
-    return source.preset or checkpoint.read(source.folder)
+    return source.preset or checkpoint.read_sizes(source.folder)
 
 
-def load(
-    source: Source,
+def load_model(
+    source: ModelSource,
     device: torch.device,
     dtype: torch.dtype,
     backend: Kernels | None = None,
@@ -48,16 +48,16 @@ def load(
     """
     # float32 says what it is: no TF32, nor bfloat16 in oneDNN, even if the environment asks for it
     torch.set_float32_matmul_precision("highest")
-    config = sizes(source)
+    config = read_model_sizes(source)
     backend = backend or kernels.choose_kernels(device, dtype, config.head_dim)
     if source.preset is None:
-        model = checkpoint.load(source.folder, device, dtype, backend)
+        model = checkpoint.load_checkpoint(source.folder, device, dtype, backend)
         return checkpoint.with_adapters(model, source.folder, source.adapters)
-    return checkpoint.preset(source.preset, source.folder, device, dtype, backend)
+    return checkpoint.make_untrained(source.preset, source.folder, device, dtype, backend)
 
 
-def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
-    """Return a folder's model without its weights, once all is as `load` wants it, file by file.
+def load_without_weights(source: ModelSource, *, numbers: bool = True) -> Model | None:
+    """Return a folder's model without its weights, once all is as `load_model` wants it.
 
     On torch's meta device nothing is kept: it takes the memory of the largest tensors.
 
@@ -74,11 +74,13 @@ def rehearse(source: Source, *, numbers: bool = True) -> Model | None:
     if source.preset is not None:
         return None
     meta = torch.device("meta")
-    model = checkpoint.load(source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers)
+    model = checkpoint.load_checkpoint(
+        source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers
+    )
     return checkpoint.with_adapters(model, source.folder, source.adapters)
 
 
-def strangers(source: Source) -> Iterator[str]:
+def find_foreign_adapters(source: ModelSource) -> Iterator[str]:
     """Say of each adapter whose config names another base than the model's name."""
     own = source.name.rpartition("/")[2].casefold()
     for name, folder in source.adapters.items():
@@ -88,7 +90,7 @@ def strangers(source: Source) -> Iterator[str]:
 
 
 @torch.inference_mode()
-def accelerate(model: Model) -> None:
+def use_compiled_pass(model: Model) -> None:
     """Let the compiled operator run a model's layers, once it has shown the loop's own bits.
 
     Where there is none, or its bits differ, the loop goes on, and one line says why.
@@ -104,8 +106,8 @@ def accelerate(model: Model) -> None:
             raise library.OperatorMissing("its bits differ from the loop's")
         encoder.native = native
     except NotImplementedError as error:
-        logger.info(UNTAKEN, extra={"reason": str(error)})
+        logger.info(PASS_UNFIT, extra={"reason": str(error)})
     except (library.OperatorMissing, RuntimeError) as error:
-        logger.warning(LOST, extra={"reason": str(error)})
+        logger.warning(PASS_MISSING, extra={"reason": str(error)})
     finally:
         torch.set_num_threads(cores)

@@ -16,9 +16,13 @@ from service.settings import Settings
 logger = logging.getLogger(__name__)
 
 # number formats known to be no slower than float32 on this processor
-QUICK = {torch.float32}
-QUICK |= {torch.bfloat16} if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else set()
-SLOW = "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
+FAST_PRECISIONS = {torch.float32}
+FAST_PRECISIONS |= (
+    {torch.bfloat16} if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else set()
+)
+SLOW_PRECISION = (
+    "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
+)
 BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
 
@@ -27,7 +31,7 @@ class Unservable(Exception):
     """A setting that this model or machine cannot honour."""
 
 
-def device(settings: Settings) -> torch.device:
+def choose_device(settings: Settings) -> torch.device:
     """Tell where the model runs.
 
     Raises:
@@ -39,12 +43,12 @@ def device(settings: Settings) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def gpus() -> int:
+def count_gpus() -> int:
     """Count the GPUs that torch finds."""
     return torch.cuda.device_count()
 
 
-def filled(settings: Settings, heads: Sequence[TaskHead]) -> None:
+def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
     """Check the longest sequence against queries that a model of many vectors fills up.
 
     Raises:
@@ -63,7 +67,7 @@ def filled(settings: Settings, heads: Sequence[TaskHead]) -> None:
         )
 
 
-def positions(settings: Settings, config: EncoderConfig) -> None:
+def check_positions(settings: Settings, config: EncoderConfig) -> None:
     """Check the longest sequence against a model's table of positions.
 
     Raises:
@@ -75,40 +79,40 @@ def positions(settings: Settings, config: EncoderConfig) -> None:
         )
 
 
-def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
+def choose_precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     """Tell where the model runs, and in which number format.
 
     Raises:
-        Unservable: see `device`.
+        Unservable: see `choose_device`.
     """
-    where = device(settings)
+    where = choose_device(settings)
     cuda = where.type == "cuda"
     if settings.dtype == "auto":
         return where, torch.bfloat16 if cuda else torch.float32
     dtype: torch.dtype = getattr(torch, settings.dtype)
-    if not cuda and dtype not in QUICK:
-        logger.warning(SLOW, settings.dtype)
+    if not cuda and dtype not in FAST_PRECISIONS:
+        logger.warning(SLOW_PRECISION, settings.dtype)
     return where, dtype
 
 
-def same_bits(settings: Settings) -> None:
+def check_same_bits(settings: Settings) -> None:
     """Check that device, number format and the environment's MKL_CBWR allow equal bits.
 
     Raises:
         Unservable: they are required, and not promised of these; or with that variable MKL's
             products follow from where in memory a matrix lies.
     """
-    promised = device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
+    promised = choose_device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
     if settings.require_same_bits and not promised:
         raise Unservable("require_same_bits: it needs --device cpu and --dtype float32")
-    if promised and numerics.strict() is False:
+    if promised and numerics.is_mkl_strict() is False:
         raise Unservable(
             f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}, by which equal texts may get other bits;"
             " leave it out, or set AUTO,STRICT"
         )
 
 
-def lanes(settings: Settings, device: torch.device) -> int:
+def count_lanes(settings: Settings, device: torch.device) -> int:
     """Tell how many batches run at once: one a core of a processor; a GPU runs one after the other.
 
     The batcher takes each of several lanes for its share of the machine, which is a GPU's whole.
@@ -125,7 +129,7 @@ def lanes(settings: Settings, device: torch.device) -> int:
     return 1
 
 
-def share(replicas: int, gpus: int) -> float:
+def gpu_share(replicas: int, gpus: int) -> float:
     """Return the part of a GPU that each of some replicas takes, so that all find a place.
 
     A replica lies on one GPU. Ray counts in ten-thousandths: a part rounded up would leave the
@@ -134,6 +138,6 @@ def share(replicas: int, gpus: int) -> float:
     return 10_000 // math.ceil(replicas / gpus) / 10_000
 
 
-def budget(speed: float) -> int:
+def batch_budget(speed: float) -> int:
     """Return the tokens the device does in BATCH_SECONDS, within reason."""
     return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-PRECISIONS = {
+PRECISION_NAMES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
 }
-DIGITS = 6  # of the canary's digest
+GOLDEN_DIGITS = 6  # of the canary's digest
 # How far a vector may be off, of its length: three times what random weights of 24 layers lost in
 # half precision, 24 times what they lost in float32 (docs/decisions/0010-cuda.md)
-CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
+ROUNDING_BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
 
 # Of mkl_service.h: all that MKL_CBWR says, its flag STRICT, and the branches for which there is a
 # strict mode: AUTO, AVX2, AVX512, AVX512_E1
-EVERY, STRICT, BRANCHES = -1, 1 << 16, {2, 10, 12, 14}
+ALL_BRANCHES, STRICT_BRANCH, STRICT_BRANCHES = -1, 1 << 16, {2, 10, 12, 14}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,20 @@ GOLDEN = {
 }
 
 
-def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
+def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
     """Name the arithmetic that gave a canary; where its bits move, `numerics` says so."""
     release = str(torch.__version__)
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
-        unit += "+strict" if strict() else ""
+        unit += "+strict" if is_mkl_strict() else ""
     else:
         gpu = torch.cuda.get_device_properties(device)
-        unit = multiprocessors(gpu.major, gpu.minor, gpu.multi_processor_count)
-    digest = hashlib.sha256(canary.tobytes()).hexdigest()[:DIGITS]
-    return f"{device.type}-{PRECISIONS[dtype]}-{kernels}-{unit}-{release}-{digest}"
+        unit = gpu_kind(gpu.major, gpu.minor, gpu.multi_processor_count)
+    digest = hashlib.sha256(canary.tobytes()).hexdigest()[:GOLDEN_DIGITS]
+    return f"{device.type}-{PRECISION_NAMES[dtype]}-{kernels}-{unit}-{release}-{digest}"
 
 
-def strict() -> bool | None:
+def is_mkl_strict() -> bool | None:
     """Tell whether MKL's products depend neither on where a matrix lies nor on threads.
 
     MKL itself is asked, which takes a value that it does not know, or that came after its first
@@ -83,18 +83,18 @@ def strict() -> bool | None:
     """
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        mode = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(EVERY)
+        mode = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(ALL_BRANCHES)
     except (AttributeError, OSError):
         return None
-    return bool(mode & STRICT) and mode & ~STRICT in BRANCHES
+    return bool(mode & STRICT_BRANCH) and mode & ~STRICT_BRANCH in STRICT_BRANCHES
 
 
-def multiprocessors(major: int, minor: int, count: int) -> str:
+def gpu_kind(major: int, minor: int, count: int) -> str:
     """Return a kind of GPU; cuBLAS promises equal bits within one."""
     return f"sm{major}{minor}x{count}"
 
 
-def apart(rows: Array, expected: Array) -> float:
+def largest_difference(rows: Array, expected: Array) -> float:
     """Return the largest difference of two vectors in the same row, of the expected one's length.
 
     Args:

@@ -22,25 +22,29 @@ from model.pooling import pool_sequence
 from model.task_heads import Classifier, Lexical, Splade, Tagger, VectorHead
 from service.engine import machine, numerics
 from service.engine.certificate import Certificate, certify
-from service.engine.fair.queue import SMALL
-from service.engine.lanes import Lanes, array
-from service.engine.loading import accelerate, load
-from service.engine.weights import Source
+from service.engine.fair.queue import SMALL_TOKENS
+from service.engine.lanes import Lanes, to_array
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import ModelSource
 from service.engine.work import Array, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 
-AGREEMENT = 1e-4  # largest difference allowed from transformers
-ALIKE = 1e-5  # vectors no further apart than this share of their length differ by rounding alone
-CANARY = "A dog ate the food because it was hungry"
+DISAGREEMENT_BOUND = 1e-4  # largest difference allowed from transformers
+ALIKE_DISTANCE = (
+    1e-5  # vectors no further apart than this share of their length differ by rounding alone
+)
+CANARY_TEXT = "A dog ate the food because it was hungry"
 LONG_TOKENS = 307  # of a longer one, beyond any window: more than a tile of any attention kernel
 MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
 MEASURED_SEQUENCES = 8
 MEASURED_SECONDS = 0.3
 
-MOVING = "on this processor the batch moves the last bits of every way to compute"
-SLOWER = "on this processor the batch moves the last bits of the fastest kernels; slower ones serve"
-VARYING = f"{MOVING}; the fastest serves, and equal bits are not promised"
+BATCH_MOVES_BITS = "on this processor the batch moves the last bits of every way to compute"
+SLOWER_KERNELS = (
+    "on this processor the batch moves the last bits of the fastest kernels; slower ones serve"
+)
+UNSTEADY_BITS = f"{BATCH_MOVES_BITS}; the fastest serves, and equal bits are not promised"
 
 
 class NotTrustworthy(Exception):
@@ -65,7 +69,7 @@ class Proof:
     """
 
     dtype: torch.dtype
-    fixed: bool
+    same_bits: bool
     canary: Work
     golden: Array
     numerics: str
@@ -75,20 +79,23 @@ class Proof:
     certificate: Certificate | None = None
     adapted: Mapping[str, str] = field(default_factory=dict)
 
-    def right(self, result: Result) -> bool:
+    def is_right(self, result: Result) -> bool:
         """Tell whether a canary came out as at the start: bit for bit, where bits are promised."""
-        if self.fixed:
-            return _tokens(result).tobytes() == self.golden.tobytes()
-        return self.close(result)
+        if self.same_bits:
+            return _tokens_of(result).tobytes() == self.golden.tobytes()
+        return self.is_close(result)
 
-    def close(self, result: Result) -> bool:
+    def is_close(self, result: Result) -> bool:
         """Tell whether a canary came out as at the start but for rounding."""
-        return numerics.apart(_tokens(result), self.golden) <= numerics.CLOSE[self.dtype]
+        return (
+            numerics.largest_difference(_tokens_of(result), self.golden)
+            <= numerics.ROUNDING_BOUNDS[self.dtype]
+        )
 
 
-def prove(
+def prove_lanes(
     lanes: Lanes,
-    source: Source,
+    source: ModelSource,
     device: torch.device,
     dtype: torch.dtype,
     batch_tokens: int | None,
@@ -113,48 +120,48 @@ def prove(
         NotTrustworthy: its answers differ from another computation of the same by more than
             rounding; or by that, where bits are required; or it makes the same of every text.
     """
-    accelerate(lanes.model)
-    certificate = check_exact(lanes.model, source, dtype, texts, compared)
-    proof = _steady(lanes, source, device, dtype, batch_tokens, required)
-    adapted = {name: _adapted(lanes, proof, device, name) for name in lanes.model.adapters}
+    use_compiled_pass(lanes.model)
+    certificate = check_against_plain(lanes.model, source, dtype, texts, compared)
+    proof = _prove_steady(lanes, source, device, dtype, batch_tokens, required)
+    adapted = {name: _name_adapted(lanes, proof, device, name) for name in lanes.model.adapters}
     return replace(proof, certificate=certificate, adapted=adapted)
 
 
-def _adapted(lanes: Lanes, proof: Proof, device: torch.device, name: str) -> str:
+def _name_adapted(lanes: Lanes, proof: Proof, device: torch.device, name: str) -> str:
     """Name the arithmetic of an adapter's answers."""
     golden = _with_adapter(lanes, proof, name).golden
-    own = numerics.name(device, proof.dtype, lanes.arithmetic_of(name), golden)
-    return own if proof.fixed else f"{own}-varying"
+    own = numerics.name_arithmetic(device, proof.dtype, lanes.arithmetic_of(name), golden)
+    return own if proof.same_bits else f"{own}-varying"
 
 
-def _steady(
+def _prove_steady(
     lanes: Lanes,
-    source: Source,
+    source: ModelSource,
     device: torch.device,
     dtype: torch.dtype,
     batch_tokens: int | None,
     required: bool,
 ) -> Proof:
-    """Return the proof of the fastest way whose bits stay in any company; see `prove`."""
+    """Return the proof of the fastest way whose bits stay in any company; see `prove_lanes`."""
     promised = device.type == "cpu" and dtype == torch.float32
-    fastest = _measured(lanes, device, dtype, batch_tokens, promised)
-    if holds(lanes, fastest):
+    fastest = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
+    if is_steady(lanes, fastest):
         return fastest
-    for _ in slower(lanes, source):
-        proof = _measured(lanes, device, dtype, batch_tokens, promised)
-        if holds(lanes, proof):
+    for _ in try_slower_ways(lanes, source):
+        proof = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
+        if is_steady(lanes, proof):
             cost = f"{proof.numerics} at {proof.speed / fastest.speed:.0%} of their speed"
-            logger.warning(SLOWER, extra={"reason": cost})
+            logger.warning(SLOWER_KERNELS, extra={"reason": cost})
             return proof
     if required:
-        raise NotTrustworthy(f"require_same_bits: {MOVING}")
-    proof = replace(fastest, fixed=False, numerics=f"{fastest.numerics}-varying")
-    holds(lanes, proof)
-    logger.warning(VARYING, extra={"reason": proof.numerics})
+        raise NotTrustworthy(f"require_same_bits: {BATCH_MOVES_BITS}")
+    proof = replace(fastest, same_bits=False, numerics=f"{fastest.numerics}-varying")
+    is_steady(lanes, proof)
+    logger.warning(UNSTEADY_BITS, extra={"reason": proof.numerics})
     return proof
 
 
-def slower(lanes: Lanes, source: Source) -> Iterator[None]:
+def try_slower_ways(lanes: Lanes, source: ModelSource) -> Iterator[None]:
     """Set the lanes to each way of computing in turn, finally to the fastest again.
 
     The loop instead of the compiled pass, the plain kernels (of float32), the fastest for each
@@ -166,7 +173,7 @@ def slower(lanes: Lanes, source: Source) -> Iterator[None]:
         yield
         fast.encoder.native = native
     if fast.encoder.kernels is not kernels.PLAIN:
-        lanes.model = load(source, fast.encoder.device, torch.float32, kernels.PLAIN)
+        lanes.model = load_model(source, fast.encoder.device, torch.float32, kernels.PLAIN)
         yield
         lanes.model = fast
     lanes.alone = True
@@ -174,7 +181,7 @@ def slower(lanes: Lanes, source: Source) -> Iterator[None]:
     lanes.alone = False
 
 
-def _measured(
+def _measure_lanes(
     lanes: Lanes,
     device: torch.device,
     dtype: torch.dtype,
@@ -183,13 +190,13 @@ def _measured(
 ) -> Proof:
     """Return what comes out of the lanes as they are, and how fast."""
     if device.type == "cpu":
-        speed, small = _speed(lanes, MEASURED_SEQUENCES), SMALL
+        speed, small = _measure_speed(lanes, MEASURED_SEQUENCES), SMALL_TOKENS
         speed *= len(lanes) if lanes.alone else 1  # on one core of so many
     else:
-        speed, small = pace(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
-    canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
-    golden = _tokens(_run_canary(lanes, [canary], 1))
-    name = numerics.name(device, dtype, lanes.arithmetic, golden)
+        speed, small = measure_gpu(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
+    canary = Work(_read_sequence(lanes.model, CANARY_TEXT), Outputs(tokens=True))
+    golden = _tokens_of(_first_result(lanes, [canary], 1))
+    name = numerics.name_arithmetic(device, dtype, lanes.arithmetic, golden)
     return Proof(
         dtype,
         fixed,
@@ -198,14 +205,14 @@ def _measured(
         numerics=name if fixed else f"{name}-varying",
         speed=speed,
         small=small,
-        budget=batch_tokens or machine.budget(speed),
+        budget=batch_tokens or machine.batch_budget(speed),
     )
 
 
 @torch.inference_mode()
-def check_exact(
+def check_against_plain(
     model: Model,
-    source: Source,
+    source: ModelSource,
     dtype: torch.dtype,
     texts: Sequence[str] = (),
     compared: Sequence[str] = (),
@@ -220,26 +227,26 @@ def check_exact(
     Raises:
         NotTrustworthy: it does not.
     """
-    plain = load(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
-    sequences = [_sequence(model, CANARY)]
+    plain = load_model(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
+    sequences = [_read_sequence(model, CANARY_TEXT)]
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
-        sequences.append(_long(model))
+        sequences.append(_long_canary(model))
     for sequence in sequences:
         _check_attention(model, plain, sequence, dtype)
-    views = [(model, plain), *_with_each(model, plain)]
-    off = max(_apart(*both, sequence) for both in views for sequence in sequences)
-    check_trained(plain, texts)
+    views = [(model, plain), *_with_each_adapter(model, plain)]
+    off = max(_distance(*both, sequence) for both in views for sequence in sequences)
+    check_tells_texts_apart(plain, texts)
     certificate = certify(model, plain, compared) if compared else None
     del plain, views
-    if off > numerics.CLOSE[dtype]:
-        limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
+    if off > numerics.ROUNDING_BOUNDS[dtype]:
+        limits = f"{off:.1e} of its length, more than {numerics.ROUNDING_BOUNDS[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
     golden = numerics.GOLDEN.get(model.digest)
     if golden and dtype == torch.float32:
-        vector = pool_sequence(_vectors(model, _sequence(model, golden.text)), model.pooling).cpu()[
-            : len(golden.pooled)
-        ]
-        if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
+        vector = pool_sequence(
+            _token_vectors(model, _read_sequence(model, golden.text)), model.pooling
+        ).cpu()[: len(golden.pooled)]
+        if not torch.allclose(vector, torch.tensor(golden.pooled), atol=DISAGREEMENT_BOUND):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
     return certificate
 
@@ -262,22 +269,22 @@ def _check_attention(
     for layer in layers:
         attention, trace = plain.encoder.layers[layer].attention, encoded.traces[layer]
         added = attention.distances is not None or biases[0] is not None  # rounded as well
-        most = numerics.CLOSE[dtype] if added else kernels.TOLERANCES[dtype]
+        most = numerics.ROUNDING_BOUNDS[dtype] if added else kernels.TOLERANCES[dtype]
         mixed = attention.mix_trace(trace, packed, biases)
-        off = numerics.apart(array(trace.z)[rows], array(mixed)[rows])
+        off = numerics.largest_difference(to_array(trace.z)[rows], to_array(mixed)[rows])
         if off > most:
             limits = f"the plain float32 path's by {off:.1e} of its length, more than {most}"
             raise NotTrustworthy(f"the attention of layer {layer} differs from {limits}")
 
 
-def _with_each(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
+def _with_each_adapter(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
     """Yield both models with each adapter in all rows."""
     for name, adapter in model.adapters.items():
         other = plain.adapters[name].encoder
         yield replace(model, encoder=adapter.encoder), replace(plain, encoder=other)
 
 
-def check_trained(model: Model, texts: Sequence[str]) -> None:
+def check_tells_texts_apart(model: Model, texts: Sequence[str]) -> None:
     """Check that the model, and the head behind it, tell texts apart.
 
     All are cut to as many tokens: a model that ignores the words still sees where a text ends.
@@ -285,20 +292,20 @@ def check_trained(model: Model, texts: Sequence[str]) -> None:
     Raises:
         NotTrustworthy: what it makes of them is all zero, or the same.
     """
-    sequences = _as_long(model, texts)
+    sequences = _cut_alike(model, texts)
     if len(sequences) < 2:  # the tokenizer knows none of their words, as of another language
         return
     encoded = model.encoder(model.encoder.pack(sequences))
     tokens = [encoded.last[encoded.packed.rows(i)] for i in range(len(sequences))]
-    for what, rows in _made(model, tokens):
+    for what, rows in _outcomes(model, tokens):
         apart, longest = (rows - rows[0]).norm(dim=1).max(), rows.norm(dim=1).max()
-        if apart <= ALIKE * longest:
+        if apart <= ALIKE_DISTANCE * longest:
             how = "alike" if longest else "zero"
             said = f"the model's {what} of {len(sequences)} texts are all {how}"
             raise NotTrustworthy(f"untrained: {said}; train it, or check its files")
 
 
-def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
+def _cut_alike(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
     """Return the sequences of texts that differ, cut to the tokens of the shortest."""
     whole, limit = [(text,) for text in texts], model.max_tokens
     shortest = min(
@@ -308,7 +315,7 @@ def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
     return [packing.Sequence(list(ids)) for ids in {tuple(one.token_ids): None for one in cut}]
 
 
-def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _outcomes(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what comes of sequences' token vectors, (tokens, width) each, as rows by its name."""
     yield "vectors", torch.stack([pool_sequence(each, model.pooling) for each in tokens])
     for head in model.task_heads:
@@ -331,41 +338,41 @@ def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, t
                 yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 
-def holds(lanes: Lanes, proof: Proof) -> bool:
+def is_steady(lanes: Lanes, proof: Proof) -> bool:
     """Tell whether the canary is right in any company, on one core and on all; with adapters too.
 
     Raises:
         NotTrustworthy: it differs by more than rounding.
     """
     own = (_with_adapter(lanes, proof, name) for name in lanes.model.adapters)
-    return _stays(lanes, proof) and all(_stays(lanes, each) for each in own)
+    return _is_steady(lanes, proof) and all(_is_steady(lanes, each) for each in own)
 
 
 def _with_adapter(lanes: Lanes, proof: Proof, name: str) -> Proof:
     """Return what a canary with an adapter has to come out as: what it does alone."""
     canary = replace(proof.canary, adapter=name)
-    return replace(proof, canary=canary, golden=_tokens(_run_canary(lanes, [canary], 1)))
+    return replace(proof, canary=canary, golden=_tokens_of(_first_result(lanes, [canary], 1)))
 
 
-def _stays(lanes: Lanes, proof: Proof) -> bool:
-    """Tell whether a canary comes out right in any company; raises as `holds`."""
+def _is_steady(lanes: Lanes, proof: Proof) -> bool:
+    """Tell whether a canary comes out right in any company; raises as `is_steady`."""
     most, adapters = lanes.model.max_tokens, [None, *lanes.model.adapters]
     alone = [proof.canary]
-    few = [_filler(min(length, most), name) for name in adapters for length in (1, 3, 40)]
+    few = [_filler_work(min(length, most), name) for name in adapters for length in (1, 3, 40)]
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
     larger = ((alone + company, 1) for company in _larger_companies(lanes, proof))
     for batch, threads in (*batches, *larger):
-        result = _run_canary(lanes, batch, threads)
-        if not proof.close(result):
+        result = _first_result(lanes, batch, threads)
+        if not proof.is_close(result):
             raise NotTrustworthy("the canary's numbers follow from the batch or the thread count")
-        if not proof.right(result):
+        if not proof.is_right(result):
             return False
     return True
 
 
-def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
+def _first_result(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
     """Return what comes out for the first of a batch."""
-    result = lanes.run(batch, threads)[0]
+    result = lanes.run_batch(batch, threads)[0]
     if isinstance(result, Exception):
         raise NotTrustworthy("the canary failed") from result
     return result
@@ -373,15 +380,15 @@ def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
 
 def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
     """Yield company of twice as many tokens each time, until a lane's batch is full."""
-    tokens, adapters = _middling(lanes.model), [None, *lanes.model.adapters]
-    fillers = [_filler(tokens, name) for name in adapters]
+    tokens, adapters = _middling_length(lanes.model), [None, *lanes.model.adapters]
+    fillers = [_filler_work(tokens, name) for name in adapters]
     size, full = tokens, proof.budget // len(lanes)
     while size < full:
         size = min(2 * size, full)
         yield list(islice(cycle(fillers), (size - len(proof.canary)) // tokens))
 
 
-def pace(lanes: Lanes, full: int) -> tuple[float, int]:
+def measure_gpu(lanes: Lanes, full: int) -> tuple[float, int]:
     """Tell how fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
 
     Args:
@@ -391,68 +398,68 @@ def pace(lanes: Lanes, full: int) -> tuple[float, int]:
         Its highest speed, and how many tokens it does at that in the time of its shortest pass.
     """
     count = MEASURED_SEQUENCES
-    speed = _speed(lanes, count)
-    while 2 * count * _middling(lanes.model) <= full:
+    speed = _measure_speed(lanes, count)
+    while 2 * count * _middling_length(lanes.model) <= full:
         count *= 2
-        speed = max(speed, _speed(lanes, count))
-    return speed, max(SMALL, int(speed * _seconds(lanes, [_filler(1)])))
+        speed = max(speed, _measure_speed(lanes, count))
+    return speed, max(SMALL_TOKENS, int(speed * _fastest_seconds(lanes, [_filler_work(1)])))
 
 
-def _speed(lanes: Lanes, count: int) -> float:
+def _measure_speed(lanes: Lanes, count: int) -> float:
     """Return the tokens per second of a batch of this many middling sequences on all cores."""
-    batch = [_filler(_middling(lanes.model))] * count
-    return sum(map(len, batch)) / _seconds(lanes, batch)
+    batch = [_filler_work(_middling_length(lanes.model))] * count
+    return sum(map(len, batch)) / _fastest_seconds(lanes, batch)
 
 
-def _seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
+def _fastest_seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
     """Return what a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
     fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
     while (start := time.perf_counter()) < end:
-        lanes.run(batch, len(lanes))
+        lanes.run_batch(batch, len(lanes))
         fastest = min(fastest, time.perf_counter() - start)
     return fastest
 
 
-def _middling(model: Model) -> int:
+def _middling_length(model: Model) -> int:
     return min(MEASURED_TOKENS, model.max_tokens)
 
 
-def _filler(tokens: int, adapter: str | None = None) -> Work:
+def _filler_work(tokens: int, adapter: str | None = None) -> Work:
     return Work(packing.Sequence([1] * tokens), Outputs(), adapter=adapter)
 
 
-def _sequence(model: Model, text: str) -> packing.Sequence:
+def _read_sequence(model: Model, text: str) -> packing.Sequence:
     return packing.Sequence(model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids)
 
 
-def _long(model: Model) -> packing.Sequence:
+def _long_canary(model: Model) -> packing.Sequence:
     """Return the canary's ids over and over, as far as the model reads."""
-    ids = _sequence(model, CANARY).token_ids or ()
+    ids = _read_sequence(model, CANARY_TEXT).token_ids or ()
     windows = (window or 0 for window in model.config.windows)
     most = min(max(windows, default=0) + LONG_TOKENS, model.max_tokens)
     return packing.Sequence([ids[i % len(ids)] for i in range(most)])
 
 
-def _vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
+def _token_vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
     """Return the last hidden state of a sequence, (tokens, width)."""
     encoded = model.encoder(model.encoder.pack([sequence]))
     return encoded.last[encoded.packed.rows(0)]
 
 
-def _apart(model: Model, plain: Model, sequence: packing.Sequence) -> float:
+def _distance(model: Model, plain: Model, sequence: packing.Sequence) -> float:
     """Tell how far the token vectors of two models are apart, and the ones pooled of them."""
-    ours, exact = (_read(one, sequence) for one in (model, plain))
-    return max(numerics.apart(*pair) for pair in zip(ours, exact, strict=True))
+    ours, exact = (_read_vectors(one, sequence) for one in (model, plain))
+    return max(numerics.largest_difference(*pair) for pair in zip(ours, exact, strict=True))
 
 
-def _read(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
+def _read_vectors(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
     """Read a sequence's vectors, (tokens, width), and the one made of them, (1, size)."""
-    tokens = _vectors(model, sequence)
+    tokens = _token_vectors(model, sequence)
     pooled = model.encoder.pool(tokens, [slice(0, len(tokens))], model.pooling)
-    return array(tokens), array(pooled)
+    return to_array(tokens), to_array(pooled)
 
 
-def _tokens(result: Result) -> Array:
+def _tokens_of(result: Result) -> Array:
     if result.tokens is None:
         raise RuntimeError("the canary asks for tokens: this is a bug")
     return result.tokens

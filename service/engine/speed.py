@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 # One batch may seem this many times slower than expected at most: a machine that slept must not
 # come back believing that it can do nothing.
-STALL = 4.0
+STALL_FACTOR = 4.0
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
-PROBE = 64  # every so many lone sequences run on the other number of cores, to compare
-DOUBT = 8  # the same while one core is believed faster, which most often passes, or is not known
-SMOOTH = 0.2  # share of a new measurement in what is believed of a lone sequence
+PROBE_EVERY = 64  # every so many lone sequences run on the other number of cores, to compare
+DOUBTFUL_PROBES = (
+    8  # the same while one core is believed faster, which most often passes, or is not known
+)
+SMOOTHING = 0.2  # share of a new measurement in what is believed of a lone sequence
 
 
-class Speed:
+class LaneSpeed:
     """Of all lanes together.
 
     Args:
@@ -30,7 +32,7 @@ class Speed:
 
     def record(self, tokens: float, seconds: float) -> None:
         """Fold a batch in."""
-        seconds = min(seconds, STALL * tokens / self.current)
+        seconds = min(seconds, STALL_FACTOR * tokens / self.current)
         keep = math.exp(-seconds / MEMORY_SECONDS)
         self._tokens = keep * self._tokens + tokens
         self._seconds = keep * self._seconds + seconds
@@ -38,23 +40,23 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunningBatch:
     """A batch that runs: since when, how long it should take, and its share of the lanes."""
 
     since: float
     expected: float
     share: float
 
-    def left(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Return the seconds until it should be done, were it spread over all lanes."""
         return self.share * max(0.0, self.since + self.expected - now)
 
-    def hangs(self, now: float, least: float, times: float) -> bool:
+    def is_hanging(self, now: float, least: float, times: float) -> bool:
         """Tell whether it has run for more than `least` seconds and `times` what it should take."""
         return now - self.since > max(least, times * self.expected)
 
 
-class LoneSpeed:
+class LoneCores:
     """How many cores a lone sequence gets: all, unless one has lately been faster for its like.
 
     Threads of one forward pass wait for each other at every operator. With a neighbour on one of
@@ -70,14 +72,14 @@ class LoneSpeed:
         self._runs = Counter[int]()  # by octave
         self._begun = set[tuple[int, int]]()  # octaves and cores that ran
 
-    def cores(self, tokens: int) -> int:
+    def choose_cores(self, tokens: int) -> int:
         """Return the better choice, but now and then the other, since neighbours come and go."""
         octave = tokens.bit_length()
         speeds = self._speeds[octave]
         self._runs[octave] += 1
         best = max(speeds, key=speeds.__getitem__)
         sure = best == self._lanes and speeds[1] > 0
-        if self._runs[octave] % (PROBE if sure else DOUBT):
+        if self._runs[octave] % (PROBE_EVERY if sure else DOUBTFUL_PROBES):
             return best
         return min(speeds, key=speeds.__getitem__)
 
@@ -94,4 +96,4 @@ class LoneSpeed:
         elif cores in speeds and seconds > 0:
             before, speed = speeds[cores], tokens / seconds
             measured = 0 < before < math.inf
-            speeds[cores] = before + (speed - before) * SMOOTH if measured else speed
+            speeds[cores] = before + (speed - before) * SMOOTHING if measured else speed

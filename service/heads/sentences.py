@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.heads import relations, roles
 
-BUNDLED = "relations.jsonl"
-TEXTS = 8  # from it that show whether a model tells texts apart
+BUNDLED_CORPUS = "relations.jsonl"
+EVEN_TEXTS = 8  # from it that show whether a model tells texts apart
 
 Span = tuple[int, int]
 
@@ -29,7 +29,7 @@ class BadCorpus(Exception):
     """A corpus file that cannot be read; the message names file and line."""
 
 
-class Line(BaseModel):
+class CorpusLine(BaseModel):
     """One line of a corpus file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -80,41 +80,43 @@ class Corpus:
         return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
 
 
-def bundled() -> Corpus:
+def read_bundled() -> Corpus:
     """Return the corpus that comes with this package."""
-    return _corpus(BUNDLED, files("service.heads").joinpath(BUNDLED).read_bytes())
+    return _make_corpus(
+        BUNDLED_CORPUS, files("service.heads").joinpath(BUNDLED_CORPUS).read_bytes()
+    )
 
 
-def some() -> list[str]:
-    """Return TEXTS texts of the bundled corpus, evenly spaced from its beginning to its end."""
-    texts = [sentence.text for sentence in bundled().sentences]
-    return texts[:: len(texts) // TEXTS][:TEXTS]
+def pick_evenly() -> list[str]:
+    """Return EVEN_TEXTS texts of the bundled corpus, evenly spaced from beginning to end."""
+    texts = [sentence.text for sentence in read_bundled().sentences]
+    return texts[:: len(texts) // EVEN_TEXTS][:EVEN_TEXTS]
 
 
-def read(path: Path) -> Corpus:
+def read_corpus(path: Path) -> Corpus:
     """Read a user's corpus.
 
     Raises:
         BadCorpus: a line is wrong, or there is none.
         OSError: the file cannot be read.
     """
-    return _corpus(path.name, path.read_bytes())
+    return _make_corpus(path.name, path.read_bytes())
 
 
-def _corpus(name: str, content: bytes) -> Corpus:
+def _make_corpus(name: str, content: bytes) -> Corpus:
     digest = f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
-    sentences = tuple(_sentences(name, content))
+    sentences = tuple(_read_sentences(name, content))
     if not sentences:
         raise BadCorpus(f"{name} holds no sentence")
     return Corpus(name, digest, sentences)
 
 
-def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
+def _read_sentences(name: str, content: bytes) -> Iterator[Sentence]:
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            yield _sentence(number, Line.model_validate_json(line))
+            yield _make_sentence(number, CorpusLine.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -124,12 +126,12 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
             raise BadCorpus(f"{name} line {number}: {error}") from error
 
 
-def _sentence(number: int, line: Line) -> Sentence:
+def _make_sentence(number: int, line: CorpusLine) -> Sentence:
     """Return a line as a sentence, its spans looked up among the words of its text."""
     if line.relation in roles.THRESHOLDS:
         raise ValueError(f"relation: {line.relation!r} is the name of a role by position")
     words = relations.word_spans(line.text)
-    source, target = (_place(words, span, line.text) for span in (line.source, line.target))
+    source, target = (_find_word(words, span, line.text) for span in (line.source, line.target))
     if source == target:
         raise ValueError("from and to are the same word")
     group = line.group or f"line {number}"
@@ -138,7 +140,7 @@ def _sentence(number: int, line: Line) -> Sentence:
     )
 
 
-def _place(words: list[Span], span: list[int], text: str) -> int:
+def _find_word(words: list[Span], span: list[int], text: str) -> int:
     start, end = span
     if (start, end) not in words:
         raise ValueError(

@@ -26,18 +26,18 @@ from model.text.frame import Tokenized
 from service.engine import cache
 from service.engine.work import Outputs, Result, Work
 from service.heads import sentences
-from service.heads.survey import measure
+from service.heads.survey import survey_heads
 from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # changes when equal weights and sentences would give a different survey
+SURVEY_VERSION = 2  # changes when equal weights and sentences would give a different survey
 
 # awaits the batches that hold the given Works; see service/encode/admission.py
-Run = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
+RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
 
 
-class Heads:
+class StoredSurvey:
     """The answer of GET /v1/heads.
 
     Args:
@@ -45,7 +45,7 @@ class Heads:
         batch_seconds: how long a batch of the survey may wait among other requests.
     """
 
-    def __init__(self, model: Model, name: str, run: Run, batch_seconds: float) -> None:
+    def __init__(self, model: Model, name: str, run: RunWorks, batch_seconds: float) -> None:
         self._model, self._name, self._run = model, name, run
         self._batch_seconds = batch_seconds
         self._task: asyncio.Task[dict[str, Any]] | None = None
@@ -58,11 +58,11 @@ class Heads:
         Raises:
             Refused: it is not there by the deadline, or the model is busy.
         """
-        survey = await asyncio.to_thread(recall, self._model.digest)
+        survey = await asyncio.to_thread(read_stored, self._model.digest)
         if survey is None:
             if self._task is None:
-                self._task = asyncio.create_task(self._measure())
-                self._task.add_done_callback(self._end)
+                self._task = asyncio.create_task(self._make_survey())
+                self._task.add_done_callback(self._keep_finished)
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     survey = await asyncio.shield(self._task)
@@ -75,20 +75,22 @@ class Heads:
         if self._task:
             self._task.cancel()
 
-    async def _measure(self) -> dict[str, Any]:
-        survey = await measure(self._model, self._name, sentences.bundled(), self._attend)
+    async def _make_survey(self) -> dict[str, Any]:
+        survey = await survey_heads(
+            self._model, self._name, sentences.read_bundled(), self._read_maps
+        )
         try:
-            await asyncio.to_thread(keep, survey)
+            await asyncio.to_thread(store_survey, survey)
         except OSError as error:
             logger.warning("heads not stored", extra={"reason": str(error)})
         return survey
 
-    def _end(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _keep_finished(self, task: asyncio.Task[dict[str, Any]]) -> None:
         """Keep a finished survey, which may be stored nowhere else; let a failed one be retried."""
         if task.cancelled() or task.exception():
             self._task = None
 
-    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
+    async def _read_maps(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
         """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
         config = self._model.config
         heads = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
@@ -101,57 +103,57 @@ class Heads:
         ]
         deadline = time.monotonic() + self._batch_seconds
         results = await self._run(works, deadline)
-        return [_maps(result, config.layers) for result in results]
+        return [_stack_maps(result, config.layers) for result in results]
 
 
-def recall(digest: str) -> dict[str, Any] | None:
+def read_stored(digest: str) -> dict[str, Any] | None:
     """Return the survey stored for these weights, None if there is none of this version."""
-    for place in (_cached, _shipped):
+    for place in (_cached_path, _shipped_path):
         with suppress(OSError, ValueError):
             survey = orjson.loads(place(digest).read_bytes())
-            if isinstance(survey, dict) and _holds(survey, digest):
+            if isinstance(survey, dict) and _is_current(survey, digest):
                 del survey["format"]
                 return survey
     return None
 
 
-def keep(survey: dict[str, Any]) -> Path:
+def store_survey(survey: dict[str, Any]) -> Path:
     """Write a survey into the user's cache, whole or not at all.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    path = _cached(survey["weights"])
-    cache.write(path, serialize(survey))
+    path = _cached_path(survey["weights"])
+    cache.write_whole(path, serialize(survey))
     return path
 
 
 def serialize(survey: dict[str, Any]) -> bytes:
     """Return a survey as it is stored, and as it ships with this package."""
-    return orjson.dumps({"format": FORMAT, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
+    return orjson.dumps({"format": SURVEY_VERSION, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def _holds(survey: dict[str, Any], digest: str) -> bool:
+def _is_current(survey: dict[str, Any], digest: str) -> bool:
     """Tell whether it was made from these weights by the current rules and sentences."""
-    ours = sentences.bundled().describe()
+    ours = sentences.read_bundled().describe()
     corpus = survey.get("corpus")
     current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
-    return current and survey.get("format") == FORMAT and survey.get("weights") == digest
+    return current and survey.get("format") == SURVEY_VERSION and survey.get("weights") == digest
 
 
-def _cached(digest: str) -> Path:
-    return cache.folder() / f"heads-{_hex(digest)}.json"
+def _cached_path(digest: str) -> Path:
+    return cache.cache_folder() / f"heads-{_digest_digits(digest)}.json"
 
 
-def _shipped(digest: str) -> Traversable:
-    return files("service.heads").joinpath("measured", f"{_hex(digest)}.json")
+def _shipped_path(digest: str) -> Traversable:
+    return files("service.heads").joinpath("measured", f"{_digest_digits(digest)}.json")
 
 
-def _hex(digest: str) -> str:
+def _digest_digits(digest: str) -> str:
     return digest.removeprefix("sha256:")
 
 
-def _maps(result: Result, layers: int) -> Tensor:
+def _stack_maps(result: Result, layers: int) -> Tensor:
     if result.attention is None:
         raise RuntimeError("maps were asked for: this is a bug")
     heads = result.attention.heads

@@ -21,12 +21,12 @@ from model.reach import Reach
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
-BATCH = 16  # sentences; a large model's maps of them are some megabytes
-PLACES = 4  # decimal places of a number in the answer
+BATCH_SENTENCES = 16  # sentences; a large model's maps of them are some megabytes
+DECIMAL_PLACES = 4  # decimal places of a number in the answer
 NO_HEAD = "no head found"
 
 # the kind that each relation of the bundled corpus belongs to
-KINDS = {
+KIND_OF_RELATION = {
     "coreference": "coreference",
     "negation": "grammar",
     "agreement": "grammar",
@@ -35,14 +35,14 @@ KINDS = {
 }
 
 # the maps of all heads of all layers of each sequence, (heads, query, key)
-Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
+ReadMaps = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
 
 
-async def measure(
+async def survey_heads(
     model: Model,
     name: str,
     corpus: Corpus,
-    attend: Attend,
+    attend: ReadMaps,
     thresholds: Mapping[str, float] = roles.THRESHOLDS,
 ) -> dict[str, Any]:
     """Measure every head of a model on a corpus.
@@ -59,11 +59,13 @@ async def measure(
     reaches = [
         config.reach_of_layer(layer) for layer in range(config.layers) for _ in range(config.heads)
     ]
-    evidence = Evidence(reaches, corpus.relations)
-    for first in range(0, len(sequences), BATCH):
-        batch = sequences[first : first + BATCH]
+    evidence = SurveyEvidence(reaches, corpus.relations)
+    for first in range(0, len(sequences), BATCH_SENTENCES):
+        batch = sequences[first : first + BATCH_SENTENCES]
         maps = await attend(batch)
-        await asyncio.to_thread(evidence.add, corpus.sentences[first : first + BATCH], batch, maps)
+        await asyncio.to_thread(
+            evidence.add_sentences, corpus.sentences[first : first + BATCH_SENTENCES], batch, maps
+        )
     return {
         "model": name,
         "weights": model.digest,
@@ -72,7 +74,7 @@ async def measure(
     }
 
 
-class Evidence:
+class SurveyEvidence:
     """What the sentences have shown so far.
 
     Args:
@@ -84,7 +86,7 @@ class Evidence:
         self._tally = RoleTally(reaches)
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
-    def add(
+    def add_sentences(
         self, sentences: Sequence[Sentence], sequences: Sequence[Tokenized], maps: Sequence[Tensor]
     ) -> None:
         """Add some sentences, each with the maps of all heads, (heads, query, key)."""
@@ -93,7 +95,7 @@ class Evidence:
             self._tally.add_sentence(heads, tokenized.special)
             words = relations.words_of_tokens(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
-                self._links[sentence.relation].append(_link(heads, words, sentence))
+                self._links[sentence.relation].append(_make_link(heads, words, sentence))
 
     def answer(self, heads: int, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """Return the roles of all heads, and the relations behind some of them.
@@ -111,8 +113,9 @@ class Evidence:
             {
                 "layer": number // heads,
                 "head": number % heads,
-                **_labels(
-                    _linguistic(verdicts, number) + roles.find_roles(own, baseline, thresholds)
+                **_label_roles(
+                    _relations_of_head(verdicts, number)
+                    + roles.find_roles(own, baseline, thresholds)
                 ),
                 "measures": {name: _round(value) for name, value in own.items()},
             }
@@ -122,11 +125,11 @@ class Evidence:
             "thresholds": dict(thresholds),
             "margin": relations.BEST_MARGIN,
             "heads": entries,
-            "relations": {name: _verdict(name, verdicts[name], heads) for name in verdicts},
+            "relations": {name: _verdict_to_json(name, verdicts[name], heads) for name in verdicts},
         }
 
 
-def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
+def _make_link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
     right = relations.most_attended_words(maps, words, sentence.source) == sentence.target
     return Link(
         sentence.control,
@@ -137,7 +140,7 @@ def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link
     )
 
 
-def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
+def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
     """Return the relations this head was found for, the one it most exceeds chance in first."""
     matches = [
         Role(name, verdict.score, verdict.threshold, verdict.baseline)
@@ -147,7 +150,7 @@ def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
     return sorted(matches, key=lambda role: role.baseline - role.score)
 
 
-def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
+def _label_roles(all_roles: Sequence[Role]) -> dict[str, Any]:
     """Return the first role with its numbers, and the names of the head's other roles."""
     entries = [
         {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
@@ -158,7 +161,7 @@ def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
     return {**first, "also": others}
 
 
-def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
+def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
     """Return a relation's verdict as in the answer."""
 
     def name(number: int | None) -> str | None:
@@ -166,7 +169,7 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
         return None if number is None else "L{}H{}".format(*divmod(number, heads))
 
     return {
-        "kind": KINDS.get(relation),
+        "kind": KIND_OF_RELATION.get(relation),
         "found": name(verdict.head) or NO_HEAD,
         **asdict(verdict),
         "head": name(verdict.head),
@@ -179,4 +182,4 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
 
 def _round(value: float) -> float | None:
     """Return a number as in the answer; None if nothing was measured."""
-    return None if math.isnan(value) else round(value, PLACES)
+    return None if math.isnan(value) else round(value, DECIMAL_PLACES)

@@ -119,11 +119,11 @@ class DescriptorHandler(logging.Handler):
         if not stat.S_ISREG(state.st_mode) or state.st_size + size <= self._most:
             return
         try:
-            self._replace(os.readlink(f"/proc/self/fd/{self._descriptor}"), state.st_mode)
+            self._replace_file(os.readlink(f"/proc/self/fd/{self._descriptor}"), state.st_mode)
         except OSError:  # the file was removed, or the disk has no room for another
             os.ftruncate(self._descriptor, 0)
 
-    def _replace(self, path: str, mode: int) -> None:
+    def _replace_file(self, path: str, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         new = os.open(f"{path}.new", flags, stat.S_IMODE(mode))
         try:
@@ -135,28 +135,30 @@ class DescriptorHandler(logging.Handler):
 
 
 def start_logging(
-    format: Format, replica: str, also: int | None = None, whole: bool = False
+    format: Format, replica: str, mirror_fd: int | None = None, mirror_all: bool = False
 ) -> None:
     """Send what this service logs from now on to the process's own stdout.
 
     Args:
-        also: another descriptor, to which warnings and errors go too.
-        whole: whether all lines do.
+        mirror_fd: another descriptor, to which warnings and errors go too.
+        mirror_all: whether all lines do.
 
     Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
     place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
     """
-    handlers = [DescriptorHandler(each) for each in (nonblocking(1), also) if each is not None]
+    handlers = [
+        DescriptorHandler(each) for each in (make_nonblocking(1), mirror_fd) if each is not None
+    ]
     for handler in handlers:
         handler.setFormatter(FORMATS[format](replica))
     for handler in handlers[1:]:
-        handler.setLevel(logging.INFO if whole else logging.WARNING)
+        handler.setLevel(logging.INFO if mirror_all else logging.WARNING)
     ours = logging.getLogger("service")
     ours.handlers, ours.propagate = list(handlers), False
     ours.setLevel(logging.INFO)
 
 
-def nonblocking(descriptor: int) -> int:
+def make_nonblocking(descriptor: int) -> int:
     """Return a descriptor that loses a line rather than wait, if this one is a pipe's.
 
     In a container where Ray was started with --no-redirect-output, all processes write to one pipe,
@@ -185,10 +187,10 @@ def count_losses(count: Callable[[], None]) -> None:
 
 
 def _describe_exception(error: BaseException) -> dict[str, Any]:
-    return {"error": type(error).__name__, "where": _frames(error.__traceback__)}
+    return {"error": type(error).__name__, "where": _list_frames(error.__traceback__)}
 
 
-def _frames(trace: TracebackType | None) -> list[str]:
+def _list_frames(trace: TracebackType | None) -> list[str]:
     """Return the places an exception went through, as module.function:line, outermost first."""
     return [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"

@@ -49,7 +49,7 @@ class CounterFamily(dict[Labels, float]):
         with self._lock:
             self[labels] += by
 
-    def family(self, replica: str) -> Metric:
+    def to_metric(self, replica: str) -> Metric:
         """Return what a scrape is told."""
         name, sentence = self._help
         family = CounterMetricFamily(
@@ -74,7 +74,7 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def buckets(self) -> list[Any]:
+    def cumulative_counts(self) -> list[Any]:
         """Return the counts below each bound, with exemplars, as the library writes them."""
         ends = (*(str(float(bound)) for bound in self.bounds), "+Inf")
         below = enumerate(zip(ends, accumulate(self.counts), strict=True))
@@ -96,18 +96,18 @@ class HistogramFamily(dict[Labels, Histogram]):
         made = self[labels] = Histogram(self._bounds)
         return made
 
-    def family(self, replica: str) -> Metric:
+    def to_metric(self, replica: str) -> Metric:
         """Return what a scrape is told."""
         name, sentence = self._help
         family = HistogramMetricFamily(
             f"headlight_{name}", sentence, labels=(*self._labels, "replica")
         )
         for labels, spread in self.items():
-            family.add_metric((*labels, replica), spread.buckets(), spread.sum)
+            family.add_metric((*labels, replica), spread.cumulative_counts(), spread.sum)
         return family
 
 
-class Families(Collector):
+class MetricFamilies(Collector):
     """The families of one registry, in the order of a page."""
 
     def __init__(self, replica: str) -> None:
@@ -135,7 +135,7 @@ class Families(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield what a scrape is told."""
         for made in self._made:
-            yield made.family(self._replica)
+            yield made.to_metric(self._replica)
 
 
 class Metrics:
@@ -147,8 +147,8 @@ class Metrics:
 
     def __init__(self, replica: str, keys: Collection[str] = ()) -> None:
         self._replica, self._gauges = replica, dict[str, Gauge]()
-        self._of_requests = of = Families(replica)  # fed by `count_request` alone
-        self._of_replica = own = Families(replica)  # fed by the rest
+        self._of_requests = of = MetricFamilies(replica)  # fed by `count_request` alone
+        self._of_replica = own = MetricFamilies(replica)  # fed by the rest
         self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
         # by key, and of what needs none; or not by key at all
         self._keys: dict[str, Labels] = {"": ()}
@@ -230,7 +230,7 @@ class Metrics:
             "log_lines_lost",
             "Log lines that could not be written, for example because the disk is full.",
         ).add
-        self._gauge(
+        self._make_gauge(
             "start_time_seconds", "Unix time at which the replica started, in seconds."
         ).set_to_current_time()
         self.set_replaces_failed(failed=False)
@@ -337,7 +337,7 @@ class Metrics:
 
     def set_replaces_failed(self, *, failed: bool) -> None:
         """Say whether the replica was started in place of one that died or failed its check."""
-        self._gauge(
+        self._make_gauge(
             "replaces_failed", "1 if Ray started the replica in place of one that died or failed."
         ).set(failed)
 
@@ -347,11 +347,11 @@ class Metrics:
 
     def publish_info(self, name: str, sentence: str, **facts: str) -> None:
         """Publish constant facts, as the labels of a 1."""
-        self._gauge(name, sentence, **facts).set(1)
+        self._make_gauge(name, sentence, **facts).set(1)
 
     def add_gauge(self, name: str, sentence: str, read: Callable[[], float], **labels: str) -> None:
         """Publish a gauge that is read at every scrape."""
-        self._gauge(name, sentence, **labels).set_function(read)
+        self._make_gauge(name, sentence, **labels).set_function(read)
 
     def _publish_route(self, route: str, kind: str, key: str) -> None:
         """Publish what an alert may ask about a route, an input and a key before it happens."""
@@ -388,7 +388,7 @@ class Metrics:
         labels = (reason, *self._keys[key])
         self._shed[labels] = self._shed.get(labels, 0.0) + 1
 
-    def _gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
+    def _make_gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
         if name not in self._gauges:
             self._gauges[name] = Gauge(
                 *(f"headlight_{name}", sentence, (*labels, "replica")),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from service.observe.families import METRICS_PATH, READY_PATH
 from service.observe.metrics import Metrics
 from service.observe.record import TRACEPARENT, Record
-from service.refusals import UNAUTHORIZED_STATUS
+from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -52,7 +52,7 @@ class Observer:
     ) -> None:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
-        self._listeners = [metrics.count_request, *ends, *([self._log] if lines else [])]
+        self._listeners = [metrics.count_request, *ends, *([self._log_request] if lines else [])]
         self._in_flight, self._ended = set[Record](), list[Record]()
         self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
         sentence = "Requests not yet answered, scrapes aside."
@@ -76,7 +76,7 @@ class Observer:
         if record not in self._in_flight:
             return
         self._in_flight.discard(record)
-        record.end()
+        record.end_request()
         if not self._ended:
             asyncio.get_running_loop().call_later(REPORT_SECONDS, self.report)
         self._ended.append(record)
@@ -103,9 +103,9 @@ class Observer:
         for (route, code), count in sorted(alike.items()):
             logger.info("requests", extra={"route": route, "code": code, "count": count})
 
-    def _log(self, record: Record) -> None:
+    def _log_request(self, record: Record) -> None:
         """Write a request's line, at the time of its end, or count it for one with others."""
-        if record.route in PROBE_PATHS or record.code == UNAUTHORIZED_STATUS:
+        if record.route in PROBE_PATHS or record.code == UNAUTHORIZED:
             self._alike[(record.route, record.code)] += 1
             return
         if not logger.isEnabledFor(logging.INFO):
@@ -126,7 +126,7 @@ class Observer:
         logger.handle(line)
 
 
-def loop_clock() -> Callable[[], float]:
+def make_loop_clock() -> Callable[[], float]:
     """Return a clock, for any thread, of the seconds this event loop's thread has computed.
 
     Seconds spent waiting for a core or for Python's own lock do not count.

@@ -119,7 +119,7 @@ class Record:
         if self.batch_start:
             self.stages.append(("forward", self.batch_start, end))
 
-    def end(self) -> None:
+    def end_request(self) -> None:
         """Take the end time."""
         self.seconds, self.ended = time.monotonic() - self.start, time.time()
 

@@ -52,7 +52,7 @@ class Tracing:
 
     def __init__(self, to: str, ratio: float, replica: str) -> None:
         self._open = ExitStack()
-        self._processor = BatchSpanProcessor(_exporter(to, self._open))
+        self._processor = BatchSpanProcessor(_make_exporter(to, self._open))
         resource = Resource.create(
             {
                 "service.name": "headlight",
@@ -157,14 +157,14 @@ def check_destination(to: str) -> None:
         CannotTrace, OSError: see Tracing.
     """
     with ExitStack() as stack:
-        _exporter(to, stack).shutdown()
+        _make_exporter(to, stack).shutdown()
 
 
-def _exporter(to: str, stack: ExitStack) -> SpanExporter:
+def _make_exporter(to: str, stack: ExitStack) -> SpanExporter:
     if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
-        return _line_exporter(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
+        return _make_line_exporter(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
     if to.startswith(FILE_SCHEME):
-        return _line_exporter(
+        return _make_line_exporter(
             stack.enter_context(open(to.removeprefix(FILE_SCHEME), "a", buffering=1))
         )
     with suppress(ImportError):
@@ -174,12 +174,12 @@ def _exporter(to: str, stack: ExitStack) -> SpanExporter:
     raise CannotTrace(f"tracing to {to} needs {PACKAGE} (the package's extra otlp)")
 
 
-def _line_exporter(file: IO[str]) -> SpanExporter:
+def _make_line_exporter(file: IO[str]) -> SpanExporter:
     """Return an exporter that writes one JSON object per line."""
-    return ConsoleSpanExporter(out=file, formatter=_span_line)
+    return ConsoleSpanExporter(out=file, formatter=_span_to_json)
 
 
-def _span_line(span: ReadableSpan) -> str:
+def _span_to_json(span: ReadableSpan) -> str:
     return f"{span.to_json(indent=None)}\n"
 
 

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model.errors import CheckpointError
-from model.loading.checkpoint import Model, held_of_adapters
+from model.loading.checkpoint import Model, count_adapter_numbers
 from service import keys
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
-from service.engine.weights import ModelNotFound, Source
+from service.engine.weights import ModelNotFound, ModelSource
 from service.keys import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
-from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
+from service.preflight.machine import WITH_TORCH, free_memory, mib, most
 from service.settings import MIB, Settings
 
 # The least memory of a replica without its weights: Python, torch and Ray
@@ -41,17 +41,19 @@ class Node(NamedTuple):
     digest: str | None = None
 
 
-def open_checkpoint(settings: Settings, source: Source) -> Iterator[Finding]:
+def opened(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Open the checkpoint as a replica's start does, and compare its limits with the settings."""
     try:
-        rehearse(settings, source)
+        rehearsed(settings, source)
     except REFUSED as error:
         yield Finding("", str(error))
     else:
-        yield from (Finding("", warning, grade="note") for warning in loading.strangers(source))
+        yield from (
+            Finding("", told, grade="note") for told in loading.find_foreign_adapters(source)
+        )
 
 
-def rehearse(settings: Settings, source: Source) -> Model | None:
+def rehearsed(settings: Settings, source: ModelSource) -> Model | None:
     """Return the model without its weights, and with a digest where they were read whole.
 
     Returns:
@@ -60,34 +62,31 @@ def rehearse(settings: Settings, source: Source) -> Model | None:
     Raises:
         CheckpointError, Unservable: a replica would refuse it.
     """
-    model = loading.rehearse(source, numbers=_weights_bytes(source) <= PROBED_BYTES)
-    machine.positions(settings, model.config if model else loading.sizes(source))
-    machine.filled(settings, model.task_heads if model else ())
+    model = loading.load_without_weights(source, numbers=_size(source) <= PROBED_BYTES)
+    machine.check_positions(settings, model.config if model else loading.read_model_sizes(source))
+    machine.check_filled_queries(settings, model.task_heads if model else ())
     return model
 
 
-def memory(settings: Settings, source: Source) -> Iterator[Finding]:
+def memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
-    own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
+    own = 0 if source.preset else _size(source) + _made(settings, source)
     needed = settings.most_replicas * (REPLICA_BYTES + own)
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
-        yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
+        yield Finding(f"{most(settings)} {settings.most_replicas}", text)
 
 
 CHECKS: Checks = {
-    open_checkpoint: {
-        "doctor",
-        "serve",
-    },  # a node says both apart: it returns the digest, and may have
+    opened: {"doctor", "serve"},  # a node says both apart: it returns the digest, and may have
     memory: {"doctor", "serve"},  # no memory while others do
 }
 
 
-def find_faults(settings: Settings) -> Iterator[Finding]:
+def find(settings: Settings) -> Iterator[Finding]:
     """Check everything that a model needs here, whether or not the model can be found."""
     try:
-        source = weights.locate(settings.model, settings.adapter)
+        source = weights.locate_model(settings.model, settings.adapter)
     except ModelNotFound as error:
         yield Finding("", str(error))
     else:
@@ -101,13 +100,13 @@ def examine(settings: Settings) -> Node:
     weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
     """
     try:
-        variables.require_promised(settings, os.environ, "it")
+        variables.hold(settings, os.environ, "it")
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
-        if not weights.local(settings.model):
+        if not weights.is_local(settings.model):
             return Node()
-        source = weights.locate(settings.model, settings.adapter)
-        model = rehearse(settings, source)
+        source = weights.locate_model(settings.model, settings.adapter)
+        model = rehearsed(settings, source)
     except REFUSED as error:
         return Node(fault=str(error))
     short = next(memory(settings.model_copy(update=ALONE), source), None)
@@ -116,17 +115,17 @@ def examine(settings: Settings) -> Node:
     )
 
 
-def _extra_bytes(settings: Settings, source: Source) -> int:
+def _made(settings: Settings, source: ModelSource) -> int:
     """Count the bytes held beyond the weights' own: DeBERTa's distances, and adapters."""
     try:
-        config = loading.sizes(source)
-        added = held_of_adapters(source.folder, source.adapters)
+        config = loading.read_model_sizes(source)
+        added = count_adapter_numbers(source.folder, source.adapters)
     except CheckpointError:  # which another check tells of
         return 0
     number = HALF if settings.dtype in ("bfloat16", "float16") else SINGLE
     return number * (added + config.own_layers * config.relative.count_stored(config.width))
 
 
-def _weights_bytes(source: Source) -> int:
+def _size(source: ModelSource) -> int:
     """Count the bytes of the weights' files."""
     return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))

@@ -208,7 +208,10 @@ def scaled(configuration: dict[str, Any]) -> None:
 def models() -> Iterator[dict[str, Path]]:
     """The bundled model with other weights, and with a NaN, where every node finds them."""
     root = Path(tempfile.mkdtemp(dir="/var/tmp"))  # /tmp is each node's own
-    bundled, name = weights.locate(weights.BUNDLED).folder, "encoder.layer.3.output.dense.weight"
+    bundled, name = (
+        weights.locate_model(weights.BUNDLED_MODEL).folder,
+        "encoder.layer.3.output.dense.weight",
+    )
     folders = {kind: shutil.copytree(bundled, root / kind) for kind in ("other", "nan")}
     tensors = load_file(bundled / "model.safetensors")
     tensors[name] = tensors[name] * 0.9

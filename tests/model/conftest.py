@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from model import kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 
 CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent / "texts.txt"  # sentences, a blank line, the sentences of an essay
@@ -31,19 +31,21 @@ transformers_logging.disable_progress_bar()
 @pytest.fixture(scope="session")
 def folder() -> Path:
     """Where the bundled model's files lie."""
-    return locate(BUNDLED)[0]
+    return locate_model(BUNDLED_MODEL)[0]
 
 
 @pytest.fixture(scope="session")
 def model(folder: Path) -> Model:
     """The bundled model as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @pytest.fixture(scope="session")
 def plain(folder: Path) -> Model:
     """The bundled model on public torch operators alone."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.PLAIN)
+    return checkpoint.load_checkpoint(folder, CPU, torch.float32, kernels.PLAIN)
 
 
 @pytest.fixture(scope="session")

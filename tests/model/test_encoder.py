@@ -147,7 +147,7 @@ def test_a_kernel_that_heeds_the_batch_is_caught(
         return kernels.attend_plain(q, k, v, scale * (1 + 1e-6 * len(q)), bias)
 
     way = kernels.Kernels("swayed", kernels.PlainLinear, swayed)
-    faulty = checkpoint.load(folder, CPU, torch.float32, way)
+    faulty = checkpoint.load_checkpoint(folder, CPU, torch.float32, way)
     short = [ids for ids in sequences if len(ids) < 30]
 
     assert len(moved(faulty, short, shuffled(short, seed=7), threads, 1)) > 1

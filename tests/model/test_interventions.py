@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from model import families, packing
 from model.encoder import Encoder
-from model.families.family import Names
+from model.families.family import TensorNames
 from model.loading.checkpoint import Model
 from model.native import library
 from model.native.stack import NativeStack
@@ -47,9 +47,9 @@ def hooked(model: PreTrainedModel, family: str, edits: dict[int, Edit]) -> Itera
         handle.remove()
 
 
-def names(family: str) -> Names:
+def names(family: str) -> TensorNames:
     """What transformers calls a family's parts."""
-    return next(one.names[-1] for one in families.FAMILIES if one.name == family)
+    return next(one.tensor_names[-1] for one in families.FAMILIES if one.name == family)
 
 
 def part(head: int, ours: Model) -> slice:

@@ -171,19 +171,19 @@ def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyP
 
 
 class Rough(kernels.PlainLinear):
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU's approximation, wrong in the fourth digit."""
         return super().activate(x, "gelu_tanh" if activation == "gelu" else activation)
 
 
 class Erring(kernels.PlainLinear):
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU itself where its approximation is meant."""
         return super().activate(x, "gelu" if activation == "gelu_tanh" else activation)
 
 
 class Forgetful(kernels.PlainLinear):
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         """A sum without its second half."""
         return self(x)
 
@@ -199,11 +199,11 @@ class Biased(kernels.PlainLinear):
         """A bias added twice, but only where nothing is fused in."""
         return super().__call__(x) + self.bias
 
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """As it should be."""
         return kernels.ACTIVATIONS[activation](super().__call__(x))
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         """As it should be."""
         return super().__call__(x) + residual
 

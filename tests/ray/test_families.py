@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from model import families
 from model.families import bert, jina_v2
-from model.families.family import Tiny
+from model.families.family import TinyModel
 from service.encode.answer import SAFETENSORS
 from service.replica import Replica
 from service.settings import Settings
@@ -51,7 +51,7 @@ VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
 LONGEST = {"max_position_embeddings": 127}
 ADAPTER = "left"
 OUTPUTS = tuple(  # W^O, as transformers calls it in any family
-    {one.names[-1]["layers.{i}.output"].rpartition("{i}.")[2] for one in families.FAMILIES}
+    {one.tensor_names[-1]["layers.{i}.output"].rpartition("{i}.")[2] for one in families.FAMILIES}
 )
 # other widths of embeddings, distances without types, a decoder; of each family
 # tests/model/loading/test_families.py has the same states and maps, without HTTP
@@ -142,11 +142,13 @@ TOKENIZERS = {
 }
 # which have another unknown token, lower-case, or trim offsets: their files are read as they are
 BY_FILE = ("MPNetTokenizer", "AlbertTokenizer", "RobertaTokenizer")
-ALIBI = Tiny(jina.JinaBert.__name__, {**bert.SMALL, "feed_forward_type": "reglu"})
+ALIBI = TinyModel(jina.JinaBert.__name__, {**bert.TINY_BERT, "feed_forward_type": "reglu"})
 FAMILIES = {
-    name: Family(tiny.prefix, one.tokenizer, {**tiny.sizes, **LONGEST})
+    name: Family(tiny.class_prefix, one.tokenizer_class, {**tiny.sizes, **LONGEST})
     for one in families.FAMILIES
-    for name, tiny in [("jina_bert", ALIBI) if one is jina_v2.FAMILY else (one.name, one.tiny)]
+    for name, tiny in [
+        ("jina_bert", ALIBI) if one is jina_v2.FAMILY else (one.name, one.tiny_model)
+    ]
     if tiny
 }
 

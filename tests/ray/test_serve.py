@@ -125,7 +125,7 @@ def test_a_model_that_a_replica_refuses_ends_the_start_in_one_line(
 ) -> None:
     """What it said, without its stack, of what only a pass shows; other services do not notice."""
     monkeypatch.setenv("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")  # Ray tries it thrice
-    source = weights.locate(weights.BUNDLED).folder
+    source = weights.locate_model(weights.BUNDLED_MODEL).folder
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(source / name, tmp_path)
     tensors = load_file(source / "model.safetensors")

@@ -33,7 +33,10 @@ def here() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of the bundled model: with other weights, and with files that are no model's."""
-    bundled, root = weights.locate(weights.BUNDLED).folder, tmp_path_factory.mktemp("models")
+    bundled, root = (
+        weights.locate_model(weights.BUNDLED_MODEL).folder,
+        tmp_path_factory.mktemp("models"),
+    )
     folders = {name: shutil.copytree(bundled, root / name) for name in ("other", "nan", "cut")}
     folders["missing"] = root / "missing"
     tensors = load_file(bundled / "model.safetensors")
@@ -163,7 +166,7 @@ def test_without_room_the_old_version_goes_on_and_the_status_says_what_is_missin
         return said
 
     def update() -> None:
-        send(here, args(model=weights.BUNDLED, max_sequences=2047))
+        send(here, args(model=weights.BUNDLED_MODEL, max_sequences=2047))
         running(here)
         send(here, large)
         found = here.wait(lambda found: "to be scheduled" in message(found))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
 from service.settings import Settings
 
@@ -23,7 +23,7 @@ PROMPTS = {"query": "search for: ", "document": "", "passage": "pre"}
 async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """The bundled model with prompts, and with one of them as its default."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
-    shutil.copytree(locate(BUNDLED).folder, folder)
+    shutil.copytree(locate_model(BUNDLED_MODEL).folder, folder)
     told = {"prompts": PROMPTS, "default_prompt_name": "query"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(told))
     replica = await Replica.start(Settings(model=str(folder), threads=1), "prompted-1")

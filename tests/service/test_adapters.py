@@ -21,10 +21,10 @@ from model.errors import CheckpointError
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from service.commands.options import add_setting_options
+from service.commands.options import of_settings
 from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
-from service.preflight.model import find_faults
+from service.preflight.model import find
 from service.replica import Replica
 from service.settings import Settings, load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
@@ -118,8 +118,8 @@ async def test_a_batch_may_hold_every_adapter(served: Adapted) -> None:
         for name in NAMES
     ]
     lanes = served.replica.lanes
-    alone = [(await lanes.launch(0, [work], 1))[0] for work in works]
-    together = await lanes.launch(0, works, 1)
+    alone = [(await lanes.run_in_lane(0, [work], 1))[0] for work in works]
+    together = await lanes.run_in_lane(0, works, 1)
 
     assert len({numbers(each)[0] for each in alone}) == len(works)
     assert [numbers(each) for each in together] == [numbers(each) for each in alone]
@@ -239,11 +239,11 @@ async def test_an_adapters_numerics_are_of_its_own_products(served: Adapted) -> 
     told = {}
     for name, model in NAMES.items():
         work = replace(proof.canary, adapter=name)
-        (result,) = await served.replica.lanes.launch(0, [work], 1)
+        (result,) = await served.replica.lanes.run_in_lane(0, [work], 1)
         assert isinstance(result, Result)
         kernels = served.replica.lanes.model.encoder.kernels.name
         native = "+native" if name is None and served.replica.lanes.model.encoder.native else ""
-        own = numerics.name(device, torch.float32, kernels + native, result.tokens)
+        own = numerics.name_arithmetic(device, torch.float32, kernels + native, result.tokens)
         answer = await served.post("/v1/encode", inputs=[given(IDS[0])], model=model)
         told[name] = answer["numerics"]
         assert told[name] == own
@@ -331,15 +331,15 @@ async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> N
     adapter(saved_bert(tmp_path), tmp_path / LEFT, "bert", 1, use_dora=True)
     own = {"model": str(tmp_path), "device": "cpu"}
 
-    (found,) = find_faults(Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",)))
+    (found,) = find(Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",)))
     assert "use_dora" in found.what
-    (found,) = find_faults(Settings(**own, adapter=(f"{LEFT}=/nowhere",)))
+    (found,) = find(Settings(**own, adapter=(f"{LEFT}=/nowhere",)))
     assert found.what == f"adapter {LEFT}: no folder /nowhere"
 
 
 async def test_a_flag_may_be_given_once_for_each_adapter() -> None:
     """As well as once with commas; none is dropped."""
-    command = add_setting_options(click.command()(lambda **given: given["adapter"]))
+    command = of_settings(click.command()(lambda **given: given["adapter"]))
 
     def read(*line: str) -> Any:
         return command.main(list(line), standalone_mode=False)

@@ -77,12 +77,14 @@ class Service:
         """Have one request answered, or refused as admission and the door do."""
         began, place = self._loop.time(), None
         try:
-            place = self.gate.take_place(key)
+            place = self.gate.take(key)
             if place:
                 await self.gate.enter(place, 30.0)
             await self._step()
             works = [range(tokens) for tokens in texts]
-            self.batcher.check(sum(texts), self.batcher.cost(works), began + 30, key)
+            self.batcher.check_admission(
+                sum(texts), self.batcher.estimate_cost(works), began + 30, key
+            )
             await self.batcher.submit(works, began + 30, key)
             await self._step()
             self.seconds[name].append(self._loop.time() - began)

@@ -1,6 +1,6 @@
 """What the files of sentence-transformers' modules may say: their keys, and values not computed.
 
-A key that is not KNOWN is refused by name: a later version, or a fork, may compute something with
+A key that is not of KNOWN_KEYS is refused by name: a later version, or a fork, may compute with
 it. Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
 """
 
@@ -12,29 +12,31 @@ from model.errors import CheckpointError
 from model.loading.files import CONFIG
 from model.loading.modules import (
     LOGIT_SCORE,
-    MODULES,
-    PROMPTS,
-    TRANSFORMERS,
-    home,
-    model_type,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    TRANSFORMER_KINDS,
+    find_encoder_folder,
+    read_model_type,
     read_modules,
     read_optional,
-    read_sentence,
+    read_transformer_settings,
 )
 from model.loading.pipeline.router import check_routes
 
-SETTINGS = "sentence_bert_config.json"  # whatever an older folder calls it
-TOKENS, VECTOR, SCORES = "token_embeddings", "sentence_embedding", "scores"
-NEXT = "causal_logits"  # of the token that would follow
-GENERATION = "text-generation"
-SIDES = ("query_length", "document_length", "query_expansion")  # of a late interaction
-CUTS = ("truncate_dim", "max_active_dims")  # of vectors, when all modules are done
-FIXED: dict[str, object] = {  # keys of which one value is supported, that of a file without them
+SETTINGS_FILE = "sentence_bert_config.json"  # whatever an older folder calls it
+TOKENS_OUTPUT, VECTOR_OUTPUT, SCORES_OUTPUT = "token_embeddings", "sentence_embedding", "scores"
+LOGITS_OUTPUT = "causal_logits"  # of the token that would follow
+GENERATION_TASK = "text-generation"
+SIDE_KEYS = ("query_length", "document_length", "query_expansion")  # of a late interaction
+CUT_KEYS = ("truncate_dim", "max_active_dims")  # of vectors, when all modules are done
+FIXED_VALUES: dict[
+    str, object
+] = {  # keys of which one value is supported, that of a file without them
     "processing_kwargs": {},
     "tokenizer_name_or_path": None,
     "keep_only_token_ids": [],
 }
-KINDS = {
+MODULE_KINDS = {
     "Pooling",
     "Dense",
     "LayerNorm",
@@ -43,7 +45,7 @@ KINDS = {
     "MultiVectorMask",
     "SpladePooling",
 }
-KNOWN = {  # of all modules together: keys that an answer follows, or that change none
+KNOWN_KEYS = {  # of all modules together: keys that an answer follows, or that change none
     *("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs"),
     *("backend", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"),
     *("model_args", "model_kwargs", "module_input_name", "module_output_name", "pooling_mode"),
@@ -52,41 +54,45 @@ KNOWN = {  # of all modules together: keys that an answer follows, or that chang
     *("pooling_mode_lasttoken", "include_prompt", "embedding_dimension", "pooling_strategy"),
     *("word_embedding_dimension", "in_features", "out_features", "bias", "activation_function"),
     *("use_residual", "dimension", "dropout", "skiplist_words", "skiplist_tasks", "chunk_size"),
-    *("true_token_id", "false_token_id", *SIDES, *FIXED),
+    *("true_token_id", "false_token_id", *SIDE_KEYS, *FIXED_VALUES),
 }
 
-WAYS = {  # what a Transformer hands on, by its task: the model's output, and its name
-    "feature-extraction": ("last_hidden_state", TOKENS),
-    "fill-mask": ("logits", TOKENS),
-    "sequence-classification": ("logits", SCORES),
-    GENERATION: ("logits", NEXT),
+OUTPUT_OF_TASK = {  # what a Transformer hands on, by its task: the model's output, and its name
+    "feature-extraction": ("last_hidden_state", TOKENS_OUTPUT),
+    "fill-mask": ("logits", TOKENS_OUTPUT),
+    "sequence-classification": ("logits", SCORES_OUTPUT),
+    GENERATION_TASK: ("logits", LOGITS_OUTPUT),
 }
 
 
-def check_modules(folder: Path) -> None:
+def check_module_keys(folder: Path) -> None:
     """Check a folder's routes, and the keys of its modules against the known ones.
 
     Raises:
         CheckpointError: names a key that is unknown, or a value that is not supported.
     """
     check_routes(folder)
-    stored = read_optional(folder / PROMPTS)
+    stored = read_optional(folder / PROMPTS_FILE)
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
-    others = CUTS[1:] if "Pooling" in kinds else CUTS  # a pooled vector is cut
-    _refuse(PROMPTS, [f"{key} {stored[key]!r}" for key in others if stored.get(key) is not None])
+    others = CUT_KEYS[1:] if "Pooling" in kinds else CUT_KEYS  # a pooled vector is cut
+    _refuse_wrong(
+        PROMPTS_FILE, [f"{key} {stored[key]!r}" for key in others if stored.get(key) is not None]
+    )
     for kind, path in modules:
-        if kind in TRANSFORMERS and path not in (folder, home(folder)):
-            _refuse(MODULES, [f"a {kind} in {path.name}, next to the encoder"])
-        if kind in TRANSFORMERS:
-            config = read_sentence(path)
-            _check_keys(config, SETTINGS)
-            _check_task(kind, config, _task(kinds, model_type(folder)))
-            if model_type(folder) != "MultiVectorEncoder":
-                _refuse(SETTINGS, [f"{k} {config[k]!r}" for k in SIDES if config.get(k)])
+        if kind in TRANSFORMER_KINDS and path not in (folder, find_encoder_folder(folder)):
+            _refuse_wrong(MODULES_FILE, [f"a {kind} in {path.name}, next to the encoder"])
+        if kind in TRANSFORMER_KINDS:
+            config = read_transformer_settings(path)
+            _check_keys(config, SETTINGS_FILE)
+            _check_output(kind, config, _expected_output(kinds, read_model_type(folder)))
+            if read_model_type(folder) != "MultiVectorEncoder":
+                _refuse_wrong(
+                    SETTINGS_FILE, [f"{k} {config[k]!r}" for k in SIDE_KEYS if config.get(k)]
+                )
         elif kind == LOGIT_SCORE:
-            _check_keys(read_optional(path / CONFIG), path.name, module_input_name=NEXT)
-        elif kind in KINDS:
+            _check_keys(read_optional(path / CONFIG), path.name, module_input_name=LOGITS_OUTPUT)
+        elif kind in MODULE_KINDS:
             _check_keys(read_optional(path / CONFIG), path.name)
 
 
@@ -96,44 +102,44 @@ def _check_keys(config: Mapping[str, Any], where: str, **fixed: object) -> None:
     Args:
         fixed: more keys of which one value is supported.
     """
-    only = {**FIXED, **fixed}
-    wrong = [f"unknown key {key!r}" for key in config if key not in KNOWN]
+    only = {**FIXED_VALUES, **fixed}
+    wrong = [f"unknown key {key!r}" for key in config if key not in KNOWN_KEYS]
     wrong += [
         f"{key} {config[key]!r}"
         for key, value in only.items()
         if config.get(key, value) not in (value, None)
     ]
-    _refuse(where, wrong)
+    _refuse_wrong(where, wrong)
 
 
-def _refuse(where: str, wrong: Sequence[str]) -> None:
+def _refuse_wrong(where: str, wrong: Sequence[str]) -> None:
     """Refuse what is wrong in a file, if anything is."""
     if wrong:
         raise CheckpointError(f"{where}: not supported: {', '.join(wrong)}")
 
 
-def _task(kinds: Collection[str], model: str | None) -> str:
+def _expected_output(kinds: Collection[str], model: str | None) -> str:
     """Return what a Transformer is to hand on, for the modules after it."""
     if "SpladePooling" in kinds:
         return "fill-mask"
     if LOGIT_SCORE in kinds:
-        return GENERATION
+        return GENERATION_TASK
     alone = len(kinds) == 1 and model == "CrossEncoder"
     return "sequence-classification" if alone else "feature-extraction"
 
 
-def _check_task(kind: str, config: Mapping[str, Any], expected: str) -> None:
+def _check_output(kind: str, config: Mapping[str, Any], expected: str) -> None:
     """Refuse a Transformer that hands on something other than what is computed here."""
     task = config.get("transformer_task", "fill-mask" if kind == "MLMTransformer" else None)
     if (task or "feature-extraction") != expected:
         told = f"transformer_task {task!r}, and the modules take {expected!r}"
-        _refuse(SETTINGS, [told])
-    output, name = WAYS[expected]
+        _refuse_wrong(SETTINGS_FILE, [told])
+    output, name = OUTPUT_OF_TASK[expected]
     way = {"text": {"method": "forward", "method_output_name": output}}
     stored = config.get("modality_config", way)
-    if expected == GENERATION:  # pairs are messages, which the template puts into one text
+    if expected == GENERATION_TASK:  # pairs are messages, which the template puts into one text
         way["message"] = {**way["text"], "format": "flat"}
     if stored != way:
-        _refuse(SETTINGS, [f"modality_config {stored!r}"])
+        _refuse_wrong(SETTINGS_FILE, [f"modality_config {stored!r}"])
     if "modality_config" in config and config.get("module_output_name") != name:
-        _refuse(SETTINGS, [f"module_output_name {config.get('module_output_name')!r}"])
+        _refuse_wrong(SETTINGS_FILE, [f"module_output_name {config.get('module_output_name')!r}"])

@@ -16,24 +16,24 @@ from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
 from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
-    MODULES,
-    PROMPTS,
-    first_misfit,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    find_misfit,
     read_modules,
     read_optional,
-    read_sentence,
+    read_transformer_settings,
 )
-from model.loading.pipeline.keys import SETTINGS, TOKENS
-from model.loading.pipeline.layers import names_of, normalizes
+from model.loading.pipeline.keys import SETTINGS_FILE, TOKENS_OUTPUT
+from model.loading.pipeline.layers import read_input_and_output, read_normalized_input
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
-from model.loading.tokenizer_settings import SPECIALS, TOKENIZER_CONFIG
+from model.loading.tokenizer_settings import SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
-MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
-STRATEGIES = ("fixed", "min")
+MASK_TOKENS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
+QUERY_EXPANSIONS = ("fixed", "min")
 # PyLate's; sentence-transformers reads them in others' files, and in its own writes them elsewhere
-FOREIGN = {
+PYLATE_KEYS = {
     *("query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"),
     *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
     "skiplist_words",
@@ -47,43 +47,43 @@ def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Map
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
     """
     modules = read_modules(folder)
-    _check_order(modules)
-    _check_stored(read_optional(folder / PROMPTS))
-    stored, prompts = read_sentence(modules[0][1]), read_prompts(folder).texts
+    _check_module_order(modules)
+    _check_pylate_keys(read_optional(folder / PROMPTS_FILE))
+    stored, prompts = read_transformer_settings(modules[0][1]), read_prompts(folder).texts
     masks = [read_object(path / CONFIG) for kind, path in modules if kind == "MultiVectorMask"]
-    skipped = _skipped(masks[0] if masks else {}, tokenizer)
+    skipped = _read_skipped(masks[0] if masks else {}, tokenizer)
     most = read_max_tokens(folder, config.max_tokens)
     query, document = (
-        min(_length(stored, f"{side}_length") or most, config.max_tokens)
+        min(_read_length(stored, f"{side}_length") or most, config.max_tokens)
         for side in ("query", "document")
     )
     reading = Role(query, skipped=skipped["query"], prompt=prompts.get("query", ""))
     if (expansion := stored.get("query_expansion")) is not None:
         if not masks:
-            raise CheckpointError(f"{MODULES}: query_expansion without a MultiVectorMask")
-        reading = _filled(reading, expansion, stored, folder, config, tokenizer)
+            raise CheckpointError(f"{MODULES_FILE}: query_expansion without a MultiVectorMask")
+        reading = _fill_queries(reading, expansion, stored, folder, config, tokenizer)
     return {
         "query": reading,
         "document": Role(document, skipped=skipped["document"], prompt=prompts.get("document", "")),
     }
 
 
-def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
+def read_mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
     """Return the token that fills up a query.
 
     Raises:
         CheckpointError: the tokenizer has no mask token.
     """
-    names = [name] if (name := special_token(folder, "mask_token")) else MASKS
+    names = [name] if (name := read_special_token(folder, "mask_token")) else MASK_TOKENS
     for one in names:
         if (id := tokenizer.id_of(one)) is not None:
             return Token(id, one)
     raise CheckpointError("queries are to be filled up, and the tokenizer has no mask token")
 
 
-def special_token(folder: Path, kind: str) -> str | None:
+def read_special_token(folder: Path, kind: str) -> str | None:
     """Return the text that a tokenizer's files give a special token."""
-    for name in (TOKENIZER_CONFIG, SPECIALS):
+    for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_FILE):
         token = read_optional(folder / name).get(kind)
         token = token.get("content") if isinstance(token, Mapping) else token
         if isinstance(token, str):
@@ -103,7 +103,7 @@ def check_windows(config: EncoderConfig, length: int, where: str) -> None:
         raise CheckpointError(f"{where}: not supported: {told}")
 
 
-def _filled(
+def _fill_queries(
     role: Role,
     expansion: Any,
     stored: Mapping[str, Any],
@@ -114,24 +114,28 @@ def _filled(
     """Return the role of queries that are filled up."""
     known = {"strategy", "attend", "token", "length"}
     if not isinstance(expansion, Mapping) or not set(expansion) <= known:
-        raise CheckpointError(f"{SETTINGS}: not supported: query_expansion {expansion!r}")
-    length, attended = _length(expansion, "length"), expansion.get("attend", False)
+        raise CheckpointError(f"{SETTINGS_FILE}: not supported: query_expansion {expansion!r}")
+    length, attended = _read_length(expansion, "length"), expansion.get("attend", False)
     strategy, name = expansion.get("strategy"), expansion.get("token")
-    if length is None or strategy not in STRATEGIES or not isinstance(attended, bool):
-        raise CheckpointError(f"{SETTINGS}: not supported: query_expansion {dict(expansion)!r}")
-    if (_length(stored, "query_length") or length) < length:
-        raise CheckpointError(f"{SETTINGS}: query_length is less than {length}, of query_expansion")
+    if length is None or strategy not in QUERY_EXPANSIONS or not isinstance(attended, bool):
+        raise CheckpointError(
+            f"{SETTINGS_FILE}: not supported: query_expansion {dict(expansion)!r}"
+        )
+    if (_read_length(stored, "query_length") or length) < length:
+        raise CheckpointError(
+            f"{SETTINGS_FILE}: query_length is less than {length}, of query_expansion"
+        )
     if length > config.max_tokens:
         most = f"the model takes {config.max_tokens}"
-        raise CheckpointError(f"{SETTINGS}: queries of {length} tokens, and {most}")
+        raise CheckpointError(f"{SETTINGS_FILE}: queries of {length} tokens, and {most}")
     if not attended:
-        check_windows(config, length, SETTINGS)
+        check_windows(config, length, SETTINGS_FILE)
     if name is None:
-        filling = mask_token(folder, tokenizer)
+        filling = read_mask_token(folder, tokenizer)
     elif (id := tokenizer.id_of(name)) is not None:
         filling = Token(id, name)
     else:
-        raise CheckpointError(f"{SETTINGS}: the tokenizer lacks {name!r}, of query_expansion")
+        raise CheckpointError(f"{SETTINGS_FILE}: the tokenizer lacks {name!r}, of query_expansion")
     longest = length if strategy == "fixed" else max(role.length, length)
     return Role(
         longest,
@@ -143,50 +147,52 @@ def _filled(
     )
 
 
-def _check_order(modules: Sequence[tuple[str, Path]]) -> None:
+def _check_module_order(modules: Sequence[tuple[str, Path]]) -> None:
     """Refuse an unsupported order of modules: all Dense must precede the tokens' Normalize."""
     kinds = [kind for kind, _ in modules]
     named = [kind for kind in kinds if kind != "MultiVectorMask"]
     dense = named.count("Dense")
     order = ["Transformer", *["Dense"] * dense, "Normalize"]
-    culprit = first_misfit(named, order) or (None if dense else "no Dense")
+    culprit = find_misfit(named, order) or (None if dense else "no Dense")
     if kinds.count("MultiVectorMask") > 1:
         culprit = culprit or "two of MultiVectorMask"
     if culprit:
-        raise CheckpointError(f"{MODULES}: not supported: {culprit}")
+        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
     for kind, path in modules:
-        if kind == "Dense" and (names := names_of(read_object(path / CONFIG), TOKENS)) != (
-            TOKENS,
-            TOKENS,
+        if kind == "Dense" and (
+            names := read_input_and_output(read_object(path / CONFIG), TOKENS_OUTPUT)
+        ) != (
+            TOKENS_OUTPUT,
+            TOKENS_OUTPUT,
         ):
             told = f"module_input_name {names[0]!r}, module_output_name {names[1]!r}"
             raise CheckpointError(f"{path.name}: not supported: {told}")
-        if kind == "Normalize" and normalizes(path) != TOKENS:
+        if kind == "Normalize" and read_normalized_input(path) != TOKENS_OUTPUT:
             raise CheckpointError(f"{path.name}: not supported: vectors of another length than 1")
 
 
-def _check_stored(config: Mapping[str, Any]) -> None:
+def _check_pylate_keys(config: Mapping[str, Any]) -> None:
     """Refuse keys of PyLate's files, and any score other than MaxSim."""
-    wrong = [f"{key} {config[key]!r}" for key in sorted(FOREIGN & set(config))]
+    wrong = [f"{key} {config[key]!r}" for key in sorted(PYLATE_KEYS & set(config))]
     if config.get("similarity_fn_name") == "meanmaxsim":
         wrong.append("similarity_fn_name 'meanmaxsim'")
     if wrong:
-        raise CheckpointError(f"{PROMPTS}: not supported: {', '.join(wrong)}")
+        raise CheckpointError(f"{PROMPTS_FILE}: not supported: {', '.join(wrong)}")
 
 
-def _length(config: Mapping[str, Any], key: str) -> int | None:
+def _read_length(config: Mapping[str, Any], key: str) -> int | None:
     """Return a number of tokens; None where none is given."""
     value = config.get(key)
     if value is None:
         return None
     if type(value) is not int or value < 1:
         raise CheckpointError(
-            f"{SETTINGS}: expected one token or more as {key}, received {value!r}"
+            f"{SETTINGS_FILE}: expected one token or more as {key}, received {value!r}"
         )
     return value
 
 
-def _skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
+def _read_skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
     """Return the ids without a vector, by side; words that the vocabulary lacks add none."""
     words, tasks = mask.get("skiplist_words") or [], mask.get("skiplist_tasks")
     tasks = [tasks] if isinstance(tasks, str) else tasks

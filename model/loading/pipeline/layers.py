@@ -18,8 +18,8 @@ from model.errors import CheckpointError, advise_conversion
 from model.kernels import Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_object
 from model.loading.modules import read_optional
-from model.loading.pipeline.keys import TOKENS, VECTOR
-from model.loading.tensors import Shape, check, open_tensors
+from model.loading.pipeline.keys import TOKENS_OUTPUT, VECTOR_OUTPUT
+from model.loading.tensors import Shape, check_tensors, open_tensors
 from model.pooling import Dense, Norm, PoolingLayer, Unit, identity
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.activation.SiLU": F.silu,
     "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
 }
-FLAGS = {  # in the order in which several are joined
+MODE_OF_FLAG = {  # in the order in which several are joined
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -38,8 +38,8 @@ FLAGS = {  # in the order in which several are joined
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
-LAYERS = ("Dense", "LayerNorm", "Dropout", "Normalize")
+MODE_OF_NAME = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+LAYER_KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
 NORM_EPS = 1e-5  # torch.nn.LayerNorm's default, which no file states
 
 
@@ -50,14 +50,14 @@ def read_modes(folder: Path) -> tuple[PoolingMode, ...]:
         CheckpointError: names what is not supported.
     """
     config = read_object(folder / CONFIG)
-    flags = [mode for flag, mode in FLAGS.items() if config.get(flag)]
+    flags = [mode for flag, mode in MODE_OF_FLAG.items() if config.get(flag)]
     names = config.get("pooling_mode", flags or ["mean"])  # sentence-transformers 6 writes this
     names = names if isinstance(names, list) else [names] * bool(names)
     modes = tuple(
         mode
         for name in names
         for mode in get_args(PoolingMode)
-        if OURS.get(str(name), name) == mode
+        if MODE_OF_NAME.get(str(name), name) == mode
     )
     if not names or len(modes) != len(names):
         raise CheckpointError(f"pooling not supported: {', '.join(map(str, names)) or 'none'}")
@@ -69,12 +69,12 @@ def read_layers(
     inputs: int,
     device: torch.device,
     kernels: Kernels,
-    output: str = VECTOR,
+    output: str = VECTOR_OUTPUT,
 ) -> tuple[PoolingLayer, ...]:
     """Read the layers after a Pooling, without those that have no effect.
 
     Args:
-        modules: kinds of LAYERS and their folders.
+        modules: kinds of LAYER_KINDS and their folders.
         inputs: numbers that the Pooling makes.
         output: the name under which the last Dense hands on its numbers.
 
@@ -85,11 +85,11 @@ def read_layers(
     last = max((i for i, (kind, _) in enumerate(modules) if kind == "Dense"), default=None)
     for place, (kind, path) in enumerate(modules):
         if kind == "Dense":
-            name = output if place == last else VECTOR
-            layers.append(_dense(path, inputs, device, kernels, name))
+            name = output if place == last else VECTOR_OUTPUT
+            layers.append(_read_vector_dense(path, inputs, device, kernels, name))
         elif kind == "LayerNorm":
-            layers.append(_norm(path, inputs, device))
-        elif kind == "Normalize" and normalizes(path) == VECTOR:
+            layers.append(_read_norm(path, inputs, device))
+        elif kind == "Normalize" and read_normalized_input(path) == VECTOR_OUTPUT:
             layers.append(Unit(inputs))
         inputs = layers[-1].outputs if layers else inputs
     return tuple(layers)
@@ -105,7 +105,7 @@ def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels
     name, added = config.get("activation_function"), config.get("use_residual", False)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
-    path, where = weights(folder)
+    path, where = find_weights_file(folder)
     with open_tensors({where: path}) as tensors:
         shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
         outputs = max((1, *shape[:1]))
@@ -113,7 +113,7 @@ def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels
         shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
         turned = bool(added) and outputs != inputs
         shapes |= {"residual.weight": (outputs, inputs)} if turned else {}
-        check(tensors, shapes, where)
+        check_tensors(tensors, shapes, where)
         read = {name: tensors[name].read().float().to(device) for name in shapes}
     linear = kernels.linear(read["linear.weight"], read.get("linear.bias"))
     residual: Callable[[Tensor], Tensor] | None = identity if added else None
@@ -122,29 +122,31 @@ def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels
     return Dense(linear, ACTIVATIONS[name], outputs, outputs * inputs * (1 + turned), residual)
 
 
-def normalizes(folder: Path) -> str:
+def read_normalized_input(folder: Path) -> str:
     """Tell which of its inputs a Normalize module scales to length 1.
 
     Raises:
         CheckpointError: neither the vector nor the tokens', or it hands on under another name.
     """
     config = read_optional(folder / CONFIG)
-    name = config.get("module_input_name", VECTOR)
+    name = config.get("module_input_name", VECTOR_OUTPUT)
     handed = config.get("module_output_name")
-    if name not in (VECTOR, TOKENS) or handed not in (None, name):
+    if name not in (VECTOR_OUTPUT, TOKENS_OUTPUT) or handed not in (None, name):
         told = f"module_input_name {name!r}, module_output_name {handed!r}"
         raise CheckpointError(f"{folder.name}: not supported: {told}")
     return str(name)
 
 
-def names_of(config: Mapping[str, Any], default: str = VECTOR) -> tuple[Any, Any]:
+def read_input_and_output(
+    config: Mapping[str, Any], default: str = VECTOR_OUTPUT
+) -> tuple[Any, Any]:
     """Return the names of what a Dense module reads and of what it makes."""
     read = config.get("module_input_name", default)
     handed = config.get("module_output_name")
     return read, read if handed is None else handed
 
 
-def weights(folder: Path) -> tuple[Path, str]:
+def find_weights_file(folder: Path) -> tuple[Path, str]:
     """Return the file of a module's weights, and its name in a refusal.
 
     Raises:
@@ -162,19 +164,21 @@ def weights(folder: Path) -> tuple[Path, str]:
     return path, where
 
 
-def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels, output: str) -> Dense:
-    read, handed = names_of(read_object(folder / CONFIG))
-    wrong = [] if read == VECTOR else [f"module_input_name {read!r}"]
+def _read_vector_dense(
+    folder: Path, inputs: int, device: torch.device, kernels: Kernels, output: str
+) -> Dense:
+    read, handed = read_input_and_output(read_object(folder / CONFIG))
+    wrong = [] if read == VECTOR_OUTPUT else [f"module_input_name {read!r}"]
     wrong += [] if handed == output else [f"module_output_name {handed!r}"]
     if wrong:
         raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
     return read_dense(folder, inputs, device, kernels)
 
 
-def _norm(folder: Path, inputs: int, device: torch.device) -> Norm:
-    path, where = weights(folder)
+def _read_norm(folder: Path, inputs: int, device: torch.device) -> Norm:
+    path, where = find_weights_file(folder)
     shapes: dict[str, Shape] = {"norm.weight": (inputs,), "norm.bias": (inputs,)}
     with open_tensors({where: path}) as tensors:
-        check(tensors, shapes, where)
+        check_tensors(tensors, shapes, where)
         weight, bias = (tensors[name].read().float().to(device) for name in shapes)
     return Norm((weight, bias), NORM_EPS, inputs)

@@ -15,11 +15,11 @@ from pathlib import Path
 from model.config import Side
 from model.errors import CheckpointError
 from model.loading.files import read_object
-from model.loading.modules import ROUTER, TRANSFORMERS, read_routes
+from model.loading.modules import ROUTER_FILE, TRANSFORMER_KINDS, read_routes
 from model.text.frame import Role
 
-SIDES: tuple[Side, ...] = ("query", "document")
-STATIC = "SparseStaticEmbedding"
+BOTH_SIDES: tuple[Side, ...] = ("query", "document")
+STATIC_EMBEDDING = "SparseStaticEmbedding"
 
 
 def check_routes(folder: Path) -> None:
@@ -31,11 +31,11 @@ def check_routes(folder: Path) -> None:
     if not (routes := read_routes(folder)):
         return
     kinds = {name: [kind for kind, _ in modules] for name, modules in routes.items()}
-    of_documents = [[kind, "SpladePooling"] for kind in TRANSFORMERS]
-    if kinds not in [{"query": [STATIC], "document": each} for each in of_documents]:
+    of_documents = [[kind, "SpladePooling"] for kind in TRANSFORMER_KINDS]
+    if kinds not in [{"query": [STATIC_EMBEDDING], "document": each} for each in of_documents]:
         told = "; ".join(f"{name} by {', '.join(each)}" for name, each in kinds.items())
-        raise CheckpointError(f"{ROUTER}: not supported: {told or 'no route'}")
-    choices = read_object(folder / ROUTER).get("parameters", {})
+        raise CheckpointError(f"{ROUTER_FILE}: not supported: {told or 'no route'}")
+    choices = read_object(folder / ROUTER_FILE).get("parameters", {})
     known = {"default_route", "allow_empty_key", "route_mappings"}
     wrong = [f"unknown key {key!r}" for key in choices if key not in known]
     if choices.get("route_mappings"):
@@ -46,10 +46,10 @@ def check_routes(folder: Path) -> None:
     if default != "document":  # a text of no side would be looked up in the table
         wrong.append(f"default_route {default!r}; write 'document' if texts are documents")
     if wrong:
-        raise CheckpointError(f"{ROUTER}: not supported: {', '.join(wrong)}")
+        raise CheckpointError(f"{ROUTER_FILE}: not supported: {', '.join(wrong)}")
 
 
 def read_roles(folder: Path, max_tokens: int, prompts: Mapping[str, str]) -> dict[Side, Role]:
     """Return how a SparseEncoder reads either side of a search; of a Router documents alone."""
-    sides = SIDES[1:] if read_routes(folder) else SIDES
+    sides = BOTH_SIDES[1:] if read_routes(folder) else BOTH_SIDES
     return {side: Role(max_tokens, prompt=prompts.get(side, "")) for side in sides}

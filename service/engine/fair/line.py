@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-TURN = 256  # tokens that a key starts before it is the next one's turn: a batch of short texts
+TURN_TOKENS = (
+    256  # tokens that a key starts before it is the next one's turn: a batch of short texts
+)
 # Tokens of smaller requests that may pass the oldest one, and again as many as it has started
 # since: small requests without end leave half of what their key gets to the large ones before them
-AHEAD = 4096
+OVERTAKING_TOKENS = 4096
 
-SIZE = attrgetter("size")
+SIZE_OF_JOB = attrgetter("size")
 
 Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")
@@ -86,7 +88,7 @@ class Batch(list[tuple[Job[Work, Result], int]]):
         return [job.works[index] for job, index in self]
 
 
-class Line(Generic[Work, Result]):
+class JobLine(Generic[Work, Result]):
     """The requests of one key whose works are not all started.
 
     Attributes:
@@ -99,27 +101,27 @@ class Line(Generic[Work, Result]):
         self.jobs = dict[Job[Work, Result], None]()
         self._by_size: list[Job[Work, Result]] = []
         self.tokens, self.cost = 0, 0.0
-        self.left, self.gone = TURN, 0
-        self._ahead = AHEAD  # tokens that may pass the oldest request now
+        self.left, self.gone = TURN_TOKENS, 0
+        self._ahead = OVERTAKING_TOKENS  # tokens that may pass the oldest request now
 
-    def enter(self, job: Job[Work, Result]) -> None:
+    def add_job(self, job: Job[Work, Result]) -> None:
         """Add a request to those that wait."""
         self.jobs[job] = None
-        insort(self._by_size, job, key=SIZE)
+        insort(self._by_size, job, key=SIZE_OF_JOB)
         self.tokens += job.tokens
         self.cost += job.cost
 
-    def leave(self, job: Job[Work, Result]) -> None:
+    def remove_job(self, job: Job[Work, Result]) -> None:
         """Remove what still waits of a request."""
         self._subtract(job.tokens, job.cost)
-        self._remove(job)
+        self._drop(job)
 
-    def next(self) -> Job[Work, Result]:
+    def next_job(self) -> Job[Work, Result]:
         """Return the smallest request, or the oldest where too much has passed that."""
         smallest = self._by_size[0]
         return smallest if smallest.tokens <= self._ahead else next(iter(self.jobs))
 
-    def start(self, job: Job[Work, Result], batch: Batch[Work, Result], room: int) -> int:
+    def start_works(self, job: Job[Work, Result], batch: Batch[Work, Result], room: int) -> int:
         """Start works of a request, the shortest first; it leaves with its last work.
 
         Args:
@@ -138,14 +140,16 @@ class Line(Generic[Work, Result]):
         job.tokens, job.cost = job.tokens - tokens, job.cost - cost if waiting else 0.0
         batch.tokens, batch.cost = batch.tokens + tokens, batch.cost + cost
         oldest = job is next(iter(self.jobs))
-        self._ahead = min(AHEAD, self._ahead + tokens) if oldest else self._ahead - tokens
+        self._ahead = (
+            min(OVERTAKING_TOKENS, self._ahead + tokens) if oldest else self._ahead - tokens
+        )
         self.left -= tokens
         self._subtract(tokens, cost)
         if not waiting:
-            self._remove(job)
+            self._drop(job)
         return tokens
 
-    def _remove(self, job: Job[Work, Result]) -> None:
+    def _drop(self, job: Job[Work, Result]) -> None:
         del self.jobs[job]
         self._by_size.remove(job)
 

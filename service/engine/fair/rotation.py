@@ -12,11 +12,13 @@ from typing import Literal, TypeVar
 
 Result = TypeVar("Result")
 
-OWNER = ContextVar("owner", default="")  # name of the key whose request a task is; of one key, none
-SHARE = 2  # a key may have this many times the room that is left, so that another finds some
+OWNER_KEY = ContextVar(
+    "owner", default=""
+)  # name of the key whose request a task is; of one key, none
+KEY_PART = 2  # a key may have this many times the room that is left, so that another finds some
 
 
-def fits(size: int, left: float, own: int | None) -> bool:
+def fits_fairly(size: int, left: float, own: int | None) -> bool:
     """Tell whether so much more fits into the room that is left, and leaves some to other keys.
 
     One key alone gets two thirds of a room, two that always ask two fifths each. Source: Choudhury
@@ -25,10 +27,10 @@ def fits(size: int, left: float, own: int | None) -> bool:
     Args:
         own: what the key has of the room; None where there are no other keys.
     """
-    return size <= left and (own is None or own + size <= SHARE * left)
+    return size <= left and (own is None or own + size <= KEY_PART * left)
 
 
-class Lock:
+class FairLock:
     """Held by one request at a time, in its own event loop; each key's line first come."""
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class Lock:
     async def acquire(self) -> Literal[True]:
         """Wait for a turn."""
         if self._held:
-            await self._wait()
+            await self._wait_for_turn()
         self._held = True
         return True
 
@@ -55,9 +57,9 @@ class Lock:
                 turn.set_result(None)
                 self._held = True
 
-    async def _wait(self) -> None:
+    async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(OWNER.get(), deque()).append(turn)
+        self._lines.setdefault(OWNER_KEY.get(), deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -66,7 +68,7 @@ class Lock:
             raise
 
 
-class Thread:
+class FairThread:
     """One thread for work that waits for it.
 
     Between two works the event loop goes round. Work that holds the interpreter stops it whenever
@@ -77,7 +79,7 @@ class Thread:
     """
 
     def __init__(self, name: str) -> None:
-        self._thread, self._turn = ThreadPoolExecutor(1, name), Lock()
+        self._thread, self._turn = ThreadPoolExecutor(1, name), FairLock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run work in turn."""

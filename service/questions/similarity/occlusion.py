@@ -12,7 +12,7 @@ import torch
 
 from model import packing
 from model.maps.units import Units
-from service.core import Side, place_of_work
+from service.core import Side, place
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
 from service.encode.swept import MOST_COPIES
@@ -23,15 +23,13 @@ from service.refusals import Refused
 COPY_BYTES = 600  # of a copy, beside its tokens and its vector
 TOKEN_BYTES = 16  # of a token's id and its type
 
-TOO_MANY_COPIES = (
-    "leaving out one part at a time takes {count:,} copies of inputs, and the limit is {limit:,}"
-)
-ONLY_PART = "it is one part whole, and without it nothing is left to compare"
+MANY = "leaving out one part at a time takes {count:,} copies of inputs, and the limit is {limit:,}"
+EMPTY = "it is one part whole, and without it nothing is left to compare"
 
 Span = tuple[int, int]  # tokens, [first, last)
 
 
-def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
+def without(sequence: packing.Sequence, span: Span) -> packing.Sequence:
     """Return a sequence that lacks some of its tokens."""
     first, last = span
     ids, types, rows = sequence.token_ids, sequence.types, sequence.embeddings
@@ -43,7 +41,7 @@ def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
     )
 
 
-def occlude_works(
+def occluded(
     works: Sequence[Work], units: Sequence[Units], resolver: Resolver, sides: Sequence[Side]
 ) -> tuple[list[list[Work]], int]:
     """Return copies of each work that lack one of its units each, and the bytes kept of them.
@@ -56,7 +54,7 @@ def occlude_works(
     """
     spans = [[one.spans[place] for place in one.axis] for one in units]
     if (count := sum(map(len, spans))) > MOST_COPIES:
-        detail = TOO_MANY_COPIES.format(count=count, limit=MOST_COPIES)
+        detail = MANY.format(count=count, limit=MOST_COPIES)
         raise Refused("batch_too_large", detail=detail, limit=MOST_COPIES)
     tokens = sum(
         len(work) - (last - first)
@@ -67,9 +65,9 @@ def occlude_works(
     resolver.check_tokens(whole + tokens, "with each part left out once it takes the work of")
     for index, (work, own) in enumerate(zip(works, spans, strict=True)):
         if (0, len(work)) in own:
-            raise Refused.at("nothing_left", *place_of_work(sides, index), detail=ONLY_PART)
+            raise Refused.at("nothing_left", *place(sides, index), detail=EMPTY)
     copies = [
-        [replace(work, sequence=leave_out(work.sequence, span), facts={}) for span in own]
+        [replace(work, sequence=without(work.sequence, span), facts={}) for span in own]
         for work, own in zip(works, spans, strict=True)
     ]
     width, every = resolver.model.config.width, [copy for own in copies for copy in own]

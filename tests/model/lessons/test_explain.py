@@ -100,10 +100,10 @@ def drawn(kind: str) -> Encoder:
     random = torch.Generator().manual_seed(1)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
-        for name, shape in assembly.expected(KINDS[kind]).items()
+        for name, shape in assembly.expected_shapes(KINDS[kind]).items()
     }
     way = kernels.choose_kernels(CPU, torch.float32)
-    return assembly.build(KINDS[kind], weights.__getitem__, CPU, torch.float32, way)
+    return assembly.build_encoder(KINDS[kind], weights.__getitem__, CPU, torch.float32, way)
 
 
 def explained(encoder: Encoder, layer: int, ids: list[int]) -> tuple[dict[str, Tensor], Tensor]:
@@ -213,9 +213,9 @@ def test_half_precision_weights_are_explained_in_float32(kind: str) -> None:
     random = torch.Generator().manual_seed(2)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
-        for name, shape in assembly.expected(KINDS[kind]).items()
+        for name, shape in assembly.expected_shapes(KINDS[kind]).items()
     }
-    half = assembly.build(KINDS[kind], weights.__getitem__, CPU, torch.bfloat16, way)
+    half = assembly.build_encoder(KINDS[kind], weights.__getitem__, CPU, torch.bfloat16, way)
 
     steps, state = explained(half, 1, list(range(TOKENS)))
 

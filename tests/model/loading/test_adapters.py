@@ -190,7 +190,7 @@ def written(tmp_path: Path) -> Path:
 
 def refusal(folder: Path) -> str:
     """What is said of the adapter of a folder."""
-    model = checkpoint.load(folder, CPU, torch.float32, kernels.PLAIN)
+    model = checkpoint.load_checkpoint(folder, CPU, torch.float32, kernels.PLAIN)
     with pytest.raises(CheckpointError) as refused:
         checkpoint.with_adapters(model, folder, {LEFT: folder / LEFT})
     assert str(refused.value).startswith(f"adapter {folder / LEFT}: ")
@@ -229,7 +229,7 @@ def test_a_config_whose_choices_are_neutral_is_taken(written: Path) -> None:
     neutral = {"use_dora": False, "rank_pattern": {}, "modules_to_save": None, "eva_config": None}
     known = {"target_modules": ["query"], "lora_dropout": 0.1, "peft_version": "0.21.2"}
     config.write_text(json.dumps(json.loads(config.read_text()) | neutral | known))
-    model = checkpoint.load(written, CPU, torch.float32, kernels.PLAIN)
+    model = checkpoint.load_checkpoint(written, CPU, torch.float32, kernels.PLAIN)
 
     assert checkpoint.with_adapters(model, written, {LEFT: written / LEFT}).adapters.keys() == {
         LEFT
@@ -265,7 +265,7 @@ def test_modules_that_an_adapter_brings_are_the_models_or_refused(
         (own / name).write_text(json.dumps(value))
 
     if not other:
-        model = checkpoint.load(written, CPU, torch.float32, kernels.PLAIN)
+        model = checkpoint.load_checkpoint(written, CPU, torch.float32, kernels.PLAIN)
         assert checkpoint.with_adapters(model, written, {LEFT: own}).adapters
     elif other.startswith("pooling not"):
         assert other in refusal(written)
@@ -298,7 +298,7 @@ def test_the_pooler_counts_for_nothing_without_a_task_head(written: Path) -> Non
     path = written / LEFT / "adapter_model.safetensors"
     more = {"base_model.model.pooler.dense.lora_A.weight": torch.ones(RANK, 48)}
     save_file(load_file(path) | more, path)
-    model = checkpoint.load(written, CPU, torch.float32, kernels.PLAIN)
+    model = checkpoint.load_checkpoint(written, CPU, torch.float32, kernels.PLAIN)
 
     assert checkpoint.with_adapters(model, written, {LEFT: written / LEFT}).adapters
 

@@ -103,7 +103,7 @@ def save(tmp_path: Path) -> Save:
 def read(folder: Path) -> Tokenizer:
     """The tokenizer as we read it."""
     config = json.loads((folder / "config.json").read_text())
-    family = families.find(config)
+    family = families.find_family(config)
     assert family
     return read_tokenizer(folder, family, config)[0]
 

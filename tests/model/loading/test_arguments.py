@@ -39,7 +39,9 @@ def change(path: Path, **values: Any) -> None:
 
 def load(folder: Path) -> Model:
     """A folder's model on the CPU."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @pytest.mark.parametrize("name", ["tokenizer_args", "processor_kwargs"])

@@ -43,7 +43,7 @@ IDS, TYPES = [5, 3, 40, 0, 7], [0, 6, 1, 2, 5]
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, dtype, kernels.choose_kernels(CPU, dtype))
+    return checkpoint.load_checkpoint(folder, CPU, dtype, kernels.choose_kernels(CPU, dtype))
 
 
 def encode(model: Model) -> Tensor:
@@ -302,7 +302,7 @@ def test_an_adapter_next_to_the_weights_is_refused(small: Path) -> None:
     """That library would add it to them; the refusal says how it is served."""
     (small / "adapter_config.json").write_text('{"peft_type": "LORA"}')
 
-    for read in (load, checkpoint.read):
+    for read in (load, checkpoint.read_sizes):
         with pytest.raises(CheckpointError, match=r"adapter_config\.json .* --adapter NAME=FOLDER"):
             read(small)
 
@@ -422,7 +422,7 @@ def test_nothing_of_a_linear_is_held_but_what_the_kernels_made_of_it(small: Path
             super().__init__(weight, bias)
 
     ways = replace(kernels.PLAIN, linear=Watched)
-    model = checkpoint.load(small, CPU, torch.float32, ways)
+    model = checkpoint.load_checkpoint(small, CPU, torch.float32, ways)
 
     assert model.encoder.layers and len(held) == 0
 
@@ -431,13 +431,13 @@ def preset(folder: Path, **sizes: Any) -> Model:
     """The source texts' encoder, small unless said otherwise."""
     few = {"width": 12, "embedding_width": 12, "heads": 3, "layers": 2, "feed_forward": 19}
     config = replace(TRANSFORMER_BASE, **{**few, **sizes})
-    return checkpoint.preset(config, folder, CPU, torch.float32, kernels.PLAIN)
+    return checkpoint.make_untrained(config, folder, CPU, torch.float32, kernels.PLAIN)
 
 
 def test_a_preset_is_the_encoder_of_the_source_text(folder: Path) -> None:
     """Six layers of eight heads over x = word + PE(position), against torch's own layers."""
-    model = checkpoint.preset(TRANSFORMER_BASE, folder, CPU, torch.float32, kernels.PLAIN)
-    drawn = assembly.draw(TRANSFORMER_BASE)
+    model = checkpoint.make_untrained(TRANSFORMER_BASE, folder, CPU, torch.float32, kernels.PLAIN)
+    drawn = assembly.draw_tensors(TRANSFORMER_BASE)
     ids = torch.arange(2000, 2011)
     place, channel = torch.arange(11.0)[:, None], torch.arange(0, 512, 2)
     angles = place / 10_000 ** (channel / 512)

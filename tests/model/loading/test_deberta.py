@@ -94,7 +94,7 @@ def test_what_is_not_computed_is_refused_by_name(key: str, value: object) -> Non
     config = {**theirs(FAMILY).config.to_dict(), key: value}
 
     with pytest.raises(CheckpointError, match=f"not supported: .*{key} {re.escape(repr(value))}"):
-        families.read_config(config)
+        families.read_config_and_family(config)
 
 
 def test_a_table_of_positions_that_is_not_read_may_be_there(tmp_path: Path) -> None:
@@ -104,4 +104,9 @@ def test_a_table_of_positions_that_is_not_read_may_be_there(tmp_path: Path) -> N
     names = ("deberta.embeddings.position_embeddings", "lm_predictions.lm_head.dense")
     save_file(load_file(path) | {f"{name}.weight": torch.zeros(5, 3) for name in names}, path)
 
-    assert checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN).config.relative.terms == 2
+    assert (
+        checkpoint.load_checkpoint(
+            tmp_path, CPU, torch.float32, kernels.PLAIN
+        ).config.relative.terms
+        == 2
+    )

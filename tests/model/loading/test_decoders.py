@@ -137,7 +137,7 @@ def test_the_compiled_pass_is_theirs(tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize(("width", "layers", "heads", "inner"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_configs_are_read(width: int, layers: int, heads: int, inner: int) -> None:
     """With keys that change no number."""
-    config = families.read_config(
+    config = families.read_config_and_family(
         {
             "model_type": "qwen3",
             "architectures": ["Qwen3ForCausalLM"],
@@ -197,14 +197,14 @@ def test_what_is_not_computed_is_refused_by_name(keys: dict[str, Any], told: str
     config = {**theirs(FAMILY).config.to_dict(), **keys}
 
     with pytest.raises(CheckpointError, match=told):
-        families.read_config(config)
+        families.read_config_and_family(config)
 
 
 def test_heads_that_say_nothing_of_their_keys_each_have_their_own() -> None:
     """As in transformers, where null stands for as many."""
     config = {**theirs(FAMILY).config.to_dict(), "num_key_value_heads": None}
 
-    assert families.read_config(config)[0].shared_heads == 6
+    assert families.read_config_and_family(config)[0].shared_heads == 6
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,9 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @torch.inference_mode()
@@ -277,7 +279,7 @@ def test_a_plain_language_model_is_pooled_as_that_library_pools_it(
     ours = load(folder)
 
     assert (vectors(ours, "") - expected).abs().max() <= 1e-5
-    assert ours.pooling.modes == (("mean",) if causal else ("last",)) and not ours.own_pooling
+    assert ours.pooling.modes == (("mean",) if causal else ("last",)) and not ours.states_pooling
 
 
 def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedder: Path) -> None:
@@ -407,7 +409,7 @@ def test_gemmas_norms_round_once_in_bfloat16(tmp_path: Path) -> None:
     reference = theirs(GEMMA).bfloat16()
     reference.save_pretrained(tmp_path)
     save_small_tokenizer(tmp_path)
-    ours = checkpoint.load(tmp_path, CPU, torch.bfloat16, kernels.PLAIN).encoder
+    ours = checkpoint.load_checkpoint(tmp_path, CPU, torch.bfloat16, kernels.PLAIN).encoder
     x = torch.randn(31, 48, dtype=torch.bfloat16)
 
     assert ours.norm
@@ -417,7 +419,7 @@ def test_gemmas_norms_round_once_in_bfloat16(tmp_path: Path) -> None:
 
 def test_the_published_config_of_embedding_gemma_is_read() -> None:
     """As the hub has it, with older names of its angles."""
-    config = families.read_config(
+    config = families.read_config_and_family(
         {
             "model_type": "gemma3_text",
             "architectures": ["Gemma3TextModel"],
@@ -470,4 +472,4 @@ def test_what_gemma_does_and_is_not_computed_is_refused(keys: dict[str, Any], to
     config = {**theirs(GEMMA).config.to_dict(), **keys}
 
     with pytest.raises(CheckpointError, match=f"not supported: {re.escape(told)}"):
-        families.read_config(config)
+        families.read_config_and_family(config)

@@ -29,13 +29,13 @@ from tests.model.small_tokenizer import save_small_tokenizer
 CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
-VOCABULARY, MOST = fields.TINY["vocab_size"], fields.TINY["max_position_embeddings"]
+VOCABULARY, MOST = fields.TINY_SIZES["vocab_size"], fields.TINY_SIZES["max_position_embeddings"]
 
 Loaded = Callable[[str], tuple[PreTrainedModel, Model]]
 Folders = dict[str, Path]
 
 # what transformers makes of each family that it knows
-FAMILIES = {family.name: family.tiny for family in families.FAMILIES if family.tiny}
+FAMILIES = {family.name: family.tiny_model for family in families.FAMILIES if family.tiny_model}
 NOMIC_HUB = {  # as the hub's own code spells it
     "model_type": "nomic_bert",
     "vocab_size": VOCABULARY,
@@ -56,7 +56,7 @@ BATCH = (1, 2, 5, 9, 9, 23, MOST)
 def described(family: str, **choices: object) -> PreTrainedConfig:
     """The config of transformers' model."""
     tiny = FAMILIES[family]
-    config: PreTrainedConfig = getattr(transformers, f"{tiny.prefix}Config")(
+    config: PreTrainedConfig = getattr(transformers, f"{tiny.class_prefix}Config")(
         **{**tiny.sizes, **choices}, attn_implementation="eager"
     )
     return config
@@ -70,8 +70,10 @@ def theirs(family: str, kind: str = "Model", **choices: object) -> PreTrainedMod
     """
     config = described(family, **choices)
     torch.manual_seed(0)
-    model: PreTrainedModel = getattr(transformers, FAMILIES[family].prefix + kind)(config).eval()
-    around = 0 if families.read_config(config.to_dict())[0].norm_from_one else 1
+    model: PreTrainedModel = getattr(transformers, FAMILIES[family].class_prefix + kind)(
+        config
+    ).eval()
+    around = 0 if families.read_config_and_family(config.to_dict())[0].norm_from_one else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = parameter.dim() == 1 and name.endswith("weight")  # so that states are
@@ -83,7 +85,9 @@ def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +186,7 @@ def activated() -> list[Any]:
 @pytest.mark.parametrize(("family", "name"), activated())
 def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, name: str) -> None:
     """By transformers' name for it, and exact; alone and in a batch the same bits."""
-    reference = theirs(family, **{FAMILIES[family].activation: name})
+    reference = theirs(family, **{FAMILIES[family].activation_key: name})
     ours = saved(reference, tmp_path)
 
     assert furthest(reference, ours, family, "ids", MOST) <= 1e-5
@@ -193,10 +197,10 @@ def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_activation_of_another_arithmetic_is_refused(family: str, name: object) -> None:
     """By its key and its name, with the names that are known."""
-    key = FAMILIES[family].activation
+    key = FAMILIES[family].activation_key
 
     with pytest.raises(CheckpointError) as refused:
-        families.read_config({**described(family).to_dict(), key: name})
+        families.read_config_and_family({**described(family).to_dict(), key: name})
 
     assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
 
@@ -204,10 +208,10 @@ def test_an_activation_of_another_arithmetic_is_refused(family: str, name: objec
 @pytest.mark.parametrize(("key", "name"), [("activation_function", "gelu"), ("hidden_act", "gelu")])
 def test_nomics_own_spelling_has_the_activation_of_its_code(key: str, name: str) -> None:
     """Which is swiglu, and hidden_act is nothing to it."""
-    assert families.read_config(NOMIC_HUB)[0].activation == "silu"
+    assert families.read_config_and_family(NOMIC_HUB)[0].activation == "silu"
 
     with pytest.raises(CheckpointError, match=f"not supported: {key} {name!r}"):
-        families.read_config({**NOMIC_HUB, key: name})
+        families.read_config_and_family({**NOMIC_HUB, key: name})
 
 
 def test_a_table_of_tasks_that_is_not_read_may_be_there(tmp_path: Path) -> None:
@@ -219,13 +223,13 @@ def test_a_table_of_tasks_that_is_not_read_may_be_there(tmp_path: Path) -> None:
     config.write_text(json.dumps(stored | {"use_task_id": False}))
     peer = type(reference).from_pretrained(tmp_path, attn_implementation="eager").eval()
     save_small_tokenizer(tmp_path)
-    ours = checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN)
+    ours = checkpoint.load_checkpoint(tmp_path, CPU, torch.float32, kernels.PLAIN)
 
     assert not ours.config.kinds
     assert max(furthest(peer, ours, "ernie", "ids", length) for length in LENGTHS) <= 1e-5
     config.write_text(json.dumps(stored | {"task_type_vocab_size": 5}))
     with pytest.raises(CheckpointError, match="task_type_embeddings.weight is"):
-        checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN)
+        checkpoint.load_checkpoint(tmp_path, CPU, torch.float32, kernels.PLAIN)
 
 
 def moved(model: Model, sequences: list[Sequence]) -> int:
@@ -272,7 +276,9 @@ def test_half_precision_errs_no_more_than_transformers_does(
 ) -> None:
     """Against its own float32, within 1.5 times what transformers loses against its own."""
     reference, ours = loaded(family)
-    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype))
+    half = checkpoint.load_checkpoint(
+        folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype)
+    )
     theirs_half = copy.deepcopy(reference).to(dtype)
     ours_lost, theirs_lost = [], []
 
@@ -295,7 +301,9 @@ def test_half_precision_gives_the_same_bits_in_any_batch(
 ) -> None:
     """The promise holds for every number format."""
     reference, ours = loaded(family)
-    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype))
+    half = checkpoint.load_checkpoint(
+        folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype)
+    )
 
     assert moved(half, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 

@@ -352,7 +352,7 @@ def refused(family: str) -> Keys:
 
 def shared() -> str:
     """The source of what the families' code is made of besides its own files."""
-    kinds = (f"{tiny.prefix}Model" for tiny in FAMILIES.values())
+    kinds = (f"{tiny.class_prefix}Model" for tiny in FAMILIES.values())
     models = [inspect.getmodule(getattr(transformers, kind)) for kind in kinds]
     found = {inspect.getmodule(one) for model in models for one in vars(model).values()}
     common = [
@@ -392,7 +392,7 @@ def test_every_key_that_transformers_knows_is_read_refused_or_without_effect(fam
 
     A family whose keys all stand in tables of others needs none of its own.
     """
-    prefix = FAMILIES[family].prefix
+    prefix = FAMILIES[family].class_prefix
     code = inspect.getsource(inspect.getmodule(getattr(transformers, f"{prefix}Model")))  # type: ignore[arg-type]
 
     keys = known(getattr(transformers, f"{prefix}Config"), code + shared())
@@ -429,7 +429,9 @@ def test_what_is_read_decides(family: str, key: str) -> None:
     if family == "gemma3_text":  # some layers look everywhere, without a list of them
         config["sliding_window_pattern"] = 2
 
-    assert families.read_config({**config, key: READ[family][key]}) != families.read_config(config)
+    assert families.read_config_and_family(
+        {**config, key: READ[family][key]}
+    ) != families.read_config_and_family(config)
 
 
 @pytest.mark.parametrize(
@@ -437,12 +439,12 @@ def test_what_is_read_decides(family: str, key: str) -> None:
 )
 def test_what_is_left_out_is_as_transformers_class_has_it(family: str, key: str) -> None:
     """Each key that decides, taken out of what the class writes by itself."""
-    kind = getattr(transformers, f"{FAMILIES[family].prefix}Config")
+    kind = getattr(transformers, f"{FAMILIES[family].class_prefix}Config")
     chosen: Keys = {"relative_attention": True, "pos_att_type": "c2p"}  # else it is refused
     config = kind(**chosen if family == "deberta-v2" else {}).to_dict()
     left = {k: v for k, v in config.items() if k != key or k in chosen}
 
-    whole, rest = (families.read_config(one)[0] for one in (config, left))
+    whole, rest = (families.read_config_and_family(one)[0] for one in (config, left))
 
     assert derived(rest) == derived(whole)
 
@@ -457,7 +459,7 @@ def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> 
     """test_task_heads.py holds what comes of it to transformers."""
     own = next(one for one in families.FAMILIES if one.name == family)
     code = inspect.getsource(task_heads) + json.dumps(
-        [(one.key, *one.optional.values()) for one in own.heads.values()]
+        [(one.activation_key, *one.optional_biases.values()) for one in own.head_recipes.values()]
     )
 
     assert [key for key in OF_HEADS | OF_ITS_HEADS[family] if f'"{key}"' not in code] == []
@@ -474,10 +476,10 @@ def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> 
 )
 def test_what_is_not_computed_is_refused_by_name(family: str, key: str, value: object) -> None:
     """With its value; as transformers writes the key, it is welcome."""
-    families.read_config(written(family))
+    families.read_config_and_family(written(family))
 
     with pytest.raises(CheckpointError, match=f"not supported: .*{key} {re.escape(repr(value))}"):
-        families.read_config({**written(family), key: value})
+        families.read_config_and_family({**written(family), key: value})
 
 
 def answers(folder: Path, kind: str, kernel: str) -> tuple[Tensor, Tensor]:
@@ -513,4 +515,4 @@ def test_what_is_without_effect_changes_no_bit_of_transformers_own(
     after = [each for kernel in kernels for each in answers(tmp_path, kind, kernel)]
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-    assert families.read_config({**raw, **keys}) == families.read_config(raw)
+    assert families.read_config_and_family({**raw, **keys}) == families.read_config_and_family(raw)

@@ -48,7 +48,7 @@ HUB: dict[str, Any] = {
     "unpad_inputs": True,
     "use_memory_efficient_attention": True,
 }
-SMALL = HUB | bert.SMALL
+SMALL = HUB | bert.TINY_BERT
 # what the hub's configs hold of sizes and angles (docs/models.md names the ids)
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gte-base-en-v1.5": {
@@ -132,7 +132,7 @@ def written(folder: Path, model: PreTrainedModel, prefix: str = "", **keys: Any)
 
 def load(folder: Path) -> Model:
     """A folder as we load it."""
-    return checkpoint.load(folder, CPU, torch.float32, KERNELS)
+    return checkpoint.load_checkpoint(folder, CPU, torch.float32, KERNELS)
 
 
 @pytest.mark.parametrize("types", [0, 1, 3])
@@ -163,7 +163,7 @@ def test_the_names_of_transformers_modules_are_read_too(tmp_path: Path) -> None:
 
 def test_ntk_turns_as_transformers_with_the_same_rates(tmp_path: Path) -> None:
     """Whose name for a base 8 times as large, and every rate divided, is "linear"."""
-    head = bert.SMALL["hidden_size"] // bert.SMALL["num_attention_heads"]
+    head = bert.TINY_BERT["hidden_size"] // bert.TINY_BERT["num_attention_heads"]
     same = {"rope_type": "linear", "rope_theta": 20.0 * 8, "factor": 8.0 ** (2 / head)}
     reference = theirs("gte", rope_parameters=same)
     model = load(written(tmp_path, reference, rope_scaling=NTK, rope_theta=20))
@@ -200,7 +200,7 @@ def test_the_published_configs_are_read(name: str) -> None:
     """With their sizes and angles; gates have no bias, all other linears do."""
     keys = PUBLISHED[name]
 
-    config, _ = families.read_config(HUB | keys)
+    config, _ = families.read_config_and_family(HUB | keys)
 
     assert (config.width, config.layers, config.heads) == (
         keys["hidden_size"],
@@ -241,7 +241,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_its_code_computes_otherwise_is_refused(keys: dict[str, Any], told: str) -> None:
     """By the key and its value, in one line."""
     with pytest.raises(CheckpointError) as refused:
-        families.read_config(SMALL | keys)
+        families.read_config_and_family(SMALL | keys)
 
     assert told in str(refused.value) and "\n" not in str(refused.value)
 
@@ -249,7 +249,7 @@ def test_what_its_code_computes_otherwise_is_refused(keys: dict[str, Any], told:
 def test_an_ntk_of_transformers_spelling_is_refused() -> None:
     """It has no such kind."""
     with pytest.raises(CheckpointError, match="rope_type 'ntk'"):
-        families.read_config(
+        families.read_config_and_family(
             SMALL | {"model_type": "gte", "rope_parameters": {"rope_type": "ntk", "factor": 2.0}}
         )
 

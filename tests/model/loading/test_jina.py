@@ -20,7 +20,9 @@ FAMILY = "jina_embeddings_v3"
 def load(folder: Path) -> Model:
     """A folder as we load it."""
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 def test_both_spellings_are_one_model(tmp_path: Path) -> None:
@@ -48,4 +50,4 @@ def test_adapters_of_tasks_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"unexpected {name}"):
         load(tmp_path)
     with pytest.raises(CheckpointError, match="lora_adaptations .'separation'"):
-        families.read_config(config | {"lora_adaptations": ["separation"]})
+        families.read_config_and_family(config | {"lora_adaptations": ["separation"]})

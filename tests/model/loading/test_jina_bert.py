@@ -75,7 +75,7 @@ class JinaBert(transformers.BertModel):
 def theirs(**choices: Any) -> JinaBert:
     """Random weights, every bias and norm included."""
     kind = choices.pop("feed_forward_type", "geglu")
-    config = transformers.BertConfig(**bert.SMALL | choices, attn_implementation="eager")
+    config = transformers.BertConfig(**bert.TINY_BERT | choices, attn_implementation="eager")
     torch.manual_seed(0)
     model = JinaBert(config).eval()
     for layer in model.encoder.layer:
@@ -123,7 +123,7 @@ def load(
     folder: Path, dtype: torch.dtype = torch.float32, way: kernels.Kernels | None = None
 ) -> Model:
     """A folder as we load it."""
-    return checkpoint.load(folder, CPU, dtype, way or kernels.choose_kernels(CPU, dtype))
+    return checkpoint.load_checkpoint(folder, CPU, dtype, way or kernels.choose_kernels(CPU, dtype))
 
 
 HEADS = {"three": {}, "four": {"num_attention_heads": 4}, "twelve": {"num_attention_heads": 12}}
@@ -230,25 +230,31 @@ REFUSED = {
 @pytest.mark.parametrize(("keys", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_is_not_computed_is_refused_by_name(keys: dict[str, Any], said: str) -> None:
     """By the config alone."""
-    config = {**bert.SMALL, **KEYS, "model_type": "bert", "layer_norm_eps": 1e-12, **keys}
+    config = {**bert.TINY_BERT, **KEYS, "model_type": "bert", "layer_norm_eps": 1e-12, **keys}
 
     with pytest.raises(CheckpointError, match=f"not supported: {said}"):
-        families.read_config(config)
+        families.read_config_and_family(config)
 
 
 @pytest.mark.parametrize("kind", ["ernie", "roberta", "mpnet", "electra", "albert"])
 def test_other_families_have_no_slopes(kind: str) -> None:
     """Refused by the key."""
-    config = {**bert.SMALL, **KEYS, "model_type": kind, "layer_norm_eps": 1e-12, "pad_token_id": 1}
+    config = {
+        **bert.TINY_BERT,
+        **KEYS,
+        "model_type": kind,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 1,
+    }
     config |= {"embedding_size": 24} if kind == "albert" else {}
 
     with pytest.raises(CheckpointError, match="position_embedding_type 'alibi'"):
-        families.read_config(config)
+        families.read_config_and_family(config)
 
 
 def test_tensors_of_another_layout_are_named(tmp_path: Path) -> None:
     """ALiBi's config with the feed-forward block of plain BERT."""
-    model = transformers.BertModel(transformers.BertConfig(**bert.SMALL))
+    model = transformers.BertModel(transformers.BertConfig(**bert.TINY_BERT))
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | KEYS
     (tmp_path / "config.json").write_text(json.dumps(config))

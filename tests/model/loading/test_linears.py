@@ -27,7 +27,9 @@ SPARSE, COLBERT = "sparse_linear.safetensors", "colbert_linear.safetensors"
 
 def load(folder: Path) -> Model:
     """A folder's model as we load it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @torch.inference_mode()
@@ -57,7 +59,7 @@ def test_one_pass_makes_what_flagembedding_makes(tmp_path: Path, modules: bool) 
     model = load(tmp_path)
     batch = [model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids for text in TEXTS]
 
-    assert model.tasks == ("encode", "sparse", "multi_vector") and model.own_pooling
+    assert model.tasks == ("encode", "sparse", "multi_vector") and model.states_pooling
     assert batch == [theirs.ids(text) for text in TEXTS]
     for ids, found in zip(batch, ours(model, batch), strict=True):
         expected, (alone,) = theirs.encode_ids(ids), ours(model, [ids])
@@ -229,4 +231,4 @@ def test_linears_that_are_not_whole_are_refused(tmp_path: Path, name: str) -> No
         load(tmp_path)
     if "lacks" in message:  # before any weight is read
         with pytest.raises(CheckpointError, match=message):
-            checkpoint.read(tmp_path)
+            checkpoint.read_sizes(tmp_path)

@@ -46,7 +46,9 @@ def reranker(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 def head_of(model: Model) -> Classifier:

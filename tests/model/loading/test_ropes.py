@@ -42,7 +42,7 @@ KERNELS = kernels.choose_kernels(CPU, torch.float32)
 @cache
 def read(family: str) -> EncoderConfig:
     """A family's small config as we read it."""
-    return families.read_config(described(family).to_dict())[0]
+    return families.read_config_and_family(described(family).to_dict())[0]
 
 
 ROTARY = [name for name in FAMILIES if read(name).ropes]
@@ -147,7 +147,7 @@ def both(folder: Path, family: str, **keys: object) -> tuple[PreTrainedModel, Mo
     reread(model, folder)
     rewritten(folder, **keys)
     reference = type(model).from_pretrained(folder, attn_implementation="eager").eval()
-    return reference, checkpoint.load(folder, CPU, torch.float32, KERNELS)
+    return reference, checkpoint.load_checkpoint(folder, CPU, torch.float32, KERNELS)
 
 
 def cells() -> list[Any]:
@@ -213,7 +213,7 @@ def test_angles_in_the_thousands_are_exact_to_the_bit(kind: str) -> None:
     rotary = transformers.models.nomic_bert.modeling_nomic_bert.NomicBertRotaryEmbedding(config)
     cos, sin = rotary(torch.zeros(1), positions)
 
-    (rope,) = set(families.read_config(config.to_dict())[0].ropes)
+    (rope,) = set(families.read_config_and_family(config.to_dict())[0].ropes)
     ours = Rotation(rope, 64, 8192, CPU)
 
     assert torch.equal(ours.cos, cos[0, :, :32]) and torch.equal(ours.sin, sin[0, :, :32])
@@ -300,11 +300,11 @@ def test_angles_that_transformers_or_we_do_not_compute_are_refused(
         config = described(family).to_dict()
 
     with pytest.raises(CheckpointError) as refused:
-        families.read_config({**config, **keys})
+        families.read_config_and_family({**config, **keys})
 
     assert told in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_what_stretches_nothing_is_plain() -> None:
     """The hub's checkpoints and transformers' turn as they did."""
-    assert set(families.read_config(NOMIC_HUB)[0].ropes) == {Rope(theta=1000.0)}
+    assert set(families.read_config_and_family(NOMIC_HUB)[0].ropes) == {Rope(theta=1000.0)}

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from model import families, kernels
 from model.errors import CheckpointError
-from model.families.family import CLASSES, TOKENS, WORDS
+from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -27,11 +27,15 @@ from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
 from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY, theirs
 from tests.model.small_tokenizer import save_small_tokenizer
 
-NAMES = [one.name for one in families.FAMILIES if one.tiny and CLASSES in one.heads]
+NAMES = [
+    one.name
+    for one in families.FAMILIES
+    if one.tiny_model and SEQUENCE_CLASSIFICATION in one.head_recipes
+]
 CLOSE = 1e-5
 LENGTHS = (1, 2, 5, 9, 9, 17, 23, MOST)
 LABELS = {0: "anger", 1: "joy", 2: "neither"}
-KINDS = (CLASSES, TOKENS, WORDS)
+KINDS = (SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM)
 
 Made = Callable[..., tuple[PreTrainedModel, Model]]
 
@@ -39,7 +43,9 @@ Made = Callable[..., tuple[PreTrainedModel, Model]]
 def loaded(folder: Path) -> Model:
     """A folder's model as we load it."""
     save_small_tokenizer(folder)
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +180,7 @@ def test_weights_of_the_vocabulary_are_sentence_transformers(
         broken(tmp_path, tie_word_embeddings=True)
         reference = type(reference).from_pretrained(tmp_path, attn_implementation="eager").eval()
     config = json.loads((tmp_path / "config.json").read_text())
-    config.pop(FAMILIES[family].activation)  # it is the class's own
+    config.pop(FAMILIES[family].activation_key)  # it is the class's own
     (tmp_path / "config.json").write_text(json.dumps(config))
     splade(tmp_path)
     model = loaded(tmp_path)
@@ -296,7 +302,7 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
         cross_encoder(tmp_path)
         prompts |= {"activation_fn": None}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    model = checkpoint.load(
+    model = checkpoint.load_checkpoint(
         tmp_path, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
     )
     text = "A dog ate the food"
@@ -373,7 +379,9 @@ def test_a_cross_encoder_is_read_as_it_was_saved(
     activation = None if function is None else getattr(torch.nn, function)()
     reference = CrossEncoder(str(base), device="cpu", max_length=19, activation_fn=activation)
     reference.save_pretrained(str(saved))
-    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    model = checkpoint.load_checkpoint(
+        saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
     pairs = [("Why is it here?", "A dog ate the food"), ("What?", "word " * 30)]
 
     tokenized = model.tokenizer(pairs, model.max_tokens, "right")
@@ -402,7 +410,9 @@ def test_a_sparse_encoder_is_read_as_it_was_saved(
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
     reference = SparseEncoder(str(base), device="cpu")
     reference.save_pretrained(str(saved))
-    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    model = checkpoint.load_checkpoint(
+        saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
     text = "A dog ate the food because it was hungry"
 
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)

@@ -154,7 +154,9 @@ def with_modules(folder: Path) -> None:
 
 def load(folder: Path, **adapters: Path) -> Model:
     """A folder as a replica loads it."""
-    model = checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    model = checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
     return checkpoint.with_adapters(model, folder, adapters)
 
 
@@ -267,7 +269,11 @@ def test_the_hubs_folder_says_how_texts_become_one_vector(v3: tuple[Merged, Mode
     """By its modules, of which the first is Jina's own; and what goes before them."""
     _, ours = v3
 
-    assert (ours.pooling.modes, ours.pooling.normalize, ours.own_pooling) == (("mean",), True, True)
+    assert (ours.pooling.modes, ours.pooling.normalize, ours.states_pooling) == (
+        ("mean",),
+        True,
+        True,
+    )
     assert [*ours.adapters] == TASKS
     assert ours.instructions == INSTRUCTIONS
     assert len({one.digest for one in ours.adapters.values()} | {ours.digest}) == 4
@@ -459,7 +465,7 @@ def test_v5_has_an_adapter_for_each_task_and_its_last_tokens_vector(
     assert [*ours.adapters] == KINDS
     assert (ours.pooling.modes, ours.pooling.normalize) == (("last",), True)
     assert ours.prompts.default == "document"
-    assert checkpoint.held_of_adapters(tmp_path, {}) >= sum(
+    assert checkpoint.count_adapter_numbers(tmp_path, {}) >= sum(
         one.products for one in ours.adapters.values()
     )
     chosen: list[str | None] = [None, *KINDS]
@@ -492,4 +498,4 @@ def test_v5_without_a_folder_of_a_task_is_refused(tmp_path: Path) -> None:
 def test_the_omni_models_of_v5_are_refused_by_name() -> None:
     """Which read images and sound."""
     with pytest.raises(CheckpointError, match="'jina_embeddings_v5_omni' is not supported"):
-        families.read_config({**SIZES, "model_type": "jina_embeddings_v5_omni"})
+        families.read_config_and_family({**SIZES, "model_type": "jina_embeddings_v5_omni"})

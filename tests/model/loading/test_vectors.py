@@ -44,7 +44,9 @@ MADE: dict[str, Callable[[Path], Late]] = {
 
 def load(folder: Path) -> Model:
     """A folder's model as we load it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 def framed(model: Model, text: str, side: Side) -> Sequence:

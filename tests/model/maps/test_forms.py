@@ -60,7 +60,7 @@ def pair(
             made.save_pretrained(saved)
             save_small_tokenizer(saved)
             chosen = kernels.choose_kernels(CPU, torch.float32)
-            cache[name] = made, checkpoint.load(saved, CPU, torch.float32, chosen)
+            cache[name] = made, checkpoint.load_checkpoint(saved, CPU, torch.float32, chosen)
         return cache[name]
 
     return load

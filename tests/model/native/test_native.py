@@ -17,7 +17,7 @@ from model import kernels
 from model.attention import TILE_QUERIES
 from model.config import Activation, EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
-from model.loading.assembly import build, expected
+from model.loading.assembly import build_encoder, expected_shapes
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import MapReader
@@ -137,9 +137,11 @@ def made(config: EncoderConfig, dtype: torch.dtype = torch.float32) -> Encoder:
     chance = torch.Generator().manual_seed(0)
     weights = {
         name: torch.randn(shape, generator=chance) * 0.1 + name.endswith("norm.weight")
-        for name, shape in expected(config).items()
+        for name, shape in expected_shapes(config).items()
     }
-    return build(config, weights.__getitem__, CPU, dtype, kernels.choose_kernels(CPU, dtype))
+    return build_encoder(
+        config, weights.__getitem__, CPU, dtype, kernels.choose_kernels(CPU, dtype)
+    )
 
 
 @pytest.fixture(scope="module")

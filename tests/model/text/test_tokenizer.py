@@ -456,7 +456,7 @@ def kind(
     (folder / "tokenizer_config.json").write_text(json.dumps(said))
     peer = AutoTokenizer.from_pretrained(folder)
     peer.backend_tokenizer.save(str(folder / "tokenizer.json"))  # with the steps of its class
-    family = families.find(config)
+    family = families.find_family(config)
     assert family
     return read_tokenizer(folder, family, {})[0], peer
 

@@ -72,7 +72,7 @@ WRONG = {
         "install Python 3.11 to 3.14",
     ),
     "operator": (
-        (library, "load", missing(library.OperatorMissing, "it is not built")),
+        (library, "load_operator", missing(library.OperatorMissing, "it is not built")),
         "note  compiled pass",
         "`make operator`",
     ),

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from model.packing import Sequence
 from service.cli import main
-from service.commands.heads import LoadedModel
-from service.engine.weights import BUNDLED
+from service.commands.heads import Solo
+from service.engine.weights import BUNDLED_MODEL
 from service.heads import store
 
 DOG = "A dog ate the food because it was hungry."
@@ -57,13 +57,13 @@ def close(one: Any, other: Any) -> bool:
 
 def test_the_bundled_models_heads_are_as_shipped(tmp_path: Path) -> None:
     """The whole corpus, measured again; printed, drawn and kept."""
-    shipped = store.recall(DIGEST)
+    shipped = store.read_stored(DIGEST)
 
     result = run("--json", tmp_path / "a.json", "--plot", tmp_path / "a.png")
 
     assert result.exit_code == 0
     measured = json.loads((tmp_path / "a.json").read_bytes())
-    assert measured.pop("format") == store.FORMAT
+    assert measured.pop("format") == store.SURVEY_VERSION
     assert close(measured, shipped)
     assert "coreference" in result.output and "no head found" in result.output
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -76,7 +76,7 @@ def test_a_users_corpus_is_measured_and_then_answered_by_the_service(tmp_path: P
 
     result = run("--corpus", path, "--threshold", "delimiter sink=0.99")
 
-    found = store.recall(DIGEST)
+    found = store.read_stored(DIGEST)
     assert result.exit_code == 0 and "mine.jsonl, 2 sentences" in result.output
     assert found is not None and found["corpus"]["name"] == "mine.jsonl"
     assert found["relations"]["doer"]["reason"] == "no controls to judge it by"
@@ -162,12 +162,12 @@ MOVED = {(5, 11): 0.1058, (5, 10): 0.0505, (5, 7): 0.0431, (1, 11): 1.54e-4}
 
 
 @pytest.fixture(scope="module")
-def solo() -> LoadedModel:
+def solo() -> Solo:
     """The bundled model."""
-    return LoadedModel(BUNDLED)
+    return Solo(BUNDLED_MODEL)
 
 
-def test_the_encoding_moves_as_far_as_in_transformers(solo: LoadedModel) -> None:
+def test_the_encoding_moves_as_far_as_in_transformers(solo: Solo) -> None:
     """The head that leads 'it' to 'dog' moves it most, a sink of layer 1 least."""
     found = solo.ablate(DOG)
 
@@ -179,7 +179,7 @@ def test_the_encoding_moves_as_far_as_in_transformers(solo: LoadedModel) -> None
 
 
 @torch.inference_mode()
-def test_each_head_is_removed_by_itself(solo: LoadedModel) -> None:
+def test_each_head_is_removed_by_itself(solo: Solo) -> None:
     """Its cell holds what a pass without it, and it alone, gives."""
     model = solo.model
     (read,) = model.tokenizer([(DOG,)], model.max_tokens)

@@ -15,7 +15,7 @@ import pytest
 
 from service import keys, launch
 from service.api import ROUTES
-from service.api.pages import PAGE_PREFIX
+from service.api.pages import PART
 from service.edge.door import Door
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
@@ -35,7 +35,7 @@ HELD = keys.parse_keys(f"{KEY}\nteam-b:{OTHER}\n")
 BEARER = {"authorization": f"Bearer {KEY}"}
 # by the contract; the page's own files are open, its calls are not
 PUBLIC = {"/", "/docs", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
-PUBLIC |= {PAGE_PREFIX + name for name in site.PAGE_FILES}
+PUBLIC |= {PART + name for name in site.PARTS}
 
 Served = Callable[..., httpx.AsyncClient]
 
@@ -134,7 +134,7 @@ async def most_waiting(queue: Batcher[Any, Any], key: str) -> int:
     with stalled(queue):
         try:
             while True:
-                queue.check(1, 1.0, math.inf, key)
+                queue.check_admission(1, 1.0, math.inf, key)
                 asked.append(asyncio.create_task(queue.submit(["a"], time.monotonic() + 60, key)))
                 await asyncio.sleep(0)
         except Overloaded as overloaded:
@@ -156,7 +156,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     held = keys.KeyRing((), file)
     settings = replica.settings.model_copy(update={"api_keys_file": file})
     queue = Batcher[Work, Result](
-        replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
+        replica.lanes.run_in_lane, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
     )
     metrics, own = Metrics("r", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
     door = application(altered(replica, settings=settings, metrics=metrics, **own))

@@ -216,7 +216,7 @@ async def test_a_bug_of_ours_is_logged_and_answered(
     def bug() -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(replica.health, "check", bug)
+    monkeypatch.setattr(replica.health, "raise_if_faulty", bug)
     async with asking(Door(replica, no_metrics)) as client:
         answer = await client.get("/ready")
 

@@ -24,12 +24,12 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from service.core import Layout
-from service.encode.price import make_cost_counter
+from service.encode.price import costs
 from service.engine.lanes import Lanes
-from service.engine.loading import accelerate, load
-from service.engine.weights import BUNDLED, Source, locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.engine.work import Outputs, Parts, Work
-from service.questions.encode.question import weigh_answer
+from service.questions.encode.question import weigh
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
 SQUARE = 2048  # tokens whose square is more than what any batch takes of its lane
@@ -110,7 +110,7 @@ WAYS: dict[str, Way] = {
     "rollout, renormalized": shown("rollout", specials="renormalize"),
     "spans": spans,
     "hidden states": lambda tokens: Outputs(tokens=True, hidden=frozenset({0, 1})),
-    "an explained layer": lambda tokens: Outputs(explained=1),
+    "an explained layer": lambda tokens: Outputs(explained_layer=1),
     "a kept layer": lambda tokens: Outputs(kept=frozenset({0, 1})),
 }
 LENGTHS = [
@@ -120,7 +120,7 @@ LENGTHS = [
 # other sums weigh what is explained or kept; what a top of few keys takes beyond the pass differs
 # from run to run, from 20 to 400 MB of 3 heads at 4,096 tokens, perhaps by holes in the heap
 UNWEIGHED = ("an explained layer", "a kept layer", "top", "top by values", "top, words")
-OFTEN = ("full", "rollout")  # what else is here is for `make prove`
+OFTEN = ("full", "rollout", "dominance by values")  # what else is here is for `make prove`
 TIMED = [
     pytest.param(way, id=name, marks=() if name in OFTEN else pytest.mark.prove)
     for name, way in WAYS.items()
@@ -137,10 +137,12 @@ def lanes() -> Iterator[Lanes]:
     """One lane of one core, in the thread that calls it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    model = load(
-        Source(locate(BUNDLED).folder, "wide", preset=WIDE), torch.device("cpu"), torch.float32
+    model = load_model(
+        ModelSource(locate_model(BUNDLED_MODEL).folder, "wide", preset=WIDE),
+        torch.device("cpu"),
+        torch.float32,
     )
-    accelerate(model)
+    use_compiled_pass(model)
     with ThreadPoolExecutor(1) as thread:
         yield Lanes(model, [thread])
     torch.set_num_threads(threads)
@@ -156,7 +158,7 @@ def seconds(lanes: Lanes, works: list[Work], rounds: int) -> float:
     fastest = float("inf")
     for _ in range(rounds):
         start = time.thread_time()
-        (result, *_) = lanes.run(works, 1)
+        (result, *_) = lanes.run_batch(works, 1)
         fastest = min(fastest, time.thread_time() - start)
         assert not isinstance(result, Exception)
     return fastest
@@ -174,7 +176,7 @@ def test_time_grows_as_the_price_says(
     lanes: Lanes, token: float, way: Way, lengths: tuple[int, ...]
 ) -> None:
     """And is what the price says, at the speed that admission plans with."""
-    of = make_cost_counter(WIDE)
+    of = costs(WIDE)
 
     asked = [work(tokens, way(tokens)) for tokens in lengths]
     taken = [seconds(lanes, [one], 3) for one in asked]
@@ -195,12 +197,14 @@ def test_what_is_done_to_heads_takes_what_the_price_says(
     changes: dict[str, Any] = {edit: heads}
     plain = [work(tokens, Outputs()) for _ in range(32)]
     changed = [
-        replace(one, sequence=replace(one.sequence, **changes), edited=WIDE.heads * WIDE.layers)
+        replace(
+            one, sequence=replace(one.sequence, **changes), edited_heads=WIDE.heads * WIDE.layers
+        )
         for one in plain
     ]
 
     taken = seconds(lanes, changed, 4) / seconds(lanes, plain, 4)
-    of = make_cost_counter(WIDE)
+    of = costs(WIDE)
     assert taken <= CLOSELY * sum(of(changed)) / sum(of(plain))
 
 
@@ -210,13 +214,13 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
 
     It is asked at three lengths, of which the last tells: its square is more than these.
     """
-    lanes.run([work(SHORT[0], way(SHORT[0]))], 1)  # what is loaded when it is first used
+    lanes.run_batch([work(SHORT[0], way(SHORT[0]))], 1)  # what is loaded when it is first used
     for tokens in (SHORT[1], LONG[1], SQUARE):
         plain, asked = work(tokens, Outputs()), work(tokens, way(tokens))
         attention = asked.outputs.attention
         heads = max(map(len, attention.heads.values())) if attention else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = weigh_answer([asked], WIDE.width, Layout()).made
+        made = weigh([asked], WIDE.width, Layout()).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 
@@ -232,7 +236,7 @@ def _peak(lanes: Lanes, one: Work) -> int:
     ctypes.CDLL(None).malloc_trim(0)  # what is free
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
-    (result,) = lanes.run([one], 1)
+    (result,) = lanes.run_batch([one], 1)
     assert not isinstance(result, Exception)
     return memory("VmHWM") - before
 

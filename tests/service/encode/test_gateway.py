@@ -22,7 +22,7 @@ from model.packing import Packed
 from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
-from service.engine.speed import LoneSpeed
+from service.engine.speed import LoneCores
 from service.engine.work import Result, Work
 from service.observe.record import Record
 from service.questions.encode import EncodeRequest
@@ -48,20 +48,20 @@ async def until(true: Callable[[], bool]) -> None:
 def held(replica: Replica) -> Iterator[threading.Event]:
     """Lanes that wait before every batch until the event is set; batches are remembered."""
     runner, gate = replica.lanes, threading.Event()
-    run = runner.run
+    run = runner.run_batch
 
     def waiting(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         gate.wait(20)
         return run(works, threads)
 
-    runner.run = waiting  # type: ignore[method-assign]
+    runner.run_batch = waiting  # type: ignore[method-assign]
     try:
         with pytest.MonkeyPatch.context() as alone:  # one sequence holds both lanes
-            alone.setattr(LoneSpeed, "cores", lambda *asked: 2)
+            alone.setattr(LoneCores, "choose_cores", lambda *asked: 2)
             yield gate
     finally:
         gate.set()
-        runner.run = run  # type: ignore[method-assign]
+        runner.run_batch = run  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -270,7 +270,7 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One changed bit is enough: /ready refuses and the failure is counted."""
-    health, run = replica.health, replica.lanes.run
+    health, run = replica.health, replica.lanes.run_batch
 
     def wrong(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         (result,) = run(works, threads)
@@ -278,8 +278,8 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
         result.pooled[7] = np.nextafter(result.pooled[7], np.float32(9))
         return [result]
 
-    monkeypatch.setattr(replica.lanes, "run", wrong)
-    await health.prove()
+    monkeypatch.setattr(replica.lanes, "run_batch", wrong)
+    await health.run_canary()
     ready = await client.get("/ready")
     metrics = (await client.get("/metrics")).text
     health.batches.fault = None
@@ -320,7 +320,7 @@ async def test_a_replica_whose_accelerator_failed_answers_nothing_more(
         ]
     alive = [await client.get("/live"), await client.get("/metrics")]
     with pytest.raises(RuntimeError, match="the accelerator failed"):
-        replica.health.check()
+        replica.health.raise_if_faulty()
     batches.fault, batches._broken = None, False
 
     assert {answer.status_code for answer in (failed, *later)} == {503}
@@ -356,7 +356,7 @@ async def test_the_canary_takes_its_turn_in_a_full_queue(
 
     before = count()
     refused = await client.post("/v1/encode", json=DOG)
-    await replica.health.prove()
+    await replica.health.run_canary()
 
     assert refused.status_code == 429
     assert count() > before and replica.health.fault is None  # the watch may have run one, too

@@ -29,9 +29,9 @@ from model.loading import checkpoint
 from service.core import Custom, Side
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
-from service.encode.space import SPACE_NAME, Spaces
+from service.encode.space import NAME, Spaces
 from service.encode.worker import Worker, Workers
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.outputs import Pooled
 from service.questions.encode import EncodeRequest
 from service.questions.encode.question import Encode
@@ -49,7 +49,7 @@ GATE, NAMED = {"layer": 0, "head": 1, "scale": 0.0}, "all-MiniLM-L6-v2"
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What sentence-transformers saves of a small model with a Dense layer and prompts."""
     base = tmp_path_factory.mktemp("bert")
-    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
     sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 1, "intermediate_size": 37}
     config = BertConfig(vocab_size=len(tokenizer), num_attention_heads=2, **sizes)
     torch.manual_seed(1)
@@ -73,7 +73,7 @@ def read(
 ) -> tuple[Spaces, Side]:
     """The spaces of a folder's model, and what a request reads."""
     ways = kernels.choose_kernels(CPU, torch.float32)
-    model = checkpoint.load(folder, CPU, torch.float32, ways)
+    model = checkpoint.load_checkpoint(folder, CPU, torch.float32, ways)
     longest = max_tokens or model.max_tokens
     worker = cast(Worker, None)  # nothing is read
     reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
@@ -92,7 +92,7 @@ def name(folder: Path, request: EncodeRequest = ASKED, **more: Any) -> str:
     """The name of a request's space."""
     spaces, side = read(folder, request, **more)
     found = spaces.of(side, edited=False)
-    assert found is not None and SPACE_NAME.fullmatch(found)
+    assert found is not None and NAME.fullmatch(found)
     return found
 
 
@@ -219,8 +219,10 @@ PROCESSORS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.prove
-@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize(
+    "processor",
+    ["AVX2", *(pytest.param(each, marks=pytest.mark.prove) for each in ("as it is", "SSE4.1"))],
+)
 async def test_a_space_outlasts_a_restart_on_another_processor(
     client: httpx.AsyncClient, processor: str
 ) -> None:
@@ -302,7 +304,7 @@ async def test_a_refused_space_names_both_and_what_changed(client: httpx.AsyncCl
     told = (await client.post("/v1/encode", json={"inputs": ["a"]}, headers=asked)).json()
 
     assert (told["code"], told["expected"], told["changed"]) == ("space_changed", expected, [])
-    assert SPACE_NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
+    assert NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
 
 
 @pytest.mark.asyncio(loop_scope="session")

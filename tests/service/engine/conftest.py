@@ -15,7 +15,7 @@ import torch
 from starlette.types import ASGIApp
 from transformers import BertConfig, BertModel
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
 from service.settings import Settings
 
@@ -39,7 +39,7 @@ def loud(tmp_path: Path) -> Path:
     with torch.no_grad():
         bert.encoder.layer[-1].output.LayerNorm.bias.fill_(20.0)
     bert.save_pretrained(tmp_path)
-    shutil.copy(locate(BUNDLED).folder / "tokenizer.json", tmp_path)
+    shutil.copy(locate_model(BUNDLED_MODEL).folder / "tokenizer.json", tmp_path)
     return tmp_path
 
 

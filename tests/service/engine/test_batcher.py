@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from service.engine.batcher import SURE, Batcher, Launch
-from service.engine.fair.line import AHEAD, Timing
-from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
-from service.engine.speed import DOUBT, PROBE
+from service.engine.batcher import SURE_SHARE, Batcher, Launch
+from service.engine.fair.line import OVERTAKING_TOKENS, Timing
+from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, Overloaded
+from service.engine.speed import DOUBTFUL_PROBES, PROBE_EVERY
 from service.keys import Limits
 
 FAR = 1e9  # a deadline that no request misses
@@ -63,13 +63,13 @@ async def ask(
     queue: Batcher[Work, str], works: Sequence[Work], deadline: float, key: str = ""
 ) -> tuple[list[str], Timing]:
     """Run works if there is room and time for them, as admission asks."""
-    queue.check(sum(map(len, works)), queue.cost(works), deadline, key)
+    queue.check_admission(sum(map(len, works)), queue.estimate_cost(works), deadline, key)
     return await queue.submit(works, deadline, key)
 
 
 def check(queue: Batcher[Work, str], tokens: int, deadline: float, key: str = "") -> None:
     """Ask whether one work of so many tokens would be admitted."""
-    queue.check(tokens, queue.cost([Work("", tokens)]), deadline, key)
+    queue.check_admission(tokens, queue.estimate_cost([Work("", tokens)]), deadline, key)
 
 
 async def settle() -> None:
@@ -197,7 +197,7 @@ async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> No
     await asyncio.gather(stream(), stream())
 
     assert large.done()
-    assert 90 * len(lanes.batches) < AHEAD + 2 * 500 + 3 * 90
+    assert 90 * len(lanes.batches) < OVERTAKING_TOKENS + 2 * 500 + 3 * 90
 
 
 async def test_a_lone_sequence_gets_every_core() -> None:
@@ -210,7 +210,8 @@ async def test_a_lone_sequence_gets_every_core() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "count", "cores"), [(SMALL, 2, 1), (SMALL + 1, 2, 2), (SMALL, 3, 3)]
+    ("tokens", "count", "cores"),
+    [(SMALL_TOKENS, 2, 1), (SMALL_TOKENS + 1, 2, 2), (SMALL_TOKENS, 3, 3)],
 )
 async def test_a_short_sequence_that_waited_leaves_its_company_one_of_two_cores(
     tokens: int, count: int, cores: int
@@ -322,7 +323,7 @@ async def test_nobody_waits_for_company_where_nothing_runs(held: Held) -> None:
         assert held.batches[3:] == ["d"]
 
 
-@pytest.mark.parametrize(("count", "tokens"), [(3, 10), (2, SMALL + 1)])
+@pytest.mark.parametrize(("count", "tokens"), [(3, 10), (2, SMALL_TOKENS + 1)])
 async def test_neither_more_lanes_nor_long_ones_wait_for_company(
     count: int, tokens: int, held: Held
 ) -> None:
@@ -357,14 +358,14 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
 
     queue = batcher(launch, count=2, budget=100, clock=lambda: now)
 
-    for _ in range(5 * PROBE):
+    for _ in range(5 * PROBE_EVERY):
         await ask(queue, request(["a"], [10]), FAR)
-    busy, slow = threads_seen[2 * PROBE :], False
-    for _ in range(6 * DOUBT):
+    busy, slow = threads_seen[2 * PROBE_EVERY :], False
+    for _ in range(6 * DOUBTFUL_PROBES):
         await ask(queue, request(["a"], [10]), FAR)
 
     assert busy.count(1) > 6 * busy.count(2) > 0
-    assert threads_seen[-DOUBT:].count(2) >= DOUBT - 1
+    assert threads_seen[-DOUBTFUL_PROBES:].count(2) >= DOUBTFUL_PROBES - 1
 
 
 async def test_what_ran_beside_others_says_nothing_of_a_lone_ones_cores() -> None:
@@ -419,7 +420,7 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
     waiting = asyncio.create_task(ask(queue, request(["b"], [700]), FAR))  # takes 4.9 s
     await settle()
 
-    seconds = (5.1 + 0.1) / SURE  # 0.1 of them for what runs
+    seconds = (5.1 + 0.1) / SURE_SHARE  # 0.1 of them for what runs
     check(queue, 100, seconds)
     with pytest.raises(Overloaded) as refused:
         check(queue, 150, seconds)
@@ -439,9 +440,9 @@ async def test_what_runs_counts_until_it_should_be_done() -> None:
 
     for elapsed, tokens in ((0.0, 299), (0.4, 699), (0.5, 799), (9.0, 799)):
         now = elapsed
-        check(queue, tokens, now + 0.8 / SURE)
+        check(queue, tokens, now + 0.8 / SURE_SHARE)
         with pytest.raises(Overloaded):
-            check(queue, tokens + 2, now + 0.8 / SURE)
+            check(queue, tokens + 2, now + 0.8 / SURE_SHARE)
     lanes.gate.set()
     await running
 
@@ -497,12 +498,12 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
     """A long one may take long; a short one has the least."""
     lanes, now = Lanes(held=True), 0.0
     queue = batcher(lanes, budget=10, most_tokens=99_999, clock=lambda: now)
-    idle = queue.hangs(10, 4)
+    idle = queue.is_hanging(10, 4)
     running = asyncio.create_task(ask(queue, request(["a"], [20_000]), FAR))
     await settle()
     found = {}
     for now in (0.0, 11.0, 79.0, 81.0):
-        found[now] = queue.hangs(10, 4)
+        found[now] = queue.is_hanging(10, 4)
     lanes.gate.set()
     await running
     lanes.gate.clear()
@@ -510,7 +511,7 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
     await settle()
     began = now
     for now in (began + 9, began + 11):
-        found[now] = queue.hangs(10, 4)
+        found[now] = queue.is_hanging(10, 4)
     lanes.gate.set()
     await short
 
@@ -732,7 +733,7 @@ async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
     theirs = [first, *await waiting(queue, "a", 3000, 2000)]  # five seconds of work
     others = await waiting(queue, "b", 400)
 
-    check(queue, 100, now + 1.1 / SURE, "b")
+    check(queue, 100, now + 1.1 / SURE_SHARE, "b")
     for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
         with pytest.raises(Overloaded) as late:
             check(queue, tokens, now + seconds, key)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model import packing
-from service.engine.lanes import Batches, Broken
+from service.engine.lanes import ProcessBroken, RecordedBatches
 from service.engine.work import Outputs, Result, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -21,7 +21,7 @@ async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Re
 async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() -> None:
     """A request's first batch is its beginning; later ones are not."""
     metrics = Metrics("r")
-    batches = Batches(nothing, metrics, None)
+    batches = RecordedBatches(nothing, metrics, None)
     one, other = Record("/v1/encode"), Record("/v1/encode", batch_start=7.0)
     works = [
         Work(packing.Sequence([1] * length), Outputs(), record)
@@ -48,7 +48,7 @@ async def test_what_the_accelerator_fails_is_counted_by_kind(
 ) -> None:
     """A mistake of ours is not the accelerator's."""
     metrics = Metrics("r")
-    await asyncio.to_thread(Batches(nothing, metrics, None).failed, error)
+    await asyncio.to_thread(RecordedBatches(nothing, metrics, None).note_failure, error)
 
     text = metrics.render().decode()
     for name in ("oom", "other"):
@@ -66,18 +66,18 @@ async def test_nothing_comes_out_once_the_accelerator_has_failed() -> None:
         if lane == 1:
             await other.wait()
         else:
-            await asyncio.to_thread(batches.failed, torch.AcceleratorError("x"))
+            await asyncio.to_thread(batches.note_failure, torch.AcceleratorError("x"))
         return []
 
-    batches = Batches(lane, Metrics("r"), None)
+    batches = RecordedBatches(lane, Metrics("r"), None)
     batches.on_fault = lambda: faults.append(batches.fault)
     beside = asyncio.create_task(batches(1, [], 1))
-    with pytest.raises(Broken):
+    with pytest.raises(ProcessBroken):
         await batches(0, [], 1)
     other.set()
-    with pytest.raises(Broken):
+    with pytest.raises(ProcessBroken):
         await beside
-    with pytest.raises(Broken):
+    with pytest.raises(ProcessBroken):
         await batches(2, [], 1)
 
     assert faults == ["the accelerator failed"] and sorted(launched) == [0, 1]

@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from model import kernels
 from model.loading.checkpoint import Model
-from service.engine.certificate import UNREAD, certify, vectors
-from service.engine.loading import load
-from service.engine.weights import BUNDLED, locate
-from service.heads.samples import samples
+from service.engine.certificate import NO_CERTIFICATE, certify, encode_texts
+from service.engine.loading import load_model
+from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.heads.samples import sample_texts
 
 CPU = torch.device("cpu")
-TEXTS = samples()[::5]
+TEXTS = sample_texts()[::5]
 PLACES = 5e-7  # of a certificate's numbers, half of the last
 
 
 def loaded(dtype: torch.dtype) -> Model:
     """The bundled model, by plain kernels."""
-    return load(locate(BUNDLED), CPU, dtype, kernels.PLAIN)
+    return load_model(locate_model(BUNDLED_MODEL), CPU, dtype, kernels.PLAIN)
 
 
 def cosines(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ def test_the_certificate_is_what_float64_finds() -> None:
     """From the vectors of both models, each number by its definition."""
     model, plain = loaded(torch.bfloat16), loaded(torch.float32)
     with torch.inference_mode():
-        pair = [vectors(one, TEXTS).double().numpy() for one in (model, plain)]
+        pair = [encode_texts(one, TEXTS).double().numpy() for one in (model, plain)]
     ours, theirs = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in pair)
     each = np.sum(ours * theirs, axis=1)
     among = [cosines(rows) for rows in pair]
@@ -80,4 +80,4 @@ def test_a_tokenizer_that_reads_no_english_has_no_certificate(
     blind = replace(model, tokenizer=unread)  # type: ignore[arg-type]
 
     assert certify(blind, blind, TEXTS) is None
-    assert [line.getMessage() for line in caplog.records] == [UNREAD]
+    assert [line.getMessage() for line in caplog.records] == [NO_CERTIFICATE]

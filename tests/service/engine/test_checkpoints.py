@@ -16,11 +16,11 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk.jobs import encode_lines as encode_file
-from service.commands.bulk.source import TextFile
+from service.commands.bulk.jobs import encode as encode_file
+from service.commands.bulk.source import File
 from service.commands.terminal import Failed, Unusable
 from service.engine.numerics import GOLDEN
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from tests.service.engine.conftest import Served
 from tests.task_heads import checkpoint
 
@@ -31,7 +31,7 @@ MOST = 13  # rows of the position table
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
     """The bundled model's, as transformers reads it."""
-    return AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    return AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
 
 
 def bert(folder: Path, tokenizer: PreTrainedTokenizerBase, **choices: Any) -> BertModel:
@@ -77,7 +77,7 @@ async def test_an_activation_of_transformers_is_served_exactly(
 
 def bundled(folder: Path, name: str, **values: Any) -> Path:
     """A copy of the bundled folder, one of its JSON files with more or other values."""
-    shutil.copytree(locate(BUNDLED).folder, folder)
+    shutil.copytree(locate_model(BUNDLED_MODEL).folder, folder)
     stored = json.loads((folder / name).read_text())
     (folder / name).write_text(json.dumps({**stored, **values}))
     return folder
@@ -101,7 +101,7 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
     modules = json.loads((mean / "modules.json").read_text())
     (mean / "modules.json").write_text(json.dumps(modules[:2]))
     path, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
-    lines = TextFile.of(path, "jsonl", None)
+    lines = File.of(path, "jsonl", None)
     path.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
 
     async with served(cls, served_model_name="one", max_sequences=1) as http:

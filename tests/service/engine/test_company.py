@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from service.engine import batcher
-from service.engine.batcher import Company
+from service.engine.batcher import ReturningClients
 
 
 async def test_each_of_those_answered_is_expected_once() -> None:
     """Who comes beyond them was not expected, and changes nothing."""
-    expected, those = [], Company(lambda: None)
-    those.answered(2)
+    expected, those = [], ReturningClients(lambda: None)
+    those.expect(2)
     for first in (True, False, False):
         expected.append(those.expected)
-        those.arrived(first=first)
+        those.count_arrival(first=first)
 
     assert [*expected, those.expected] == [2, 1, 0, 0]
 
@@ -26,16 +26,16 @@ async def test_whoever_takes_too_long_is_expected_no_more(
     """Who waits for them is told in time, whatever comes meanwhile."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     monkeypatch.setattr(batcher, "PATIENCE_SECONDS", 0.02)
-    those = Company(gone.set)
-    those.answered(1000)
-    those.arrived(first=True)
+    those = ReturningClients(gone.set)
+    those.expect(1000)
+    those.count_arrival(first=True)
     until = loop.time() + 0.02
 
     while not gone.is_set() and loop.time() < until + 1:
         if later == "another":
-            those.arrived(first=False)
+            those.count_arrival(first=False)
         elif later == "an answer to nobody":
-            those.answered(0)
+            those.expect(0)
         await asyncio.sleep(0.001)
 
     assert gone.is_set() and those.expected == 0

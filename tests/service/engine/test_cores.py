@@ -16,7 +16,7 @@ from model import kernels
 from model.config import Relative
 from model.kernels import PLAIN, Linear
 from model.loading import checkpoint
-from model.loading.assembly import build, expected
+from model.loading.assembly import build_encoder, expected_shapes
 from model.loading.checkpoint import Model
 from model.maps.choices import Form
 from model.maps.forms import Selection
@@ -25,7 +25,7 @@ from model.packing import Sequence
 from model.pooling import Pooling
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Result, Work
 from tests.service.engine import test_gpu
 
@@ -67,7 +67,7 @@ def heads(width: int, linear: Callable[..., Linear]) -> Iterator[TaskHead]:
 @pytest.fixture(scope="module")
 def bundled() -> Model:
     """A model whose encoder is put in place of."""
-    return checkpoint.load(locate(BUNDLED).folder, CPU, torch.float32, PLAIN)
+    return checkpoint.load_checkpoint(locate_model(BUNDLED_MODEL).folder, CPU, torch.float32, PLAIN)
 
 
 def answers(result: object) -> list[bytes]:
@@ -96,9 +96,11 @@ def test_every_answer_has_the_same_bits_on_one_core_and_on_several(
 ) -> None:
     """Vectors, states, tokens, every form of attention, and heads that read each token."""
     config, draw = FAMILIES[family], torch.Generator().manual_seed(0)
-    weights = {name: torch.randn(shape, generator=draw) for name, shape in expected(config).items()}
+    weights = {
+        name: torch.randn(shape, generator=draw) for name, shape in expected_shapes(config).items()
+    }
     with torch.inference_mode():
-        encoder = build(config, weights.__getitem__, CPU, torch.float32, WAYS[way])
+        encoder = build_encoder(config, weights.__getitem__, CPU, torch.float32, WAYS[way])
     lanes, ids = Lanes(replace(bundled, config=config, encoder=encoder), []), random.Random(0)
     moved, before = [], torch.get_num_threads()
     try:
@@ -111,7 +113,8 @@ def test_every_answer_has_the_same_bits_on_one_core_and_on_several(
             ]
             for one in outputs:
                 single, both = (
-                    lanes.run([Work(Sequence(read), one)], threads)[0] for threads in (1, cores)
+                    lanes.run_batch([Work(Sequence(read), one)], threads)[0]
+                    for threads in (1, cores)
                 )
                 if answers(single) != answers(both):
                     moved.append((tokens, one))

@@ -19,7 +19,7 @@ from model import cuda, encoder, kernels
 from model.config import Activation, EncoderConfig, Relative
 from model.kernels import PLAIN, Kernels, PlainLinear
 from model.loading import checkpoint
-from model.loading.assembly import build, expected
+from model.loading.assembly import build_encoder, expected_shapes
 from model.loading.checkpoint import Model
 from model.maps.choices import Form
 from model.maps.forms import Selection
@@ -37,7 +37,7 @@ from model.task_heads import (
     VectorHead,
 )
 from service.engine.lanes import Lanes
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Parts, Result, Work
 from tests.service.engine.fake_gpu import CUDA, ROOT, Waits, watched
 
@@ -173,7 +173,7 @@ def works(config: EncoderConfig) -> list[Work]:
         (Sequence([5] * 3), Outputs(other, tokens=True, hidden=every)),
         (Sequence([5] * 7, gates=gates, patches=patch), Outputs(mean, kept=frozenset({0}))),
         (Sequence(embeddings=torch.zeros(7, config.embedding_width)), Outputs(mean)),
-        (Sequence([5] * 40), Outputs(mean, explained=1, weights=True)),
+        (Sequence([5] * 40), Outputs(mean, explained_layer=1, weights=True)),
         (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
     ]
     asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40)]
@@ -184,7 +184,9 @@ def works(config: EncoderConfig) -> list[Work]:
 @pytest.fixture(scope="module")
 def bundled() -> Model:
     """A model whose encoder is put in place of; the rest of it is no matter of the device."""
-    return checkpoint.load(locate(BUNDLED).folder, torch.device("cpu"), torch.float32, PLAIN)
+    return checkpoint.load_checkpoint(
+        locate_model(BUNDLED_MODEL).folder, torch.device("cpu"), torch.float32, PLAIN
+    )
 
 
 def run(
@@ -195,13 +197,13 @@ def run(
     asked: int | None = None,
 ) -> Waits:
     """Answer so much, or all, on a GPU that is none; where it was waited for."""
-    weights = {name: torch.zeros(shape) for name, shape in expected(config).items()}
+    weights = {name: torch.zeros(shape) for name, shape in expected_shapes(config).items()}
     with torch.inference_mode(), watched() as watch:
-        built = build(config, weights.__getitem__, CUDA, dtype, way)
+        built = build_encoder(config, weights.__getitem__, CUDA, dtype, way)
         model = replace(bundled, config=config, encoder=built)
         watch.waits.clear()  # what the start waits for is no matter
         lanes, every = Lanes(model, []), works(config)[:asked]
-        results = lanes.run(every, 1) + lanes.run(every[:1] * 3, 1)
+        results = lanes.run_batch(every, 1) + lanes.run_batch(every[:1] * 3, 1)
     for one in results:
         assert isinstance(one, Result), one
     return watch.waits
@@ -280,7 +282,7 @@ def test_a_new_wait_is_found_and_named(
 
     assert found == {
         ("model/encoder.py", "Embeddings.__call__"),
-        ("model/encoder.py", "Layer._norm"),
+        ("model/encoder.py", "Layer._normalise"),
     }
 
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from service.engine.lanes import finite, together
+from service.engine.lanes import copy_together, is_finite
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 def done(replica: Replica, works: list[Work], threads: int = 1) -> list[Result]:
     """Results of a batch in which nothing may fail."""
-    results = [r for r in replica.lanes.run(works, threads) if isinstance(r, Result)]
+    results = [r for r in replica.lanes.run_batch(works, threads) if isinstance(r, Result)]
     assert len(results) == len(works)
     return results
 
@@ -49,7 +49,7 @@ async def test_the_bits_of_a_lesson_do_not_depend_on_the_cores(
     replica: Replica, length: int
 ) -> None:
     """Its kernels are the plain ones, which share a product out among the cores they have."""
-    work = Work(Sequence([2000 + 37 * i for i in range(length)]), Outputs(explained=5))
+    work = Work(Sequence([2000 + 37 * i for i in range(length)]), Outputs(explained_layer=5))
 
     one, *several = (done(replica, [work], threads)[0].steps for threads in (1, 2, 3))
 
@@ -80,7 +80,7 @@ async def test_rows_that_leave_a_gpu_together_are_those_of_each_sequence(
     state = torch.randn(29, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     rows = [slice(11, 18), slice(0, 1), slice(18, 29)]
 
-    arrays = together(state, rows)
+    arrays = copy_together(state, rows)
 
     assert [each.dtype for each in arrays] == [np.float32] * 3
     for each, wanted in zip(arrays, rows, strict=True):
@@ -113,15 +113,15 @@ async def test_a_number_that_is_not_finite_is_seen_wherever_it_stands(
     sound = torch.full((rows, 37), most, dtype=dtype)
     sound[:, ::2] = -most
 
-    assert finite(sound)
-    assert finite(sound.abs())
+    assert is_finite(sound)
+    assert is_finite(sound.abs())
     for place in {0, 1, 18, rows * 37 // 2, rows * 37 - 1}:
         for wrong in (float("nan"), float("inf"), -float("inf")):
             broken = sound.clone()
             broken.view(-1)[place] = wrong
-            assert not finite(broken)
+            assert not is_finite(broken)
             broken.view(-1)[place - 1] = -wrong
-            assert not finite(broken)
+            assert not is_finite(broken)
 
 
 async def test_large_finite_numbers_in_half_precision_are_answered(

@@ -21,8 +21,8 @@ from model.native import library, stack
 from model.packing import Sequence
 from service.engine import loading
 from service.engine.lanes import Lanes, NonFiniteOutput
-from service.engine.loading import accelerate, load
-from service.engine.weights import locate
+from service.engine.loading import load_model, use_compiled_pass
+from service.engine.weights import locate_model
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -59,7 +59,7 @@ async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_one
 @pytest.fixture
 def small(loud: Path) -> Model:
     """A small BERT as it is loaded, before anything was proved of it."""
-    return load(locate(str(loud)), CPU, torch.float32)
+    return load_model(locate_model(str(loud)), CPU, torch.float32)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_the_compiled_pass_runs_once_it_has_agreed(
     """What `numerics` then says, without a word in the log."""
     assert small.encoder.arithmetic == "onednn"
 
-    accelerate(small)
+    use_compiled_pass(small)
 
     assert small.encoder.arithmetic == "onednn+native"
     assert caplog.text == ""
@@ -106,9 +106,9 @@ class Changed(stack.NativeStack):
 @pytest.mark.parametrize(
     ("name", "instead", "reason"),
     [
-        ("library.load", absent, "it is not built"),
-        ("stack.Stack", Other, "its bits differ from the loop's"),
-        ("stack.Stack", Changed, "no such schema"),
+        ("library.load_operator", absent, "it is not built"),
+        ("stack.NativeStack", Other, "its bits differ from the loop's"),
+        ("stack.NativeStack", Changed, "no such schema"),
     ],
     ids=["none", "other bits", "other kernels"],
 )
@@ -126,10 +126,10 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     monkeypatch.setattr(getattr(loading, module), attribute, instead)
 
     with caplog.at_level(logging.WARNING):
-        accelerate(small)
+        use_compiled_pass(small)
 
     (line,) = caplog.records
-    assert line.getMessage() == loading.LOST and "docs/deploy.md" in loading.LOST
+    assert line.getMessage() == loading.PASS_MISSING and "docs/deploy.md" in loading.PASS_MISSING
     assert reason in vars(line)["reason"]
     assert (small.encoder.native, small.encoder.arithmetic) == (None, "onednn")
 
@@ -141,10 +141,10 @@ async def test_scores_by_content_and_distance_are_left_to_the_loop(
     monkeypatch.setattr(small.encoder.layers[0].attention, "distances", object())
 
     with caplog.at_level(logging.INFO):
-        accelerate(small)
+        use_compiled_pass(small)
 
     (line,) = caplog.records
-    assert (line.getMessage(), line.levelname) == (loading.UNTAKEN, "INFO")
+    assert (line.getMessage(), line.levelname) == (loading.PASS_UNFIT, "INFO")
     assert vars(line)["reason"] == "it adds nothing to scores by distance"
     assert small.encoder.native is None
 
@@ -159,7 +159,7 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
     ]
 
     def wrong() -> list[int | None]:
-        results = Lanes(small, []).run(works, 1)
+        results = Lanes(small, []).run_batch(works, 1)
         return [each.layer if isinstance(each, NonFiniteOutput) else None for each in results]
 
     def both() -> list[list[int | None]]:
@@ -168,7 +168,7 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
         small.encoder.native = native
         return [looped, wrong()]
 
-    accelerate(small)
+    use_compiled_pass(small)
     assert both() == [[None, 0]] * 2
     for layer in (1, 0):
         bias = small.encoder.layers[layer].feed_forward_norm[1]
@@ -182,7 +182,7 @@ async def test_float32_is_multiplied_as_float32(asked: str) -> None:
     """Without TF32 or bfloat16 inside, even if they were set before, as by torch's own variable."""
     torch.set_float32_matmul_precision(asked)
     try:
-        load(locate("preset:transformer-base"), CPU, torch.float32)
+        load_model(locate_model("preset:transformer-base"), CPU, torch.float32)
         assert torch.get_float32_matmul_precision() == "highest"
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
@@ -194,17 +194,17 @@ async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built
     selection = Selection({0: (0,), 1: (0,)}, divide_into_units(7))
     wishes = [
         Outputs(pooling=small.pooling, tokens=True),
-        Outputs(hidden=frozenset({0, 2}), attention=selection, explained=1),
+        Outputs(hidden=frozenset({0, 2}), attention=selection, explained_layer=1),
         Outputs(pooling=replace(small.pooling, modes=("max", "weightedmean"), dimensions=41)),
         Outputs(pooling=small.pooling),
     ]
     works = [Work(Sequence([101, *range(2000, 2005), 102]), wish) for wish in wishes]
     lanes = Lanes(small, [])
 
-    looped = lanes.run(works, 1)
-    accelerate(small)
+    looped = lanes.run_batch(works, 1)
+    use_compiled_pass(small)
     assert small.encoder.native
 
-    for one, other in zip(looped, lanes.run(works, 1), strict=True):
+    for one, other in zip(looped, lanes.run_batch(works, 1), strict=True):
         assert isinstance(one, Result) and isinstance(other, Result)
         assert pickle.dumps(one) == pickle.dumps(other)

@@ -22,7 +22,7 @@ from model.loading import checkpoint
 from service.cli import main
 from service.engine import library as transformers
 from service.engine import tokenizers
-from service.engine.weights import ModelNotFound, locate
+from service.engine.weights import ModelNotFound, locate_model
 
 TRICKY = [
     "Café cafe\u0301 NAÏVE Åse",
@@ -184,9 +184,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the library here: a process of its own takes seconds to import it."""
 
     def run(folder: Path, target: Path, asked: dict[str, Any]) -> list[Any]:
-        return transformers.main(str(folder), str(target), **asked)
+        return transformers.make_tokenizer(str(folder), str(target), **asked)
 
-    monkeypatch.setattr(tokenizers, "_run", run)
+    monkeypatch.setattr(tokenizers, "_run_library", run)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -204,7 +204,7 @@ def test_a_vocabulary_becomes_the_tokenizer_that_transformers_has(
     made, peer = folder.parent / "new", AutoTokenizer.from_pretrained(folder)
     stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
     assert stored == json.loads(peer.backend_tokenizer.to_str())
-    ours = tokenizers._read(made)
+    ours = tokenizers._read_tokenizer(made)
     for text in [*texts[40:60], *TRICKY]:
         (found,) = ours([(text,)], 4096)
         theirs = peer(text, return_offsets_mapping=True)
@@ -222,11 +222,13 @@ def test_a_folder_without_tokenizer_json_is_served_from_the_cache(
     BertModel(BertConfig(**SIZES | {"vocab_size": len(lines) + 1})).save_pretrained(folder)
     before = sorted(folder.iterdir())
 
-    first = locate(str(folder))
+    first = locate_model(str(folder))
     with monkeypatch.context() as still:
         still.setattr(subprocess, "run", lambda *step, **how: pytest.fail("made again"))
-        assert locate(str(folder)) == first
-    model = checkpoint.load(first.folder, torch.device("cpu"), torch.float32, kernels.PLAIN)
+        assert locate_model(str(folder)) == first
+    model = checkpoint.load_checkpoint(
+        first.folder, torch.device("cpu"), torch.float32, kernels.PLAIN
+    )
 
     assert (first.name, model.max_tokens) == ("old", 13)
     assert sorted(folder.iterdir()) == before
@@ -236,7 +238,7 @@ def test_a_folder_without_tokenizer_json_is_served_from_the_cache(
     )
     (folder / "vocab.txt").write_text("\n".join([*lines, "unheard"]), "utf-8")
     request.getfixturevalue("in_process")
-    assert locate(str(folder)).folder != first.folder
+    assert locate_model(str(folder)).folder != first.folder
 
 
 def test_without_the_extra_one_line_names_the_command(
@@ -244,13 +246,13 @@ def test_without_the_extra_one_line_names_the_command(
 ) -> None:
     """To serve it, and to convert it."""
     folder = write("bert", wordpiece, {})
-    monkeypatch.setattr(tokenizers, "possible", lambda: False)
+    monkeypatch.setattr(tokenizers, "is_possible", lambda: False)
 
     with pytest.raises(ModelNotFound, match=f"headlight convert {folder} OUT"):
-        locate(str(folder))
+        locate_model(str(folder))
     assert "pip install 'headlight[convert]'" in convert(folder).stderr
     with pytest.raises(CheckpointError, match="lacks tokenizer.json: `headlight convert"):
-        checkpoint.read(folder)
+        checkpoint.read_sizes(folder)
 
 
 def test_a_class_without_a_fast_form_is_refused_by_name(write: Write) -> None:
@@ -282,11 +284,11 @@ def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
     cased = folder.parent / "new"
     (cased / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     with pytest.raises(CheckpointError, match="do_lower_case is false, and the file does otherwis"):
-        tokenizers._read(cased)
+        tokenizers._read_tokenizer(cased)
     shutil.move(cased, folder.parent / "cased")
 
     assert convert(folder.parent / "cased").exit_code == 0
-    (found,) = tokenizers._read(folder.parent / "new")([("A",)], 9)
+    (found,) = tokenizers._read_tokenizer(folder.parent / "new")([("A",)], 9)
     assert found.tokens == ["[CLS]", "A", "[SEP]"]
 
 
@@ -295,14 +297,14 @@ def test_a_file_that_reads_otherwise_than_the_library_is_not_kept(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result is compared before it is used."""
-    run = tokenizers._run
+    run = tokenizers._run_library
 
     def wrong(*asked: Any) -> list[Any]:
         ids, types, offsets = (found := run(*asked))[3]
         found[3] = [[*ids[:-1], ids[-1] + 1], types, offsets]
         return found
 
-    monkeypatch.setattr(tokenizers, "_run", wrong)
+    monkeypatch.setattr(tokenizers, "_run_library", wrong)
     result = convert(write("bert", wordpiece, {}))
 
     assert result.exit_code == 1 and "otherwise than the tokenizer.json" in result.stderr

@@ -16,7 +16,7 @@ CANARY = np.arange(35, dtype=np.float32).reshape(5, 7)
 
 def test_the_arithmetic_is_named_by_what_its_bits_follow_from() -> None:
     """Device, number format, kernels, processor, torch, and the digest of what came out."""
-    device, precision, kernel, unit, release, digest = numerics.name(
+    device, precision, kernel, unit, release, digest = numerics.name_arithmetic(
         CPU, torch.bfloat16, "plain", CANARY
     ).split("-")
 
@@ -31,21 +31,21 @@ def test_a_changed_bit_of_the_canary_is_another_arithmetic() -> None:
     other = CANARY.copy()
     other[4, 6] = np.nextafter(other[4, 6], 99, dtype=np.float32)
 
-    names = {numerics.name(CPU, torch.float32, "plain", one) for one in (CANARY, other)}
+    names = {numerics.name_arithmetic(CPU, torch.float32, "plain", one) for one in (CANARY, other)}
 
     assert len(names) == 2
     assert names == {
-        numerics.name(CPU, torch.float32, "plain", one.copy()) for one in (CANARY, other)
+        numerics.name_arithmetic(CPU, torch.float32, "plain", one.copy()) for one in (CANARY, other)
     }
 
 
 def test_kinds_of_gpu_are_told_apart() -> None:
     """An A100, an H100 on PCIe, an H200."""
-    assert [numerics.multiprocessors(8, 0, 108), numerics.multiprocessors(9, 0, 114)] == [
+    assert [numerics.gpu_kind(8, 0, 108), numerics.gpu_kind(9, 0, 114)] == [
         "sm80x108",
         "sm90x114",
     ]
-    assert numerics.multiprocessors(9, 0, 132) == "sm90x132"
+    assert numerics.gpu_kind(9, 0, 132) == "sm90x132"
 
 
 def test_vectors_are_apart_by_the_length_of_their_difference() -> None:
@@ -53,9 +53,9 @@ def test_vectors_are_apart_by_the_length_of_their_difference() -> None:
     expected = np.array([[6.0, 8.0], [5.0, 12.0]])
     found = np.array([[9.0, 12.0], [5.0, 12.0]])
 
-    assert numerics.apart(found, expected) == pytest.approx(0.5)
-    assert numerics.apart(expected, expected) == 0
-    assert numerics.apart(0 * found, 0 * expected) == 0
+    assert numerics.largest_difference(found, expected) == pytest.approx(0.5)
+    assert numerics.largest_difference(expected, expected) == 0
+    assert numerics.largest_difference(0 * found, 0 * expected) == 0
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -64,7 +64,7 @@ def test_what_is_not_finite_is_as_far_apart_as_can_be(wrong: float) -> None:
     found = CANARY.copy()
     found[1, 3] = wrong
 
-    assert numerics.apart(found, CANARY) == np.inf
+    assert numerics.largest_difference(found, CANARY) == np.inf
 
 
 # torch is loaded once; MKL reads its variable at the first product, which is each child's own
@@ -76,7 +76,7 @@ for value in [os.environ["MKL_CBWR"], *sys.argv[1:]]:
         os.waitpid(child, 0)
     else:
         os.environ["MKL_CBWR"] = value
-        print(numerics.strict(), flush=True)
+        print(numerics.is_mkl_strict(), flush=True)
         os._exit(0)
 """
 VALUES = {
@@ -88,7 +88,7 @@ VALUES = {
 }
 
 
-@pytest.mark.skipif(numerics.strict() is None, reason="torch multiplies without MKL")
+@pytest.mark.skipif(numerics.is_mkl_strict() is None, reason="torch multiplies without MKL")
 def test_mkl_itself_says_whether_its_products_are_strict() -> None:
     """Without a value ours counts; one that MKL does not know, or takes for less, is found out."""
     environ = {name: kept for name, kept in os.environ.items() if name != "MKL_CBWR"}
@@ -99,10 +99,14 @@ def test_mkl_itself_says_whether_its_products_are_strict() -> None:
     assert said == [str(strict) for strict in VALUES.values()]
 
 
-@pytest.mark.skipif(not numerics.strict(), reason="torch multiplies without MKL")
+@pytest.mark.skipif(not numerics.is_mkl_strict(), reason="torch multiplies without MKL")
 def test_strict_products_are_part_of_the_name() -> None:
     """An environment without them promises other bits."""
-    assert numerics.name(CPU, torch.float32, "plain", CANARY).split("-")[3].endswith("+strict")
+    assert (
+        numerics.name_arithmetic(CPU, torch.float32, "plain", CANARY)
+        .split("-")[3]
+        .endswith("+strict")
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -21,9 +21,9 @@ from model.packing import Sequence
 from model.reach import Reach
 from service.engine import proof
 from service.engine.lanes import Lanes
-from service.engine.loading import load
-from service.engine.proof import NotTrustworthy, check_exact, holds
-from service.engine.weights import BUNDLED, locate
+from service.engine.loading import load_model
+from service.engine.proof import NotTrustworthy, check_against_plain, is_steady
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -41,7 +41,7 @@ async def test_bits_that_depend_on_the_batch_are_seen(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the start-up check; this is the negative control of the promise."""
-    run = replica.lanes.run
+    run = replica.lanes.run_batch
 
     def leaky(works: list[Work], threads: int) -> list[Result | Exception]:
         results = run(works, threads)
@@ -50,11 +50,11 @@ async def test_bits_that_depend_on_the_batch_are_seen(
                 result.tokens[0, 0] += len(works) * 1e-6
         return results
 
-    assert holds(replica.lanes, replica.proof)
+    assert is_steady(replica.lanes, replica.proof)
 
-    monkeypatch.setattr(replica.lanes, "run", leaky)
+    monkeypatch.setattr(replica.lanes, "run_batch", leaky)
 
-    assert not holds(replica.lanes, replica.proof)
+    assert not is_steady(replica.lanes, replica.proof)
 
 
 async def test_a_model_of_few_positions_starts_without_a_failed_batch(
@@ -73,7 +73,7 @@ async def test_a_model_of_few_positions_starts_without_a_failed_batch(
 
 def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Result | Exception]]:
     """A model whose answers move in batches of more than so many tokens."""
-    run = replica.lanes.run
+    run = replica.lanes.run_batch
 
     def leaky(works: list[Work], threads: int) -> list[Result | Exception]:
         results = run(works, threads)
@@ -90,9 +90,9 @@ async def test_bits_that_move_in_a_full_batch_alone_are_seen(
 ) -> None:
     """Matrix kernels may change with thousands of rows; the start tries a batch as large as any."""
     proof = replace(replica.proof, budget=2 * 1021)
-    monkeypatch.setattr(replica.lanes, "run", moved(replica, 900, 1e-6))
+    monkeypatch.setattr(replica.lanes, "run_batch", moved(replica, 900, 1e-6))
 
-    assert not holds(replica.lanes, proof)
+    assert not is_steady(replica.lanes, proof)
 
 
 @pytest.mark.parametrize(("by", "right"), [(1e-6, True), (1e-3, False)])
@@ -100,21 +100,21 @@ async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, by: float, right: bool
 ) -> None:
     """A GPU's answer moves with the batch within rounding, which is no fault; more than it is."""
-    lanes, proof = replica.lanes, replace(replica.proof, fixed=False)
+    lanes, proof = replica.lanes, replace(replica.proof, same_bits=False)
     leaky = moved(replica, 100, by)
-    canary = lanes.run([proof.canary], 1)[0]
+    canary = lanes.run_batch([proof.canary], 1)[0]
     crowded = leaky([proof.canary, Work(Sequence([1] * 127), Outputs())], 1)[0]
     assert isinstance(canary, Result) and isinstance(crowded, Result)
 
-    monkeypatch.setattr(lanes, "run", leaky)
+    monkeypatch.setattr(lanes, "run_batch", leaky)
 
-    assert proof.right(canary)
-    assert proof.right(crowded) is right
+    assert proof.is_right(canary)
+    assert proof.is_right(crowded) is right
     if right:
-        assert holds(lanes, proof)
+        assert is_steady(lanes, proof)
     else:
         with pytest.raises(NotTrustworthy):
-            holds(lanes, proof)
+            is_steady(lanes, proof)
 
 
 def adding(differs: Callable[[torch.Tensor], bool], by: float = 1e-5) -> type[kernels.PlainLinear]:
@@ -174,7 +174,10 @@ def moves(lanes: Lanes) -> bool:
     """Whether a batch moves a bit of a sequence, on one core or on all."""
     work = Work(Sequence([101, *range(2000, 2019), 102]), Outputs(tokens=True))
     company = [Work(Sequence([1] * length), Outputs()) for length in (3, 61, 127)]
-    (alone,), together = lanes.run([work], 1), lanes.run([*company, work], len(lanes))[-1]
+    (alone,), together = (
+        lanes.run_batch([work], 1),
+        lanes.run_batch([*company, work], len(lanes))[-1],
+    )
     assert isinstance(alone, Result) and isinstance(together, Result)
     return pickle.dumps(alone.tokens) != pickle.dumps(together.tokens)
 
@@ -197,13 +200,13 @@ async def test_where_the_batch_moves_bits_a_slower_way_keeps_them_and_a_line_say
     settings = Settings(model=str(loud), device="cpu", threads=2, require_same_bits=required)
 
     replica = await Replica.start(settings, "odd-1")
-    await replica.health.prove()
+    await replica.health.run_canary()
     moved, told, fault = moves(replica.lanes), replica.info()["numerics"], replica.health.fault
     await replica.close()
 
     assert not moved and fault is None
     assert told.startswith(f"cpu-fp32-{serves}-") and not told.endswith("-varying")
-    (line,) = [each for each in caplog.records if each.getMessage() == proof.SLOWER]
+    (line,) = [each for each in caplog.records if each.getMessage() == proof.SLOWER_KERNELS]
     assert re.fullmatch(rf"{re.escape(told)} at \d+% of their speed", vars(line)["reason"])
 
 
@@ -213,13 +216,13 @@ async def test_where_no_way_keeps_bits_they_are_not_promised_and_the_service_run
     """As on CUDA: `numerics` says so, and a line of the log."""
     processor(*[adding(now_and_then())] * 2)
     replica = await Replica.start(Settings(model=str(loud), device="cpu", threads=2), "odd-1")
-    await replica.health.prove()
+    await replica.health.run_canary()
     moved, told, fault = moves(replica.lanes), replica.info()["numerics"], replica.health.fault
     await replica.close()
 
     assert moved and fault is None
     assert re.fullmatch(r"cpu-fp32-fastest-\S+-[0-9a-f]{6}-varying", told)
-    (line,) = [each for each in caplog.records if each.getMessage() == proof.VARYING]
+    (line,) = [each for each in caplog.records if each.getMessage() == proof.UNSTEADY_BITS]
     assert vars(line)["reason"] == told
 
 
@@ -279,9 +282,9 @@ def unscaled(
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [
-        (BUNDLED, torch.float32),
-        pytest.param(BUNDLED, torch.bfloat16, marks=pytest.mark.prove),
-        pytest.param(BUNDLED, torch.float16, marks=pytest.mark.prove),
+        (BUNDLED_MODEL, torch.float32),
+        (BUNDLED_MODEL, torch.bfloat16),
+        pytest.param(BUNDLED_MODEL, torch.float16, marks=pytest.mark.prove),
         *(pytest.param(PRESET, dtype, marks=pytest.mark.prove) for dtype in DTYPES),
     ],
     ids=str,
@@ -290,12 +293,12 @@ async def test_every_number_format_is_held_against_plain_float32(
     model: str, dtype: torch.dtype
 ) -> None:
     """At the start, by the canary; a path that computes something else does not serve."""
-    found = locate(model)
+    found = locate_model(model)
     broken = replace(kernels.PLAIN, attend=unscaled)
-    check_exact(load(found, CPU, dtype, kernels.PLAIN), found, dtype)
+    check_against_plain(load_model(found, CPU, dtype, kernels.PLAIN), found, dtype)
 
     with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
-        check_exact(load(found, CPU, dtype, broken), found, dtype)
+        check_against_plain(load_model(found, CPU, dtype, broken), found, dtype)
 
 
 def short_of_keys(
@@ -307,11 +310,11 @@ def short_of_keys(
 
 async def test_half_precision_is_held_to_more_than_a_tile_of_keys() -> None:
     """Kernels loop over tiles: a canary of one says nothing of the others."""
-    found = locate(BUNDLED)
+    found = locate_model(BUNDLED_MODEL)
     broken = replace(kernels.PLAIN, attend=short_of_keys)
 
     with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
-        check_exact(load(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
+        check_against_plain(load_model(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
 
 
 def unmasked(
@@ -327,22 +330,22 @@ async def test_half_precision_is_held_to_each_layers_mask(
     tmp_path: Path, written: Callable[[Path, Path], Path], dtype: torch.dtype
 ) -> None:
     """None at all, or a key too many: vectors hardly show it where attention adds little."""
-    found = locate(str(written(tmp_path / "plain", tmp_path / "model")))
+    found = locate_model(str(written(tmp_path / "plain", tmp_path / "model")))
     path = found.folder / "model.safetensors"
     stored = load_file(path)
     for name in stored:
         stored[name] *= 0.003 if name.endswith("o_proj.weight") else 1
     save_file(stored, path, {"format": "pt"})
-    check_exact(load(found, CPU, dtype, kernels.PLAIN), found, dtype)
-    wider = load(found, CPU, dtype, kernels.PLAIN)
+    check_against_plain(load_model(found, CPU, dtype, kernels.PLAIN), found, dtype)
+    wider = load_model(found, CPU, dtype, kernels.PLAIN)
     for layer in wider.encoder.layers:
         sides = (None if side is None else side + 1 for side in layer.attention.reach)
         layer.attention.reach = Reach(*sides)
-    blind = load(found, CPU, dtype, replace(kernels.PLAIN, attend=unmasked))
+    blind = load_model(found, CPU, dtype, replace(kernels.PLAIN, attend=unmasked))
 
     for broken in (wider, blind):
         with pytest.raises(NotTrustworthy, match="the attention of layer 0 differs from"):
-            check_exact(broken, found, dtype)
+            check_against_plain(broken, found, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.prove)])
@@ -387,7 +390,7 @@ async def test_a_gpu_is_measured_by_a_batch_that_fills_it(
     lanes: Any = Accelerator()
     monkeypatch.setattr(proof, "time", SimpleNamespace(perf_counter=lambda: lanes.now))
 
-    speed, small = proof.pace(lanes, full)
+    speed, small = proof.measure_gpu(lanes, full)
 
     assert lanes.batches == batches
     fast = min(1e6, max(batches) / 2e-3)

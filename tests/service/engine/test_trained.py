@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from model.loading.checkpoint import Model
-from service.engine.loading import load
-from service.engine.proof import NotTrustworthy, check_trained
-from service.engine.weights import Source
-from service.heads.sentences import some
+from service.engine.loading import load_model
+from service.engine.proof import NotTrustworthy, check_tells_texts_apart
+from service.engine.weights import ModelSource
+from service.heads.sentences import pick_evenly
 from service.replica import Replica
 from service.settings import Settings
 from tests import task_heads
@@ -70,7 +70,7 @@ def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], None], to:
 
 def loaded(folder: Path) -> Model:
     """What the start compares with."""
-    return load(Source(folder, folder.name), CPU, torch.float32, kernels.PLAIN)
+    return load_model(ModelSource(folder, folder.name), CPU, torch.float32, kernels.PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_model_that_makes_the_same_of_every_text_is_seen(
     with pytest.raises(
         NotTrustworthy, match=f"^untrained: the model's {said}; train it, or check its files$"
     ):
-        check_trained(model, some())
+        check_tells_texts_apart(model, pick_evenly())
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -128,7 +128,7 @@ def test_weights_drawn_at_random_tell_texts_apart(
         for each in weights.values():
             each *= 0.04 if each.dim() == 2 else 1
 
-    check_trained(loaded(changed(made[head], quiet, tmp_path)), some())
+    check_tells_texts_apart(loaded(changed(made[head], quiet, tmp_path)), pick_evenly())
 
 
 def test_texts_of_which_the_tokenizer_knows_no_word_judge_nothing(
@@ -137,10 +137,10 @@ def test_texts_of_which_the_tokenizer_knows_no_word_judge_nothing(
     """A good model makes the same of unknown words, as many of them: a bad one is not seen."""
     model = loaded(changed(made["ForMaskedLM"], norm("encoder.layer.1.output"), tmp_path))
 
-    check_trained(model, ["\U0001f980", "\U0001f981 \U0001f982"])
-    check_trained(model, [])
+    check_tells_texts_apart(model, ["\U0001f980", "\U0001f981 \U0001f982"])
+    check_tells_texts_apart(model, [])
     with pytest.raises(NotTrustworthy):
-        check_trained(model, ["crab", "lion"])
+        check_tells_texts_apart(model, ["crab", "lion"])
 
 
 @pytest.mark.asyncio(loop_scope="session")

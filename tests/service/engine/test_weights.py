@@ -17,28 +17,33 @@ import pytest
 
 from model.config import TRANSFORMER_BASE
 from service import launch
-from service.engine.weights import BUNDLED, ModelNotFound, Source, locate, pin
+from service.engine.weights import (
+    BUNDLED_MODEL,
+    ModelNotFound,
+    ModelSource,
+    locate_model,
+    pin_revision,
+)
 from service.replica import Replica
 from service.settings import Settings
-from tests.replica_internals import altered
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OLD, NEW = "1" * 40, "2" * 40  # commits
 NAME = "org/name"
 ASK = """
 import json, sys
-from service.engine.weights import ModelNotFound, locate, pin
+from service.engine.weights import ModelNotFound, locate_model, pin_revision
 for model in sys.argv[1:]:
     try:
-        print(json.dumps([str(part) for part in locate(model)[:3]] + [pin(model)]))
+        print(json.dumps([str(part) for part in locate_model(model)[:3]] + [pin_revision(model)]))
     except ModelNotFound as error:
         print(json.dumps(str(error)))
 """
 
 PICKLES = """
 import json, sys
-from service.engine.weights import with_pickles
-folder = with_pickles(sys.argv[1])
+from service.engine.weights import locate_with_pickles
+folder = locate_with_pickles(sys.argv[1])
 print(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))))
 """
 
@@ -49,29 +54,34 @@ def test_the_bundled_model_and_a_folder_are_found_by_name(tmp_path: Path) -> Non
     """The folder's own name becomes the model's."""
     (tmp_path / "mine").mkdir()
 
-    assert (locate(BUNDLED).folder / "model.safetensors").is_file()
-    assert locate(str(tmp_path / "mine")) == Source(tmp_path / "mine", "mine")
+    assert (locate_model(BUNDLED_MODEL).folder / "model.safetensors").is_file()
+    assert locate_model(str(tmp_path / "mine")) == ModelSource(tmp_path / "mine", "mine")
 
 
 def test_a_preset_has_sizes_and_the_bundled_tokenizer() -> None:
     """Of the folder nothing else is read."""
-    found = locate("preset:transformer-base")
+    found = locate_model("preset:transformer-base")
 
-    assert (found.folder, found.name) == (locate(BUNDLED).folder, "preset:transformer-base")
-    assert (found.preset, locate(BUNDLED).preset) == (TRANSFORMER_BASE, None)
+    assert (found.folder, found.name) == (
+        locate_model(BUNDLED_MODEL).folder,
+        "preset:transformer-base",
+    )
+    assert (found.preset, locate_model(BUNDLED_MODEL).preset) == (TRANSFORMER_BASE, None)
 
 
 @pytest.mark.parametrize("model", ["nowhere", "/not/here", "preset:large", "a/b/c", "../up/there"])
 def test_anything_else_is_refused_by_name(model: str) -> None:
     """With what there is instead; the hub is not asked."""
     with pytest.raises(ModelNotFound, match=f"no folder {model}; --model takes .*preset:trans"):
-        locate(model)
+        locate_model(model)
 
 
-@pytest.mark.parametrize("model", [BUNDLED, "preset:transformer-base", str(ROOT), "/not/here"])
+@pytest.mark.parametrize(
+    "model", [BUNDLED_MODEL, "preset:transformer-base", str(ROOT), "/not/here"]
+)
 def test_what_is_not_of_the_hub_is_pinned_as_it_is(model: str) -> None:
     """A folder of another machine included."""
-    assert pin(model) == model
+    assert pin_revision(model) == model
 
 
 @pytest.fixture
@@ -102,7 +112,7 @@ def cached(tmp_path: Path) -> Path:
     """The bundled model's files in a cache of the hub, at two commits of which one is main."""
     home = tmp_path / "home" / "hub" / "models--org--name"
     for commit in (OLD, NEW):
-        shutil.copytree(locate(BUNDLED).folder, home / "snapshots" / commit)
+        shutil.copytree(locate_model(BUNDLED_MODEL).folder, home / "snapshots" / commit)
     (home / "refs").mkdir()
     (home / "refs" / "main").write_text(NEW)
     return home
@@ -180,7 +190,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub() -> Iterator[type[Hub]]:
     """The stand-in, running; `endpoint` is its address."""
-    folder = locate(BUNDLED).folder
+    folder = locate_model(BUNDLED_MODEL).folder
     given = {
         str(path.relative_to(folder)): f"of {path.name}, {path.parent.name}".encode()
         for path in sorted(folder.rglob("*"))
@@ -238,7 +248,7 @@ def test_an_encoder_in_a_folder_of_its_own_is_found(
     (tmp_path / "0_Transformer").mkdir()
     (tmp_path / "0_Transformer" / "model.safetensors").touch()
 
-    assert locate(NAME).folder == tmp_path
+    assert locate_model(NAME).folder == tmp_path
 
 
 def test_a_model_is_fetched_with_its_pickles_where_they_are_to_be_converted(
@@ -303,9 +313,13 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     assert launch.pin_model(Settings()) == Settings()
 
 
-@pytest.mark.asyncio(loop_scope="session")
-async def test_the_commit_of_a_hubs_model_is_shown(replica: Replica) -> None:
+async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch's name says little of what is served."""
-    found = altered(replica, source=locate(BUNDLED)._replace(commit=NEW))
+    found = locate_model(BUNDLED_MODEL)._replace(commit=NEW)
+    monkeypatch.setattr("service.replica.locate", lambda *named: found)
+    replica = await Replica.start(Settings(threads=1), "replica-1")
 
-    assert found.info()["revision"] == NEW
+    shown = replica.info()["revision"]
+
+    await replica.close()
+    assert shown == NEW

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.heads import sentences
-from service.heads.sentences import BadCorpus, Corpus, Line, Sentence
+from service.heads.sentences import BadCorpus, Corpus, CorpusLine, Sentence
 
 RELATIONS = ["coreference", "negation", "preposition", "agreement", "object"]
 GOOD = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
@@ -19,7 +19,7 @@ GOOD = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0,
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     """The bundled corpus."""
-    return sentences.bundled()
+    return sentences.read_bundled()
 
 
 def of(corpus: Corpus, relation: str) -> list[Sentence]:
@@ -110,7 +110,7 @@ def test_a_users_corpus_is_read_by_the_same_rules(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD, {**GOOD, "text": "Dogs sleep.", "control": True, "group": "g"})
     path.write_text("\n" + path.read_text() + "\n")
 
-    corpus = sentences.read(path)
+    corpus = sentences.read_corpus(path)
 
     first, second = corpus.sentences
     assert corpus.describe()["name"] == "mine.jsonl" and corpus.describe()["sentences"] == 2
@@ -137,7 +137,7 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_a_broken_line_is_refused_with_its_number(tmp_path: Path, line: Any, said: str) -> None:
     """And with what is wrong in it."""
     with pytest.raises(BadCorpus) as refused:
-        sentences.read(written(tmp_path, GOOD, line))
+        sentences.read_corpus(written(tmp_path, GOOD, line))
 
     assert str(refused.value).startswith("mine.jsonl line 2: ")
     assert said in str(refused.value)
@@ -149,7 +149,7 @@ def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
     path.write_text("\n")
 
     with pytest.raises(BadCorpus, match=r"empty\.jsonl holds no sentence"):
-        sentences.read(path)
+        sentences.read_corpus(path)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "heads.md"
@@ -162,7 +162,7 @@ def test_the_corpus_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.Monk
 
     exec(compile(script, PAGE.name, "exec"), {})
 
-    corpus = sentences.read(tmp_path / "subjects.jsonl")
+    corpus = sentences.read_corpus(tmp_path / "subjects.jsonl")
     assert corpus.relations == ["subject"]
     assert [sentence.control for sentence in corpus.sentences] == [False] * 3 + [True] * 3
 
@@ -171,4 +171,4 @@ def test_the_guide_names_every_field_of_a_line() -> None:
     """By the name that the file has."""
     table = re.findall(r"^\| `(\w+)` \| ", PAGE.read_text("utf-8"), re.MULTILINE)
 
-    assert table == [field.alias or name for name, field in Line.model_fields.items()]
+    assert table == [field.alias or name for name, field in CorpusLine.model_fields.items()]

@@ -10,7 +10,7 @@ import pytest
 
 from service.heads import sentences, store
 from service.heads.sentences import Corpus
-from service.heads.store import FORMAT, Heads, Run
+from service.heads.store import SURVEY_VERSION, RunWorks, StoredSurvey
 from service.refusals import Refused
 from service.replica import Replica
 
@@ -32,9 +32,9 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A corpus of one sentence in the place of the bundled one: nothing is measured on it yet."""
     path = tmp_path / "few.jsonl"
     path.write_text(json.dumps(MINE))
-    corpus = sentences.read(path)
-    bundled = Corpus(sentences.BUNDLED, corpus.digest, corpus.sentences)
-    monkeypatch.setattr(sentences, "bundled", lambda: bundled)
+    corpus = sentences.read_corpus(path)
+    bundled = Corpus(sentences.BUNDLED_CORPUS, corpus.digest, corpus.sentences)
+    monkeypatch.setattr(sentences, "read_bundled", lambda: bundled)
     return bundled
 
 
@@ -51,9 +51,9 @@ def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def survey(replica: Replica, run: Run) -> Heads:
+def survey(replica: Replica, run: RunWorks) -> StoredSurvey:
     """A survey of the replica's model, which none has asked for yet."""
-    return Heads(replica.lanes.model, replica.name, run, replica.settings.deadline_seconds)
+    return StoredSurvey(replica.lanes.model, replica.name, run, replica.settings.deadline_seconds)
 
 
 def kept(path: Path) -> Any:
@@ -82,7 +82,7 @@ async def test_the_bundled_models_heads_are_answered_from_the_package(
     told = await ask(client)
 
     assert (told["model"], told["weights"]) == ("all-MiniLM-L6-v2", DIGEST)
-    assert told["corpus"] == sentences.bundled().describe()
+    assert told["corpus"] == sentences.read_bundled().describe()
     assert len(told["heads"]) == 72 and told["relations"]["coreference"]["head"] is None
     assert batches == [] and kept(cache) is None
 
@@ -132,10 +132,10 @@ async def test_a_survey_of_the_users_own_corpus_wins(
     client: httpx.AsyncClient, batches: list[int]
 ) -> None:
     """`headlight heads --corpus` leaves it in the cache; the model keeps the name it serves by."""
-    shipped = store.recall(DIGEST)
+    shipped = store.read_stored(DIGEST)
     assert shipped is not None
     corpus = {"name": "mine.jsonl", "digest": "sha256:0", "sentences": 7}
-    store.keep({**shipped, "model": "a folder", "corpus": corpus})
+    store.store_survey({**shipped, "model": "a folder", "corpus": corpus})
 
     told = await ask(client)
 
@@ -147,11 +147,11 @@ CORPUS = {"name": "mine.jsonl", "digest": "sha256:0", "sentences": 1}
 OLD: dict[str, Any] = {
     "no survey": [],
     "of other rules": {"format": 0, "weights": DIGEST, "corpus": CORPUS},
-    "of other weights": {"format": FORMAT, "weights": "sha256:0", "corpus": CORPUS},
+    "of other weights": {"format": SURVEY_VERSION, "weights": "sha256:0", "corpus": CORPUS},
     "of the corpus as it was": {
-        "format": FORMAT,
+        "format": SURVEY_VERSION,
         "weights": DIGEST,
-        "corpus": {**CORPUS, "name": sentences.BUNDLED},
+        "corpus": {**CORPUS, "name": sentences.BUNDLED_CORPUS},
     },
 }
 
@@ -201,7 +201,7 @@ async def test_a_survey_that_was_refused_may_be_tried_again(replica: Replica) ->
             raise refusals.pop()
         return await replica.admission.run_own(works, deadline)
 
-    survey = Heads(replica.lanes.model, "m", busy, 30.0)
+    survey = StoredSurvey(replica.lanes.model, "m", busy, 30.0)
     deadline = asyncio.get_running_loop().time() + 30
 
     with pytest.raises(Refused, match="overloaded"):

@@ -20,7 +20,7 @@ from model.text.frame import Tokenized
 from model.text.tokenizer import Tokenizer
 from service.api.document import document
 from service.heads import sentences, store
-from service.heads.survey import NO_HEAD, measure
+from service.heads.survey import NO_HEAD, survey_heads
 from service.replica import Replica
 from tests.decoders import embedder
 
@@ -48,7 +48,7 @@ def corpus(folder: Path, *lines: dict[str, Any]) -> sentences.Corpus:
     """A user's corpus."""
     path = folder / "mine.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    return sentences.read(path)
+    return sentences.read_corpus(path)
 
 
 def animals(**more: Any) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     """The other 71 are not; the numbers stand at the head and at the relation."""
     chosen = corpus(tmp_path, *animals(), *animals(control=True))
 
-    found = await measure(model, "m", chosen, planted)
+    found = await survey_heads(model, "m", chosen, planted)
 
     told = found["relations"]["subject"]
     assert (told["found"], told["head"], told["kind"]) == ("L3H1", "L3H1", None)
@@ -81,7 +81,7 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
     """A sink on its first token, which is no special one, is found, and its baseline is causal."""
     plain, folder = tmp_path / "plain", tmp_path / "decoder"
     cpu, ways = torch.device("cpu"), kernels.choose_kernels(torch.device("cpu"), torch.float32)
-    decoder = checkpoint.load(embedder(plain, folder), cpu, torch.float32, ways)
+    decoder = checkpoint.load_checkpoint(embedder(plain, folder), cpu, torch.float32, ways)
 
     async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
         maps = []
@@ -92,7 +92,7 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
             maps.append(heads / heads.sum(2, keepdim=True))
         return maps
 
-    found = await measure(decoder, "d", corpus(tmp_path, *animals()), attend)
+    found = await survey_heads(decoder, "d", corpus(tmp_path, *animals()), attend)
 
     told = {head["role"]: head for head in found["heads"]}
     sink, broad = told["delimiter sink"], told["broad"]
@@ -103,7 +103,7 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
 
 async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) -> None:
     """The answer says so in words, with the reason."""
-    found = await measure(model, "m", corpus(tmp_path, *animals()), planted)
+    found = await survey_heads(model, "m", corpus(tmp_path, *animals()), planted)
 
     told = found["relations"]["subject"]
     assert (told["head"], told["found"]) == (None, NO_HEAD)
@@ -118,7 +118,7 @@ async def test_a_head_that_fails_its_controls_is_told_and_not_named(
     wrong = [{**line, "to": [5, 9]} for line in animals(control=True)[1:]]
     chosen = corpus(tmp_path, *animals(), *wrong)
 
-    found = await measure(model, "m", chosen, planted)
+    found = await survey_heads(model, "m", chosen, planted)
 
     told = found["relations"]["subject"]
     assert (told["found"], told["candidate"], told["score"]) == (NO_HEAD, "L3H1", 0.0)
@@ -136,7 +136,7 @@ async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
     async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
         return [torch.ones(72, 1, 1) for _ in read]
 
-    found = await measure(wordless, "m", chosen, attend)
+    found = await survey_heads(wordless, "m", chosen, attend)
 
     told = found["relations"]["subject"]
     assert (told["head"], told["reason"]) == (None, "the tokenizer gives no words")
@@ -151,14 +151,14 @@ async def test_a_sentence_that_is_too_long_is_named_by_its_place(
     long = {**CATS, "text": "Cats sleep" + " well" * 300}
 
     with pytest.raises(SequenceTooLong) as refused:
-        await measure(model, "m", corpus(tmp_path, CATS, long), planted)
+        await survey_heads(model, "m", corpus(tmp_path, CATS, long), planted)
 
     assert refused.value.index == 1
 
 
 async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> None:
     """And no other."""
-    found = await measure(model, "m", corpus(tmp_path, *animals()), planted)
+    found = await survey_heads(model, "m", corpus(tmp_path, *animals()), planted)
 
     def fields(schema: str) -> set[str]:
         return set(document()["components"]["schemas"][schema]["properties"])
@@ -171,7 +171,7 @@ async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> N
 
 def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
     """One previous-token head, one next-token head, sinks; no coreference head on the swaps."""
-    found = store.recall("sha256:5fc648cb18e4")
+    found = store.read_stored("sha256:5fc648cb18e4")
     assert found is not None
     by_place = {(head["layer"], head["head"]): head for head in found["heads"]}
 
@@ -187,7 +187,7 @@ def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
 
 def test_every_label_of_the_bundled_model_has_its_control() -> None:
     """Score, threshold and baseline; of a relation, as many points above as are promised."""
-    found = store.recall("sha256:5fc648cb18e4")
+    found = store.read_stored("sha256:5fc648cb18e4")
     assert found is not None
 
     for head in found["heads"]:

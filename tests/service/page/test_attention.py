@@ -14,7 +14,7 @@ import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from service import keys
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
@@ -692,7 +692,7 @@ async def everything(browser: Page, address: str) -> None:
 @pytest.mark.prove
 async def test_a_long_text_in_a_large_model_is_drawn_at_once(browser: Page, tmp_path: Path) -> None:
     """512 tokens, 12 layers of 12 heads: the overview, another head, and what it all holds."""
-    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
     sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 12}
     config = BertConfig(vocab_size=len(tokenizer), intermediate_size=384, **sizes)
     BertModel(config).save_pretrained(tmp_path)

@@ -43,7 +43,7 @@ def suited(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of a model, for a test to spoil."""
-    return shutil.copytree(weights.locate(weights.BUNDLED).folder, tmp_path / "model")
+    return shutil.copytree(weights.locate_model(weights.BUNDLED_MODEL).folder, tmp_path / "model")
 
 
 def holed(folder: Path) -> None:
@@ -127,10 +127,12 @@ def test_memory_counts_what_is_made_of_a_debertas_distances(
     monkeypatch.setattr(model, "free_memory", lambda: 0)
 
     (said,) = model.memory(
-        Settings(model=str(tmp_path), dtype=dtype), weights.locate(str(tmp_path))
+        Settings(model=str(tmp_path), dtype=dtype), weights.locate_model(str(tmp_path))
     )
 
-    encoder = checkpoint.load(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN).encoder
+    encoder = checkpoint.load_checkpoint(
+        tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN
+    ).encoder
     distances = [layer.attention.distances for layer in encoder.layers]
     tables = [one for each in distances for one in (each.keys, each.queries)]
     made = sum(table.nbytes for table in tables)
@@ -154,9 +156,9 @@ def test_memory_counts_what_adapters_hold(
     named = tuple(f"{name}={folder}" for name, folder in own.items())
     settings = Settings(model=str(tmp_path), dtype=dtype, adapter=named)
 
-    (said,) = model.memory(settings, weights.locate(str(tmp_path), named))
+    (said,) = model.memory(settings, weights.locate_model(str(tmp_path), named))
 
-    plain = checkpoint.load(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN)
+    plain = checkpoint.load_checkpoint(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN)
     read = checkpoint.with_adapters(plain, tmp_path, own).adapters.values()
     terms = [term for one in read for term in one.terms.values()]
     matrices = [linear.weight() for term in terms for linear in (term.narrow, term.widen)]
@@ -188,7 +190,7 @@ def test_one_line_names_each_node_that_fails_an_update(
     """One without memory fails nothing while another has it."""
     said = ""
     try:
-        cluster.refuse_faults(nodes, overlapping=overlapping)
+        cluster.judge(nodes, overlapping=overlapping)
     except StartFailed as error:
         said = str(error)
 
@@ -213,8 +215,8 @@ def test_only_nodes_that_may_host_a_replica_are_asked(
     node: dict[str, float], actor: dict[str, Any], may: bool
 ) -> None:
     """A node without a GPU is not at fault where replicas ask for one."""
-    assert cluster.can_host({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
-    assert not cluster.can_host({"Alive": False, "Resources": node, "Labels": {}}, actor)
+    assert cluster.hosts({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
+    assert not cluster.hosts({"Alive": False, "Resources": node, "Labels": {}}, actor)
 
 
 HEAD, WORKER, OTHER = "10.0.0.2", "10.0.0.3", "10.0.0.5"

@@ -63,7 +63,7 @@ ROWS = {
     ),
     "products that are not strict": (
         "",
-        {(numerics, "strict"): lambda: False},
+        {(numerics, "is_mkl_strict"): lambda: False},
         "MKL_CBWR is '",
     ),
     "more threads than cores": (

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
@@ -144,7 +144,7 @@ async def test_a_query_is_an_item(client: httpx.AsyncClient) -> None:
     """A text, its ids and its embeddings are answered alike, to the bit."""
     body = {"inputs": [QUERY], "tokens": True}
     ids = (await client.post("/v1/encode", json=body)).json()["data"][0]["token_ids"]
-    words = load_file(locate(BUNDLED).folder / "model.safetensors")[WORDS]
+    words = load_file(locate_model(BUNDLED_MODEL).folder / "model.safetensors")[WORDS]
     expected = await one(client)
     for query in ({"text": QUERY}, {"token_ids": ids}, {"embeddings": words[ids].tolist()}):
         assert await one(client, query=query) == expected
@@ -297,7 +297,7 @@ async def first(
 ) -> AsyncIterator[Served]:
     """The bundled model, pooled by its first token."""
     folder = tmp_path_factory.mktemp("first") / "model"
-    shutil.copytree(locate(BUNDLED).folder, folder)
+    shutil.copytree(locate_model(BUNDLED_MODEL).folder, folder)
     how = {"word_embedding_dimension": 384, "pooling_mode_cls_token": True}
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))

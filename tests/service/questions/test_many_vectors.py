@@ -294,8 +294,8 @@ async def test_queries_longer_than_a_sequence_may_be_are_refused_at_the_start(
     """They could not be filled up; as short as they are they can."""
     settings, heads = served.replica.settings, served.replica.lanes.model.task_heads
     with pytest.raises(Unservable, match=f"less than the {QUERY} tokens of each query"):
-        machine.filled(settings.model_copy(update={"max_tokens": QUERY - 1}), heads)
-    machine.filled(settings.model_copy(update={"max_tokens": QUERY}), heads)
+        machine.check_filled_queries(settings.model_copy(update={"max_tokens": QUERY - 1}), heads)
+    machine.check_filled_queries(settings.model_copy(update={"max_tokens": QUERY}), heads)
 
 
 async def test_info_names_the_task(served: ManyVectors) -> None:

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load
 
 from model import similarity
-from service.api.dialect import ModelFacts
-from service.api.own import make_parser
+from service.api.dialect import Served
+from service.api.own import reads
 from service.encode.answer import PIECE_BYTES, Encoded, Item
-from service.engine.fair.rotation import Thread
+from service.engine.fair.rotation import FairThread
 from service.questions.similarity import ComparisonRequest, question
 from service.replica import Replica
 from tests.conftest import application, connected, post_of
@@ -213,13 +213,13 @@ async def test_a_large_matrix_is_made_in_steps_of_some_rows(
     """Which change nothing but the last bits of a sum, and let others in between."""
     left, right = {"token_ids": [7, 9, 11] * 67}, {"token_ids": [8, 10] * 101}
     whole = (await ask(client, left, right, form=form))["right"][0]
-    steps, run = [], Thread.run
+    steps, run = [], FairThread.run
 
-    async def counted(self: Thread, work: Any) -> Any:
+    async def counted(self: FairThread, work: Any) -> Any:
         steps.append(work)
         return await run(self, work)
 
-    monkeypatch.setattr(Thread, "run", counted)
+    monkeypatch.setattr(FairThread, "run", counted)
     monkeypatch.setattr(similarity, "BLOCK_CELLS", 5000, raising=False)
     monkeypatch.setattr(question, "STEP_CELLS", 4000)
     told = (await ask(client, left, right, form=form))["right"][0]
@@ -262,8 +262,8 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
-    body, served = b'{"left":"a","right":["b"],"form":"top"}', ModelFacts(["m"], (), 6, 99, 9)
-    asked = make_parser(ComparisonRequest)(body, post_of("/v1/similarity"), served)
+    body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
+    asked = reads(ComparisonRequest)(body, post_of("/v1/similarity"), served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

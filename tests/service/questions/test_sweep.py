@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from model.packing import Sequence
-from service.encode.price import make_cost_counter
+from service.encode.price import costs
 from service.engine.work import Outputs, Work
 from service.replica import Replica
 from service.settings import JSON_FACTOR, Settings
@@ -380,13 +380,13 @@ async def test_a_sweep_that_is_given_up_leaves_the_queue(
     replica: Replica, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next copies are never run, and what it held is free."""
-    batches, run = list[Any](), replica.lanes.run
+    batches, run = list[Any](), replica.lanes.run_batch
 
     def watched(*batch: Any) -> Any:
         batches.append(batch)
         return run(*batch)
 
-    monkeypatch.setattr(replica.lanes, "run", watched)
+    monkeypatch.setattr(replica.lanes, "run_batch", watched)
     body = {"inputs": ["well " * 240], "sweep": "heads"}
     asked = asyncio.create_task(client.post("/v1/encode", json=body))
     while not asked.done() and replica.batcher.waiting_tokens < 5000:
@@ -407,17 +407,17 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
 ) -> None:
     """While one's text runs, another is admitted only if the copies of both can be done in time."""
     config, batcher, go = replica.lanes.model.config, replica.batcher, asyncio.Event()
-    call = replica.lanes.call
+    call = replica.lanes.call_in_lane
 
     async def held(*batch: Any) -> Any:
         await go.wait()
         return await call(*batch)
 
     text = Work(Sequence([0] * 5), Outputs())
-    copies = [replace(text, entered=layer, edited=1) for layer in range(LAYERS)]
-    own, *every = make_cost_counter(config)([text, *copies])
+    copies = [replace(text, entered=layer, edited_heads=1) for layer in range(LAYERS)]
+    own, *every = costs(config)([text, *copies])
     speed = (own + HEADS * sum(every)) / 10
-    monkeypatch.setattr(replica.lanes, "call", held)
+    monkeypatch.setattr(replica.lanes, "call_in_lane", held)
     believe(monkeypatch, batcher, speed)
     body, headers = {"inputs": [ALL], "sweep": "heads"}, {"x-headlight-deadline-ms": "15000"}
 

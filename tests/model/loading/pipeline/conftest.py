@@ -27,7 +27,9 @@ TEXTS = (
 
 def load(folder: Path) -> Model:
     """A folder as a replica on a CPU loads it."""
-    return checkpoint.load(folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32))
+    return checkpoint.load_checkpoint(
+        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
+    )
 
 
 def change(path: Path, **values: Any) -> None:

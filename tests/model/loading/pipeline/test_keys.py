@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import BertForSequenceClassification
 
 from model.errors import CheckpointError
-from model.loading.pipeline.keys import KNOWN
+from model.loading.pipeline.keys import KNOWN_KEYS
 from tests.model.loading.pipeline.conftest import POSITIONS, WIDTH, change, config, load
 
 PARTS = (Pooling, Dense, LayerNorm, Dropout, Normalize)
@@ -62,7 +62,7 @@ def test_the_keys_that_the_library_writes_are_known(kind: type) -> None:
     """A new one in a new release fails here."""
     renamed: dict[str, str] = getattr(kind, "config_key_renames")  # noqa: B009
 
-    assert {*getattr(kind, "config_keys"), *renamed} <= KNOWN  # noqa: B009
+    assert {*getattr(kind, "config_keys"), *renamed} <= KNOWN_KEYS  # noqa: B009
 
 
 VALUES: dict[str, dict[str, Any]] = {

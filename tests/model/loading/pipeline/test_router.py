@@ -70,7 +70,7 @@ def test_the_sizes_are_those_of_the_routes_encoder(save: Save) -> None:
     """Its config.json lies in the route's folder."""
     _, folder = save()
 
-    assert checkpoint.read(folder).max_tokens == POSITIONS
+    assert checkpoint.read_sizes(folder).max_tokens == POSITIONS
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -20,7 +20,7 @@ from transformers import BertModel
 from model import kernels
 from model.maps.choices import STATISTIC_FIELDS
 from service.encode.answer import SAFETENSORS
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -457,7 +457,7 @@ async def test_a_gate_of_one_changes_no_bit(client: httpx.AsyncClient) -> None:
 def theirs() -> BertModel:
     """transformers' model with the bundled weights."""
     model: BertModel = BertModel.from_pretrained(
-        locate(BUNDLED).folder, attn_implementation="eager", local_files_only=True
+        locate_model(BUNDLED_MODEL).folder, attn_implementation="eager", local_files_only=True
     )
     return model.eval()
 
@@ -493,14 +493,14 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
     more = {"tokens": True, "encoding": "base64", "attention": {"layers": [5]}}
     asked = [{**gated((0, 5, 0.0), (3, 1, 7.0)), **more}, {"inputs": [DOG], **more}]
     alone = [(await encode(client, one))["data"] for one in asked]
-    run, go, batches = replica.lanes.run, threading.Event(), list[set[bool]]()
+    run, go, batches = replica.lanes.run_batch, threading.Event(), list[set[bool]]()
 
     def held(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         go.wait(20)
         batches.append({bool(work.sequence.gates) for work in works})
         return run(works, threads)
 
-    monkeypatch.setattr(replica.lanes, "run", held)
+    monkeypatch.setattr(replica.lanes, "run_batch", held)
     first = [{"inputs": ["a"]}] * 2  # they keep the lanes while the others gather
     tasks = [asyncio.create_task(encode(client, one)) for one in first + asked * 3]
     try:

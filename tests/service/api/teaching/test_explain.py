@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from model.packing import Sequence
 from service.api.teaching import lessons
 from service.encode import answer
-from service.engine.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Result, Work
 from service.refusals import Refused
 from service.replica import Replica
@@ -52,7 +52,7 @@ def close(expected: Any, actual: Any) -> None:
 
 def stored(layer: int) -> dict[str, Affine]:
     """The bundled model's weights of one layer, from its file, by what they do."""
-    tensors = load_file(locate(BUNDLED).folder / "model.safetensors")
+    tensors = load_file(locate_model(BUNDLED_MODEL).folder / "model.safetensors")
     names = {
         "q": "attention.self.query",
         "k": "attention.self.key",
@@ -212,7 +212,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
             config = replace(replica.reader.config, pre_norm=pre_norm)
-            lessons._price_steps(config, 3, weights=False).check(1000, 1000)
+            lessons._price(config, 3, weights=False).check(1000, 1000)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
@@ -274,11 +274,11 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
     """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
     ids = [101, 2035, 2003, 2092, 102]
     works = [
-        Work(Sequence(ids), Outputs(explained=3)),
+        Work(Sequence(ids), Outputs(explained_layer=3)),
         Work(Sequence(ids * 7), Outputs(tokens=True)),
-        Work(Sequence(ids), Outputs(explained=1, hidden=frozenset({4}))),
+        Work(Sequence(ids), Outputs(explained_layer=1, hidden=frozenset({4}))),
     ]
-    run = replica.lanes.run
+    run = replica.lanes.run_batch
     alone = [run([work], 1)[0] for work in works]
 
     together = await asyncio.to_thread(run, works, 1)
@@ -293,6 +293,6 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
 
 async def test_a_score_beyond_a_window_is_null() -> None:
     """JSON has no infinity; every other number stays one."""
-    pieces = answer.write_pieces({"scores": np.array([[0.5, -np.inf]], np.float32)})
+    pieces = answer.in_pieces({"scores": np.array([[0.5, -np.inf]], np.float32)})
 
     assert orjson.loads(b"".join(pieces)) == {"scores": [[0.5, None]]}

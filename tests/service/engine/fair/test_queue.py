@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from service.engine.fair.line import AHEAD, TURN, Job
-from service.engine.fair.queue import CROWD, GROWTH, Overloaded, Queue
+from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS, Job
+from service.engine.fair.queue import BATCH_GROWTH, CROWD_REQUESTS, JobQueue, Overloaded
 from service.keys import Limits
 
 BATCH, LARGEST = 100, 400
@@ -22,9 +22,9 @@ def job(key: str, tokens: int) -> Job[str, str]:
     return Job(["a" * 10] * count, [10.0] * count, 1e9, 0.0, future, key)
 
 
-def queue_of(names: str) -> Queue[str, str]:
+def queue_of(names: str) -> JobQueue[str, str]:
     """A queue with room for all, of keys without limits."""
-    return Queue(10**6, 10**9, dict.fromkeys(names, Limits()))
+    return JobQueue(10**6, 10**9, dict.fromkeys(names, Limits()))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -34,12 +34,12 @@ async def test_keys_that_always_wait_have_had_the_same(seed: int) -> None:
     for _ in range(500):
         for key, most in (("a", 40), ("b", 13), ("c", 11)):
             while sum(each.key == key for each in queue.jobs) < most:
-                queue.enter(job(key, chance.choice(SIZES[key])))
+                queue.add_job(job(key, chance.choice(SIZES[key])))
         if chance.random() < 0.3:
-            queue.leave(chance.choice(queue.jobs))
-        for each, _ in queue.take(BATCH, 0.0):
+            queue.remove_job(chance.choice(queue.jobs))
+        for each, _ in queue.take_batch(BATCH, 0.0):
             had[each.key] += 10
-        assert max(had.values()) - min(had[key] for key in SIZES) <= 2 * TURN + BATCH
+        assert max(had.values()) - min(had[key] for key in SIZES) <= 2 * TURN_TOKENS + BATCH
 
 
 async def test_a_key_that_comes_back_for_one_large_request_at_a_time_has_its_share_too() -> None:
@@ -50,23 +50,23 @@ async def test_a_key_that_comes_back_for_one_large_request_at_a_time_has_its_sha
     had, queue = Counter[str](), queue_of("ab")
     for _ in range(1000):
         while sum(each.key == "b" for each in queue.jobs) < 100:
-            queue.enter(job("b", 10))
+            queue.add_job(job("b", 10))
         if not any(each.key == "a" for each in queue.jobs):
-            queue.enter(job("a", 2000))
-        for each, _ in queue.take(2000, 0.0):
+            queue.add_job(job("a", 2000))
+        for each, _ in queue.take_batch(2000, 0.0):
             had[each.key] += 10
     assert had["b"] == pytest.approx(had["a"], rel=0.1)
 
     for each in queue.jobs:
-        queue.leave(each)
+        queue.remove_job(each)
     for _ in range(900):
-        queue.enter(job("b", 10))
+        queue.add_job(job("b", 10))
     for _ in range(10):
-        queue.take(TURN, 0.0)
+        queue.take_batch(TURN_TOKENS, 0.0)
     for _ in range(100):
-        queue.enter(job("a", 10))
-    came = Counter(each.key for _ in range(6) for each, _ in queue.take(TURN, 0.0))
-    assert came["a"] == pytest.approx(came["b"], abs=2 * TURN // 10)
+        queue.add_job(job("a", 10))
+    came = Counter(each.key for _ in range(6) for each, _ in queue.take_batch(TURN_TOKENS, 0.0))
+    assert came["a"] == pytest.approx(came["b"], abs=2 * TURN_TOKENS // 10)
 
 
 async def test_a_request_of_a_key_that_asks_for_little_is_in_the_next_batch_but_one() -> None:
@@ -74,12 +74,12 @@ async def test_a_request_of_a_key_that_asks_for_little_is_in_the_next_batch_but_
     queue = queue_of("ab")
     for _ in range(50):
         while sum(each.key == "a" for each in queue.jobs) < 50:
-            queue.enter(job("a", 10))
-            queue.enter(job("a", 4000))
+            queue.add_job(job("a", 10))
+            queue.add_job(job("a", 4000))
         for _ in range(7):
-            queue.take(1000, 0.0)
-        queue.enter(job("b", 10))
-        batches = [{each.key for each, _ in queue.take(1000, 0.0)} for _ in range(2)]
+            queue.take_batch(1000, 0.0)
+        queue.add_job(job("b", 10))
+        batches = [{each.key for each, _ in queue.take_batch(1000, 0.0)} for _ in range(2)]
         assert any("b" in keys for keys in batches)
 
 
@@ -87,26 +87,26 @@ async def test_within_a_key_a_small_request_passes_large_ones_and_rides_in_a_sma
     """Always at once, if few are small: those that do not fit with it run after it."""
     queue = queue_of("a")
     for _ in range(50):
-        queue.enter(job("a", 5000))
-        queue.enter(job("a", 5000))
-        queue.take(4000, 0.0)
+        queue.add_job(job("a", 5000))
+        queue.add_job(job("a", 5000))
+        queue.take_batch(4000, 0.0)
         small = job("a", 20)
-        queue.enter(small)
-        batch = queue.take(4000, 0.0)
-        assert batch[0][0] is small and batch.tokens <= max(CROWD, GROWTH * 20)
+        queue.add_job(small)
+        batch = queue.take_batch(4000, 0.0)
+        assert batch[0][0] is small and batch.tokens <= max(CROWD_REQUESTS, BATCH_GROWTH * 20)
 
 
 async def test_a_large_request_is_not_starved_by_small_ones_without_end() -> None:
     """After those that may pass it has half, and is the oldest until it is done."""
     queue, started = queue_of("a"), 0
     large = job("a", 4000)
-    queue.enter(large)
+    queue.add_job(large)
     while large.waiting and started < 100_000:
         while len(queue) < 50:
-            queue.enter(job("a", 20))
-        started += queue.take(BATCH, 0.0).tokens
+            queue.add_job(job("a", 20))
+        started += queue.take_batch(BATCH, 0.0).tokens
 
-    assert started <= AHEAD + 2 * 4000 + BATCH
+    assert started <= OVERTAKING_TOKENS + 2 * 4000 + BATCH
 
 
 async def test_a_request_of_which_nothing_fitted_has_not_begun() -> None:
@@ -114,10 +114,10 @@ async def test_a_request_of_which_nothing_fitted_has_not_begun() -> None:
     queue = queue_of("ab")
     future = asyncio.get_running_loop().create_future()
     short, long = (Job([text], [len(text)], 1e9, 0.0, future, "a") for text in ("a", "a" * 20))
-    queue.enter(short)
-    queue.enter(long)
+    queue.add_job(short)
+    queue.add_job(long)
 
-    assert queue.take(15, 7.0) == [(short, 0)]
+    assert queue.take_batch(15, 7.0) == [(short, 0)]
     assert (short.started, long.started) == (7.0, math.inf)
 
 
@@ -127,16 +127,16 @@ async def test_nothing_is_left_of_what_has_run_or_given_up(seed: int) -> None:
     chance, queue, waits = random.Random(seed), queue_of("abc"), list[Job[str, str]]()
     for _ in range(500):
         waits.append(job(chance.choice("abc"), chance.choice(SIZES["a"])))
-        queue.enter(waits[-1])
+        queue.add_job(waits[-1])
         if chance.random() < 0.4:
-            queue.leave(waits.pop(chance.randrange(len(waits))))
+            queue.remove_job(waits.pop(chance.randrange(len(waits))))
         if len(queue) and chance.random() < 0.4:
-            queue.take(BATCH, 0.0)
+            queue.take_batch(BATCH, 0.0)
         left = [each for each in waits if each.waiting]
         assert len(queue) == len(left) == len(queue.jobs)
         assert queue.tokens == queue.cost == sum(each.tokens for each in left)
     while len(queue):
-        queue.take(BATCH, 0.0)
+        queue.take_batch(BATCH, 0.0)
 
     assert (queue.tokens, queue.cost, queue.jobs) == (0, 0.0, [])
     assert {(line.tokens, line.cost, len(line.jobs)) for line in queue._lines.values()} == {
@@ -146,19 +146,19 @@ async def test_nothing_is_left_of_what_has_run_or_given_up(seed: int) -> None:
 
 async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
     """In its order; a name that goes is served what it has waiting, and then forgotten."""
-    queue = Queue[str, str](100, 10_000, {"a": Limits(requests=2), "b": Limits()})
+    queue = JobQueue[str, str](100, 10_000, {"a": Limits(requests=2), "b": Limits()})
     waits = [job("a", 50), job("b", 30), job("a", 20)]
     for one in waits:
-        queue.enter(one)
+        queue.add_job(one)
     assert bound(queue, "a") == "key_requests"
 
     queue.set_limits({"a": Limits(requests=3), "c": Limits(tokens=5)})
     assert bound(queue, "a") is None and bound(queue, "c") is None
     queue.set_limits({"a": Limits(requests=2), "c": Limits(tokens=5)})
     assert bound(queue, "a") == "key_requests"
-    queue.leave(waits[2])
+    queue.remove_job(waits[2])
     assert bound(queue, "a") is None
-    batch = {id(one) for one, _ in queue.take(100, 0.0)}
+    batch = {id(one) for one, _ in queue.take_batch(100, 0.0)}
 
     assert batch == {id(one) for one in waits[:2]}
     assert len(queue) == 0 and queue.tokens == 0
@@ -166,10 +166,10 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
     assert queue._lines.keys() == {"a"}
 
 
-def bound(queue: Queue[str, str], name: str) -> str | None:
+def bound(queue: JobQueue[str, str], name: str) -> str | None:
     """The limit that a request of a key would break now."""
     try:
-        queue.check(1, 1.0, 1e9, 1.0, name)
+        queue.check_admission(1, 1.0, 1e9, 1.0, name)
     except Overloaded as error:
         return error.bound
     return None

@@ -8,17 +8,17 @@ from functools import partial
 
 import pytest
 
-from service.engine.fair.rotation import OWNER, Lock, Thread
+from service.engine.fair.rotation import OWNER_KEY, FairLock, FairThread
 
 
 @contextmanager
 def as_owner(name: str) -> Iterator[None]:
     """What is asked for is a key's."""
-    token = OWNER.set(name)
+    token = OWNER_KEY.set(name)
     try:
         yield
     finally:
-        OWNER.reset(token)
+        OWNER_KEY.reset(token)
 
 
 async def settled() -> None:
@@ -29,7 +29,7 @@ async def settled() -> None:
 
 async def test_keys_take_turns_at_a_thread() -> None:
     """However many one has waiting: each line in its order, without those that give up."""
-    thread, gate, done = Thread("one"), threading.Event(), list[str]()
+    thread, gate, done = FairThread("one"), threading.Event(), list[str]()
     first = asyncio.create_task(thread.run(gate.wait))
     await settled()
     with as_owner("a"):
@@ -46,7 +46,7 @@ async def test_keys_take_turns_at_a_thread() -> None:
 
 async def test_between_two_works_the_event_loop_goes_round() -> None:
     """Every other that is ready has a turn, however many works wait."""
-    thread, rounds, seen, over = Thread("one"), 0, list[int](), asyncio.Event()
+    thread, rounds, seen, over = FairThread("one"), 0, list[int](), asyncio.Event()
 
     async def others() -> None:
         nonlocal rounds
@@ -64,7 +64,7 @@ async def test_between_two_works_the_event_loop_goes_round() -> None:
 
 async def test_who_gives_up_keeps_its_turn_until_its_work_is_done() -> None:
     """It cannot be stopped; the next begins after a round of the loop, as ever."""
-    thread, gate, began = Thread("one"), threading.Event(), threading.Event()
+    thread, gate, began = FairThread("one"), threading.Event(), threading.Event()
 
     def work() -> None:
         began.set()
@@ -83,7 +83,7 @@ async def test_who_gives_up_keeps_its_turn_until_its_work_is_done() -> None:
 
 async def test_what_work_raises_is_raised_to_whoever_asked() -> None:
     """And the thread goes on."""
-    thread = Thread("one")
+    thread = FairThread("one")
 
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 / 0)
@@ -92,7 +92,7 @@ async def test_what_work_raises_is_raised_to_whoever_asked() -> None:
 
 async def test_keys_take_turns_at_a_lock() -> None:
     """One that gives up, waiting or as its turn comes, holds up no other."""
-    lock, had = Lock(), list[str]()
+    lock, had = FairLock(), list[str]()
 
     async def hold(name: str) -> None:
         await lock.acquire()
