@@ -26,7 +26,7 @@ from service.cluster import ingress, network, workspace
 from service.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
-from tests.ray.conftest import below, users_own
+from tests.ray.conftest import users_own
 
 pytestmark = pytest.mark.ray
 
@@ -56,7 +56,7 @@ Change = Callable[[dict[str, Any]], None]
 TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
 (TWO,) = commands("Two models side by side")
 ENDED = {"RUNNING", "DEPLOY_FAILED", "UNHEALTHY"}
-HEAD, JOINED = "127.0.0.2", "127.0.0.3"  # of two nodes on one machine
+HEAD = "127.0.0.2"  # of the node, as a refusal names it
 
 
 @dataclass
@@ -67,7 +67,6 @@ class Cluster:
     dashboard: str
     port: int
     directory: Path
-    gcs: int = 0
 
     @property
     def url(self) -> str:
@@ -117,24 +116,6 @@ class Cluster:
         """The environment of a shell that has the cluster's token in its home, and no more."""
         shell = {name: self.environment[name] for name in ("HOME", "PATH", "PYTHONPATH")}
         return shell | ingress.TOKEN_AUTH_ENV
-
-    @contextmanager
-    def joined(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Another node of one processor, started with the token alone, once it is there."""
-        command = [str(BIN / "ray"), "start", f"--address={HEAD}:{self.gcs}", "--block"]
-        command += [
-            f"--node-ip-address={JOINED}",
-            "--num-cpus=1",
-            f"--object-store-memory={80 << 20}",
-        ]
-        with (self.directory / "joined.log").open("w") as log:
-            process = subprocess.Popen(command, env=self.plain, stdout=log, stderr=log)
-        try:
-            drill.wait(lambda: self.ask("/nodes?view=summary").count('"ALIVE"') == 2, "the node")
-            yield process
-        finally:
-            process.terminate()
-            process.wait()
 
     def status(self, said: str = "") -> dict[str, tuple[str, str]]:
         """Of a `serve status`, or of one now: each application's state, and the last line said."""
@@ -233,7 +214,7 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
             )
         try:
             url = f"http://127.0.0.1:{dashboard}"
-            here = Cluster(environment, url, port, directory, gcs)
+            here = Cluster(environment, url, port, directory)
             up(here, process, directory / "ray.log")
             yield here
         finally:
@@ -330,10 +311,9 @@ def spoilt(*names: str) -> Change:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Cluster]:
-    """A cluster with a processor for one replica, which soon says what another waits for."""
+    """A cluster with a processor for one replica; Ray tries a wrong one once, not thrice."""
     with cluster(
-        f"{VARIABLES}; export SERVE_SLOW_STARTUP_WARNING_S=3"
-        "; export RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT=1",  # it tries a wrong one thrice
+        f"{VARIABLES}; export RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT=1",
         f"--num-cpus=1 --node-ip-address={HEAD}",
     ) as here:
         yield here
@@ -347,20 +327,6 @@ def test_what_cannot_work_is_the_last_line_of_serve_status(small: Cluster) -> No
     said = small.serve("status")
     assert small.status(said) == {name: ("DEPLOY_FAILED", WRONG[name][1]) for name in WRONG}
     assert "canary-Key" not in said
-
-
-@pytest.mark.prove
-def test_a_node_with_the_token_alone_gets_neither_replica_nor_haproxy(small: Cluster) -> None:
-    """The second replica says that it finds no place, though that node has one."""
-    with small.joined() as bare:
-        small.put(scaled(2))
-        found = small.wait(lambda found: "to be scheduled" in str(found))
-        replicas = found["headlight"]["deployments"]["Encoder"]["replicas"]
-
-        assert sorted(each["state"] for each in replicas) == ["RUNNING", "STARTING"]
-        started = set(below(bare.pid).values())
-        assert "raylet" in started
-        assert not {"ServeReplica", "HAProxyManager", "haproxy"} & started
 
 
 def test_a_wrong_update_costs_the_old_version_no_request(small: Cluster) -> None:
