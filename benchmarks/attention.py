@@ -39,7 +39,7 @@ Ids = list[list[int]]
 Request = Callable[[Ids], object]
 
 
-def ours(folder: Path) -> dict[str, Request]:
+def make_our_requests(folder: Path) -> dict[str, Request]:
     """Return requests to Lanes."""
     import torch
 
@@ -88,7 +88,7 @@ def ours(folder: Path) -> dict[str, Request]:
     }
 
 
-def theirs(folder: Path) -> dict[str, Request]:
+def make_their_requests(folder: Path) -> dict[str, Request]:
     """Return the same from transformers' eager maps; it pads a batch to its longest sequence."""
     import torch
     from transformers import BertModel
@@ -135,7 +135,7 @@ def theirs(folder: Path) -> dict[str, Request]:
     }
 
 
-def sequences(lengths: list[int]) -> Ids:
+def draw_sequences(lengths: list[int]) -> Ids:
     """Return a batch of token ids."""
     return [
         [101, *((1000 + 7 * i + 13 * j) % 28000 for j in range(tokens - 2)), 102]
@@ -143,16 +143,16 @@ def sequences(lengths: list[int]) -> Ids:
     ]
 
 
-def timed(folder: Path, name: str) -> dict[str, tuple[float, float]]:
+def time_requests(folder: Path, name: str) -> dict[str, tuple[float, float]]:
     """Return seconds of every kind of request and its ratio to plain, the median of some rounds.
 
     A round calls each kind once, so that what slows the machine for a while slows them all.
     """
-    kinds = {**ours(folder), **theirs(folder)}
-    batch = sequences(BATCHES[name])
-    rounds = [{kind: once(request, batch) for kind, request in kinds.items()}]
+    kinds = {**make_our_requests(folder), **make_their_requests(folder)}
+    batch = draw_sequences(BATCHES[name])
+    rounds = [{kind: time_once(request, batch) for kind, request in kinds.items()}]
     while len(rounds) <= (ROUNDS if sum(map(len, batch)) <= 1024 else FEWER_ROUNDS):
-        rounds.append({kind: once(request, batch) for kind, request in kinds.items()})
+        rounds.append({kind: time_once(request, batch) for kind, request in kinds.items()})
     warm = rounds[1:]
     return {
         kind: (
@@ -163,31 +163,31 @@ def timed(folder: Path, name: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def once(request: Request, batch: Ids) -> float:
+def time_once(request: Request, batch: Ids) -> float:
     """Return seconds of one call."""
     start = time.perf_counter()
     request(batch)
     return time.perf_counter() - start
 
 
-def peak(folder: Path, name: str, kind: str) -> int:
+def peak_memory(folder: Path, name: str, kind: str) -> int:
     """Return bytes that one kind of request adds to the process at most."""
-    make = theirs if kind.startswith("transformers") else ours
+    make = make_their_requests if kind.startswith("transformers") else make_our_requests
     request = make(folder)[kind]
-    request(sequences([2]))
+    request(draw_sequences([2]))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = memory("VmRSS")
-    request(sequences(BATCHES[name]))
-    return memory("VmHWM") - before
+    before = read_memory("VmRSS")
+    request(draw_sequences(BATCHES[name]))
+    return read_memory("VmHWM") - before
 
 
-def memory(name: str) -> int:
+def read_memory(name: str) -> int:
     """Return one of this process's figures in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def long_model(folder: Path, bundled: Path) -> Path:
+def save_long_model(folder: Path, bundled: Path) -> Path:
     """Return a random model of the bundled one's sizes with positions enough."""
     code = (
         "import sys; from transformers import BertConfig, BertModel\n"
@@ -200,7 +200,7 @@ def long_model(folder: Path, bundled: Path) -> Path:
     return folder
 
 
-def report(folder: Path, name: str) -> None:
+def print_batch(folder: Path, name: str) -> None:
     """Print the rows of one batch."""
 
     from service.cluster.ingress import HEAP_ENV  # as a replica has it
@@ -232,14 +232,14 @@ def main() -> None:
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.kind:
-        print(json.dumps(peak(arguments.folder, arguments.batch, arguments.kind)))
+        print(json.dumps(peak_memory(arguments.folder, arguments.batch, arguments.kind)))
     elif arguments.folder:
-        print(json.dumps(timed(arguments.folder, arguments.batch)))
+        print(json.dumps(time_requests(arguments.folder, arguments.batch)))
     else:
-        table([arguments.batch] if arguments.batch else list(BATCHES))
+        print_table([arguments.batch] if arguments.batch else list(BATCHES))
 
 
-def table(names: list[str]) -> None:
+def print_table(names: list[str]) -> None:
     """Print the rows of some batches."""
     from service.engine.weights import BUNDLED_MODEL, locate_model
 
@@ -248,7 +248,7 @@ def table(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="headlight-") as folder:
         for name in names:
             fits = max(BATCHES[name]) <= 512
-            report(bundled if fits else long_model(Path(folder), bundled), name)
+            print_batch(bundled if fits else save_long_model(Path(folder), bundled), name)
 
 
 if __name__ == "__main__":

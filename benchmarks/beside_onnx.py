@@ -21,10 +21,10 @@ from pathlib import Path
 from time import perf_counter
 
 import piped
-from piped import Batches, Piped
+from piped import Batches, PipedEncoder
 from served.processes import busy_seconds, cpu_seconds
-from served.servers import BUILT, MODEL, PEERS, SERVERS, export, install
-from served.texts import Texts, sized, tokens_of
+from served.servers import BUILT, MODEL, PEERS, SERVERS, export_model, install
+from served.texts import Texts, make_counter, words_with_tokens
 
 from service.engine.weights import BUNDLED_MODEL, locate_model
 
@@ -50,7 +50,7 @@ WORKLOADS: dict[str, tuple[int, Callable[[Texts], list[str]]]] = {
 class Engine:
     """An encoder with its rates by workload, and what others took meanwhile."""
 
-    piped: Piped
+    piped: PipedEncoder
     rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WORKLOADS})
     noise: list[float] = field(default_factory=list)
 
@@ -65,13 +65,13 @@ class Engine:
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[Engine]:
+def start_engine(command: list[str]) -> Iterator[Engine]:
     """Yield an engine that has loaded its model; it ends with the block."""
-    with piped.started(command) as process:
+    with piped.start_encoder(command) as process:
         yield Engine(process)
 
 
-def compare(one: list[list[float]], other: list[list[float]]) -> None:
+def check_same_vectors(one: list[list[float]], other: list[list[float]]) -> None:
     """Refuse engines that give different vectors."""
     pairs = zip(sum(one, []), sum(other, []), strict=True)
     if (distance := max(abs(a - b) for a, b in pairs)) > CLOSE:
@@ -80,7 +80,7 @@ def compare(one: list[list[float]], other: list[list[float]]) -> None:
 
 def measure(engines: dict[str, Engine], rounds: int) -> None:
     """Measure all workloads in turns."""
-    sizes = sized(tokens_of(locate_model(BUNDLED_MODEL).folder))
+    sizes = words_with_tokens(make_counter(locate_model(BUNDLED_MODEL).folder))
     for number in range(1 + rounds):
         for name, (count, make) in WORKLOADS.items():
             texts = Texts(sizes, random.Random(f"{number} {name}"))
@@ -94,10 +94,10 @@ def measure(engines: dict[str, Engine], rounds: int) -> None:
                 if number:
                     engine.rates[name].append(rate)
             for other in vectors[1:]:
-                compare(vectors[0], other)
+                check_same_vectors(vectors[0], other)
 
 
-def report(engines: dict[str, Engine]) -> None:
+def print_table(engines: dict[str, Engine]) -> None:
     """Print a table for benchmarks/results.md; a ratio is the median of the rounds' own."""
     ours = engines[OURS].rates
     print(f"| texts/s, in process | {' | '.join(engines)} | to ONNX Runtime | to sorted |")
@@ -112,11 +112,11 @@ def report(engines: dict[str, Engine]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def work() -> None:
+def serve_ours() -> None:
     """Be our engine."""
-    from in_process import ours
+    from in_process import make_our_encoder
 
-    piped.answer(ours(CORES))
+    piped.answer_lines(make_our_encoder(CORES))
 
 
 def main() -> None:
@@ -126,18 +126,18 @@ def main() -> None:
     parser.add_argument("--engine", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        work()
+        serve_ours()
         return
     BUILT.mkdir(parents=True, exist_ok=True)
     install(SERVERS["onnx"], "")
-    export(Path(locate_model(BUNDLED_MODEL).folder))
+    export_model(Path(locate_model(BUNDLED_MODEL).folder))
     with ExitStack() as stack:
-        engines = {name: stack.enter_context(started(each)) for name, each in ENGINES.items()}
+        engines = {name: stack.enter_context(start_engine(each)) for name, each in ENGINES.items()}
         measure(engines, arguments.rounds)
     noise = [share for engine in engines.values() for share in engine.noise]
     print(f"{CORES} cores, {arguments.rounds} rounds; others took {statistics.mean(noise):.0%} of")
     print(f"the machine, {max(noise):.0%} at most\n")
-    report(engines)
+    print_table(engines)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from publish import ROOT, put
+from publish import ROOT, replace_between_marks
 from served import machine
-from served.simulation import BULK, PROXY_THREADS, SHORT, Costs, Outcome, simulate
+from served.simulation import BULK, PROXY_THREADS, SHORT, SimulatedOutcome, StepCosts, simulate
 
 from service.fleet.policy import HIGH
 
@@ -39,8 +39,8 @@ MACHINES = {  # cores -> replicas, and threads of each
     16: ((1, 16), (4, 4), (8, 2), (16, 1)),
     64: ((4, 16), (8, 8), (16, 4), (32, 2), (64, 1)),
 }
-EACH = 16  # connections a core that keep it busy
-SHOWN = (16, 128, 512)  # tokens of passes
+BATCH_TEXTS = 16  # connections a core that keep it busy
+SHOWN_LENGTHS = (16, 128, 512)  # tokens of passes
 GPU_RATES = (2_000, 10_000, 40_000)  # short texts a second
 GPU_PASS = 1e-6  # seconds: nothing, so that the front alone is left
 MIB = 1024**2
@@ -51,39 +51,41 @@ WEIGHTS = {  # parameters; bfloat16 is what `auto` takes on a GPU
 }
 
 
-def read(told: dict[str, Any]) -> Costs:
+def read_costs(told: dict[str, Any]) -> StepCosts:
     """Return the costs of a file's JSON."""
-    return Costs(**told)
+    return StepCosts(**told)
 
 
-def saturated(costs: Costs, cores: int, replicas: int, threads: int) -> Outcome:
+def simulate_saturated(
+    costs: StepCosts, cores: int, replicas: int, threads: int
+) -> SimulatedOutcome:
     """Return what short texts come to when there are always enough of them."""
-    connections = EACH * cores
+    connections = BATCH_TEXTS * cores
     return simulate(costs, cores, replicas, threads, connections, requests=5 * connections)
 
 
-def full(one: Outcome) -> str:
+def busiest_part(one: SimulatedOutcome) -> str:
     """Return what there is least of: the busiest part."""
     shares = {"cores": one.cores, "event loops": one.loop, "HAProxy": one.proxy}
     return max(shares, key=lambda name: shares[name])
 
 
-def adds(costs: Costs, threads: int) -> float:
+def scaling_rate(costs: StepCosts, threads: int) -> float:
     """Return the short texts a second at which the autoscaler wants a second replica."""
-    one = saturated(costs, 2 * threads + 2, 1, threads)  # cores enough
+    one = simulate_saturated(costs, 2 * threads + 2, 1, threads)  # cores enough
     return HIGH * one.rate / max(one.lanes, one.loop)
 
 
-def plan(costs: Costs, cores: int) -> Iterator[str]:
+def plan_rows(costs: StepCosts, cores: int) -> Iterator[str]:
     """Yield a row for each way to divide a machine."""
     for replicas, threads in MACHINES[cores]:
         lone = simulate(costs, cores, replicas, threads, 1, requests=200)
-        many = saturated(costs, cores, replicas, threads)
+        many = simulate_saturated(costs, cores, replicas, threads)
         bulk = simulate(costs, cores, replicas, threads, 2 * cores, BULK, requests=12 * cores)
         yield (
             f"| {cores} | {replicas} x {threads} | {lone.p50 * 1000:.1f} | {many.rate:,.0f}"
             f" | {many.p99 * 1000:.0f} | {bulk.rate:,.0f} | {many.cores:.0%} | {many.loop:.0%}"
-            f" | {many.proxy:.0%} | {full(many)} | {adds(costs, threads):,.0f} |"
+            f" | {many.proxy:.0%} | {busiest_part(many)} | {scaling_rate(costs, threads):,.0f} |"
         )
 
 
@@ -95,7 +97,7 @@ PLAN_HEAD = (
 )
 
 
-def front(costs: Costs, texts: Sequence[int] = SHORT) -> float:
+def front_rate(costs: StepCosts, texts: Sequence[int] = SHORT) -> float:
     """Return the texts a second that one replica's front carries to a model that is ready.
 
     Args:
@@ -106,20 +108,20 @@ def front(costs: Costs, texts: Sequence[int] = SHORT) -> float:
     return simulate(costs, 8, 1, 1, 64, texts, requests=4000 // len(texts) + 300).rate
 
 
-def proxied(costs: Costs) -> float:
+def proxy_rate(costs: StepCosts) -> float:
     """Return the requests a second that one HAProxy carries."""
     return PROXY_THREADS / costs.proxy[1]
 
 
-def gpu(costs: Costs) -> Iterator[str]:
+def gpu_rows(costs: StepCosts) -> Iterator[str]:
     """Yield a row for each GPU, by the short texts a second that it does."""
-    carried, bulk = front(costs), front(costs, BULK)
+    carried, bulk = front_rate(costs), front_rate(costs, BULK)
     for rate in GPU_RATES:
         replicas, scaled = math.ceil(rate / carried), math.ceil(rate / carried / HIGH)
         copies = " | ".join(
             f"{replicas * count * 2 / MIB / 1024:.1f}" for count in WEIGHTS.values()
         )
-        proxies = math.ceil(rate / proxied(costs))
+        proxies = math.ceil(rate / proxy_rate(costs))
         yield (
             f"| {rate:,} | {carried:,.0f} | {bulk:,.0f} | {replicas} | {scaled} | {copies}"
             f" | {replicas + proxies * PROXY_THREADS} | {proxies} |"
@@ -135,7 +137,7 @@ GPU_HEAD = (
 )
 
 
-def check(costs: Costs, rows: list[dict[str, Any]]) -> str:
+def compare_with_measured(costs: StepCosts, rows: list[dict[str, Any]]) -> str:
     """Return how far off the simulated rates are from those that two cores measured.
 
     The simulation has as much of the two cores as others left.
@@ -158,7 +160,7 @@ def check(costs: Costs, rows: list[dict[str, Any]]) -> str:
     )
 
 
-def prices(costs: Costs) -> Iterator[str]:
+def step_rows(costs: StepCosts) -> Iterator[str]:
     """Yield what the steps take, and how many lanes that makes for one event loop."""
     lone, busy = (f"{1e6 * each:.0f}" for each in costs.loop)
     first, later = (f"{1e6 * each:.0f}" for each in costs.proxy)
@@ -169,22 +171,22 @@ def prices(costs: Costs) -> Iterator[str]:
     for (tokens, one), (_, beside), (_, two) in zip(
         costs.alone, costs.beside, costs.pair, strict=True
     ):
-        if tokens in SHOWN:
+        if tokens in SHOWN_LENGTHS:
             took = ", ".join(f"{1e6 * each:,.0f}" for each in (one, beside, two))
             step = f"a pass of {tokens} tokens: alone on one core, next to another, on two cores"
             yield f"| {step} | {took} |"
-    yield f"\nOne event loop keeps {feeds(costs):.1f} lanes busy with short texts."
+    yield f"\nOne event loop keeps {lanes_fed(costs):.1f} lanes busy with short texts."
 
 
-def feeds(costs: Costs) -> float:
+def lanes_fed(costs: StepCosts) -> float:
     """Return how many lanes one event loop keeps busy with short texts, in batches of sixteen."""
     tokens = SHORT[0]
-    return costs.computing(16 * tokens, 1, others=True) / 16 / costs.loop[1]
+    return costs.pass_seconds(16 * tokens, 1, others=True) / 16 / costs.loop[1]
 
 
-def page(told: dict[str, Any]) -> str:
+def write_page(told: dict[str, Any]) -> str:
     """Return everything that docs/sizing.md has of the costs that were measured."""
-    costs, cpu = read(told["costs"]), told["processor"]
+    costs, cpu = read_costs(told["costs"]), told["processor"]
     facts = (
         f"Measured {told['date']}, commit {told['commit']}, {cpu['cores']} cores of an"
         f" {cpu['name']}; load averages at the start"
@@ -193,10 +195,10 @@ def page(told: dict[str, Any]) -> str:
     others = max(row["others"] for row in told["measured"])
     parts = [
         [facts, f"Others took {others:.0%} of the machine at most while a service was measured."],
-        prices(costs),
-        [PLAN_HEAD, *(row for cores in MACHINES for row in plan(costs, cores))],
-        [GPU_HEAD, *gpu(costs)],
-        [check(costs, told["measured"])],
+        step_rows(costs),
+        [PLAN_HEAD, *(row for cores in MACHINES for row in plan_rows(costs, cores))],
+        [GPU_HEAD, *gpu_rows(costs)],
+        [compare_with_measured(costs, told["measured"])],
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -214,19 +216,23 @@ def main() -> None:
 
         facts = {
             "date": time.strftime("%Y-%m-%d"),
-            "commit": machine.commit(),
-            "processor": machine.processor(),
-            "versions": machine.versions(["headlight", "ray", "torch"]),
-            "load_averages_at_the_start": machine.busy(),
+            "commit": machine.current_commit(),
+            "processor": machine.describe_processor(),
+            "versions": machine.package_versions(["headlight", "ray", "torch"]),
+            "load_averages_at_the_start": machine.load_averages(),
         }
-        steps, rows = here.measured()
-        facts |= {"load_averages_at_the_end": machine.busy(), "costs": steps, "measured": rows}
+        steps, rows = here.measure_all()
+        facts |= {
+            "load_averages_at_the_end": machine.load_averages(),
+            "costs": steps,
+            "measured": rows,
+        }
         options.costs.write_text(json.dumps(facts, indent=1) + "\n")
     told = json.loads(options.costs.read_text())
-    tables = page(told)
+    tables = write_page(told)
     print(tables)
     if options.publish:
-        put(PAGE, tables, COMMAND)
+        replace_between_marks(PAGE, tables, COMMAND)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Row:
         return [name for name, holds in held.items() if not holds]
 
 
-def sizes() -> dict[str, EncoderConfig | None]:
+def models_by_name() -> dict[str, EncoderConfig | None]:
     """Return the models by name; None is the bundled one."""
     bundled = checkpoint.read_sizes(locate_model(BUNDLED_MODEL).folder)
     random = {
@@ -77,7 +77,7 @@ def sizes() -> dict[str, EncoderConfig | None]:
     return {"all-MiniLM-L6-v2": None, **random}
 
 
-def load(
+def load_model(
     config: EncoderConfig | None, device: torch.device, dtype: torch.dtype, way: kernels.Kernels
 ) -> Model:
     """Return the bundled model, or one of these sizes with random weights."""
@@ -105,7 +105,7 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
     return vectors, shown
 
 
-def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
+def canary_batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
     """Yield batches that begin with the canary: a few texts, then twice the tokens each time.
 
     Sizes are odd too: a matrix kernel may be picked by what divides the number of rows.
@@ -119,12 +119,12 @@ def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
         tokens *= 2
 
 
-def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
+def measure_company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
     """Return how far the canary moves, in how many batches any bit does, whether all are finite."""
     encoder = model.encoder
     alone = to_array(encoder(encoder.pack([canary])).last[: len(canary)])
     canaries, fine = [], True
-    for batch in batches(canary, most):
+    for batch in canary_batches(canary, most):
         encoded = encoder(encoder.pack(batch))
         canaries.append(to_array(encoded.last[encoded.packed.rows(0)]))
         fine = fine and is_finite(encoded.last)
@@ -136,7 +136,7 @@ def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool
     )
 
 
-def sound(device: torch.device) -> bool:
+def checks_finiteness(device: torch.device) -> bool:
     """Return whether large finite numbers count as finite, and others not, in every format."""
     for dtype in numerics.ROUNDING_BOUNDS:
         rows = torch.full((16_384, 384), torch.finfo(dtype).max, dtype=dtype, device=device)
@@ -149,7 +149,7 @@ def sound(device: torch.device) -> bool:
     return True
 
 
-def speed(model: Model, most: int) -> float:
+def measure_speed(model: Model, most: int) -> float:
     """Return tokens per second of 64 sequences of 128 tokens, or fewer."""
     count = max(1, min(64, most // 128))
     packed, encoder = model.encoder.pack([Sequence([7] * 128)] * count), model.encoder
@@ -162,14 +162,14 @@ def speed(model: Model, most: int) -> float:
     return ROUNDS * count * 128 / (time.perf_counter() - begun)
 
 
-def measure(exact: Model, fast: Model, most: int) -> Row:
+def measure_model(exact: Model, fast: Model, most: int) -> Row:
     """Return one row of the table."""
     lines = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
     ids = [one.token_ids for one in exact.tokenizer([(line,) for line in lines], 512)]
     canary = Sequence(exact.tokenizer([(CANARY_TEXT,)], 512)[0].token_ids)
     vectors, shown = differences(exact, fast, [Sequence(one) for one in ids])
-    moves, moved, finite = company(fast, canary, most)
-    return Row(vectors, shown, moves, moved, finite, speed(fast, most))
+    moves, moved, finite = measure_company(fast, canary, most)
+    return Row(vectors, shown, moves, moved, finite, measure_speed(fast, most))
 
 
 @torch.inference_mode()
@@ -186,13 +186,13 @@ def main() -> None:
     print(f"{where}, torch {torch.__version__}, batches of up to {chosen.most_tokens} tokens")
     print("| model | numerics | vectors | maps | company | moved | tokens/s | over the limit |")
     print("|---|---|---|---|---|---|---|---|")
-    failed = not sound(device)
-    for name, config in sizes().items():
-        exact = load(config, CPU, torch.float32, kernels.PLAIN)
+    failed = not checks_finiteness(device)
+    for name, config in models_by_name().items():
+        exact = load_model(config, CPU, torch.float32, kernels.PLAIN)
         for dtype in numerics.ROUNDING_BOUNDS:
             way = kernels.choose_kernels(device, dtype, exact.config.head_dim)
-            fast = load(config, device, dtype, way)
-            row = measure(exact, fast, chosen.most_tokens)
+            fast = load_model(config, device, dtype, way)
+            row = measure_model(exact, fast, chosen.most_tokens)
             over = row.breaches(dtype)
             failed = failed or bool(over)
             print(

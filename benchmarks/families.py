@@ -121,7 +121,7 @@ class Graph(nn.Module):
         return last
 
 
-def drawn(family: str, size: str) -> PreTrainedModel:
+def draw_model(family: str, size: str) -> PreTrainedModel:
     """Return transformers' model of random weights."""
     sizes = SIZES[size]
     own = {
@@ -150,7 +150,7 @@ def drawn(family: str, size: str) -> PreTrainedModel:
     return model
 
 
-def ours(model: PreTrainedModel, folder: Path) -> Encoder:
+def load_ours(model: PreTrainedModel, folder: Path) -> Encoder:
     """Return the same model as we run it, by the compiled pass where it takes the family."""
     if isinstance(model, jina.JinaBert):
         jina.written(folder, model)
@@ -168,7 +168,7 @@ def ours(model: PreTrainedModel, folder: Path) -> Encoder:
     return encoder
 
 
-def exported(model: PreTrainedModel, folder: Path) -> Path | None:
+def export_graph(model: PreTrainedModel, folder: Path) -> Path | None:
     """Write the model's graph; None where torch's exporter makes none."""
     graph = folder / "graph.onnx"
     example = torch.ones(2, 7, dtype=torch.int64)
@@ -195,7 +195,7 @@ def exported(model: PreTrainedModel, folder: Path) -> Path | None:
     return graph
 
 
-def fastest(call: Callable[[], Tensor], seconds: float) -> tuple[float, list[float]]:
+def time_fastest(call: Callable[[], Tensor], seconds: float) -> tuple[float, list[float]]:
     """Return the seconds of the fastest call, and the first token's vector."""
     first: list[float] = call().reshape(-1, call().shape[-1])[0].tolist()
     times: list[float] = []
@@ -207,7 +207,9 @@ def fastest(call: Callable[[], Tensor], seconds: float) -> tuple[float, list[flo
     return min(times), first
 
 
-def in_graph(process: piped.Piped, batch: Batch, seconds: float) -> tuple[float, list[float]]:
+def time_graph(
+    process: piped.PipedEncoder, batch: Batch, seconds: float
+) -> tuple[float, list[float]]:
     """Do the same in ONNX Runtime."""
     asked = {"ids": batch.ids.tolist(), "mask": batch.mask.tolist(), "seconds": seconds}
     assert process.process.stdin and process.process.stdout
@@ -218,26 +220,26 @@ def in_graph(process: piped.Piped, batch: Batch, seconds: float) -> tuple[float,
     return spent, first
 
 
-def rows(family: str, size: str, seconds: float, rounds: int) -> None:
+def print_family(family: str, size: str, seconds: float, rounds: int) -> None:
     """Print the family's rows of the table."""
-    model = drawn(family, size)
+    model = draw_model(family, size)
     with tempfile.TemporaryDirectory() as made, ExitStack() as running:
-        encoder, graph = ours(model, Path(made)), exported(model, Path(made))
+        encoder, graph = load_ours(model, Path(made)), export_graph(model, Path(made))
         engines: dict[str, Engine] = {
-            "ours": lambda batch: fastest(
-                partial(last, encoder, encoder.pack(batch.sequences())), seconds
+            "ours": lambda batch: time_fastest(
+                partial(encode_first, encoder, encoder.pack(batch.sequences())), seconds
             ),
-            "transformers": lambda batch: fastest(
+            "transformers": lambda batch: time_fastest(
                 partial(Graph(model), batch.ids, batch.mask), seconds
             ),
         }
         if graph:
             command = [str(BUILT / GRAPHS / "bin" / "python"), str(PEERS / "hidden.py"), str(graph)]
-            process = running.enter_context(piped.started(command))
-            engines["ONNX Runtime"] = partial(in_graph, process, seconds=seconds)
+            process = running.enter_context(piped.start_encoder(command))
+            engines["ONNX Runtime"] = partial(time_graph, process, seconds=seconds)
         way = "compiled" if encoder.native else "loop"
         for shape, lengths in SHAPES.items():
-            best = compare(engines, Batch.of(lengths), rounds)
+            best = time_in_turns(engines, Batch.of(lengths), rounds)
             mine = best["ours"]
             cells = [f"{1e3 * mine:.1f}"]
             for peer in ("transformers", "ONNX Runtime"):
@@ -246,12 +248,12 @@ def rows(family: str, size: str, seconds: float, rounds: int) -> None:
             print(f"| {family} | {size} | {way} | {shape} | {' | '.join(cells)} |", flush=True)
 
 
-def last(encoder: Encoder, packed: Packed) -> Tensor:
+def encode_first(encoder: Encoder, packed: Packed) -> Tensor:
     """Encode all texts, and return the first one's vectors, (tokens, width)."""
     return encoder(packed).last[packed.rows(0)]  # texts lie in an order of the packing's own
 
 
-def compare(engines: dict[str, Engine], batch: Batch, rounds: int) -> dict[str, float]:
+def time_in_turns(engines: dict[str, Engine], batch: Batch, rounds: int) -> dict[str, float]:
     """Return each engine's seconds; they take turns, and give the same vectors."""
     best = dict.fromkeys(engines, float("inf"))
     vectors: dict[str, list[float]] = {}
@@ -285,7 +287,7 @@ def main() -> None:
     print("|", " | ".join(columns), "|\n" + "|---" * len(columns) + "|")
     for family in options.families:
         for size in options.sizes:
-            rows(family, size, options.seconds, options.rounds)
+            print_family(family, size, options.seconds, options.rounds)
 
 
 if __name__ == "__main__":

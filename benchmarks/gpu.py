@@ -70,21 +70,24 @@ FULL = Plan(BERTS, texts=1024, budget=16_384, rounds=7)
 QUICK = Plan({"tiny": Size(2, 2, 32)}, texts=11, budget=256, rounds=1)
 
 
-def short(chance: random.Random) -> int:
+def draw_length(chance: random.Random) -> int:
     """Return a text: mostly a sentence, now and then a page."""
     return min(256, max(4, round(chance.lognormvariate(3.0, 0.8))))
 
 
-LENGTHS = {"4 to 256, median 20": short, "16 to 512, even": lambda chance: chance.randint(16, 512)}
+LENGTHS = {
+    "4 to 256, median 20": draw_length,
+    "16 to 512, even": lambda chance: chance.randint(16, 512),
+}
 
 
-def drawn(length: Callable[[random.Random], int], count: int) -> Ids:
+def draw_texts(length: Callable[[random.Random], int], count: int) -> Ids:
     """Return texts of random tokens."""
     chance = random.Random(SEED)
     return [chance.choices(range(1000, VOCABULARY), k=length(chance)) for _ in range(count)]
 
 
-def untrained(size: Size, folder: Path) -> None:
+def save_untrained(size: Size, folder: Path) -> None:
     """Write a checkpoint of this size."""
     torch.manual_seed(SEED)
     config = transformers.BertConfig(
@@ -99,7 +102,7 @@ def untrained(size: Size, folder: Path) -> None:
         shutil.copy(locate_model(BUNDLED_MODEL).folder / name, folder)
 
 
-def ours(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
+def make_our_encoder(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
     """Return the lane that serves, in batches of at most so many tokens."""
     model = load_model(ModelSource(folder, "untrained"), device, dtype)
     use_compiled_pass(model)
@@ -110,27 +113,27 @@ def ours(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) ->
         return [one.pooled for one in done]
 
     def encode(ids: Ids) -> np.ndarray:
-        return gathered(filled(ids, budget), partial(run, ids))
+        return gather_vectors(fill_batches(ids, budget), partial(run, ids))
 
     return encode
 
 
-def longest_first(ids: Ids) -> list[int]:
+def sort_longest_first(ids: Ids) -> list[int]:
     """Return the texts' places by length."""
     return sorted(range(len(ids)), key=lambda place: -len(ids[place]))
 
 
-def filled(ids: Ids, budget: int) -> Iterable[list[int]]:
+def fill_batches(ids: Ids, budget: int) -> Iterable[list[int]]:
     """Return places in batches of at most so many tokens, or of one text."""
     batches: list[list[int]] = [[]]
-    for place in longest_first(ids):
+    for place in sort_longest_first(ids):
         if sum(len(ids[each]) for each in [*batches[-1], place]) > budget and batches[-1]:
             batches.append([])
         batches[-1].append(place)
     return batches
 
 
-def gathered(batches: Iterable[list[int]], run: Callable[[list[int]], Any]) -> np.ndarray:
+def gather_vectors(batches: Iterable[list[int]], run: Callable[[list[int]], Any]) -> np.ndarray:
     """Return the vectors of all batches, in the texts' own order."""
     vectors: dict[int, Any] = {}
     for places in batches:
@@ -138,7 +141,9 @@ def gathered(batches: Iterable[list[int]], run: Callable[[list[int]], Any]) -> n
     return np.stack([vectors[place] for place in sorted(vectors)])
 
 
-def theirs(folder: Path, device: torch.device, dtype: torch.dtype, size: int, by: bool) -> Encode:
+def make_their_encoder(
+    folder: Path, device: torch.device, dtype: torch.dtype, size: int, by: bool
+) -> Encode:
     """Return transformers with sdpa, mean over the tokens, so many texts at once.
 
     Args:
@@ -159,14 +164,16 @@ def theirs(folder: Path, device: torch.device, dtype: torch.dtype, size: int, by
         return torch.nn.functional.normalize(mean).cpu().numpy()
 
     def encode(ids: Ids) -> np.ndarray:
-        order = longest_first(ids) if by else list(range(len(ids)))
+        order = sort_longest_first(ids) if by else list(range(len(ids)))
         batches = (order[start : start + size] for start in range(0, len(ids), size))
-        return gathered(batches, partial(run, ids))
+        return gather_vectors(batches, partial(run, ids))
 
     return encode
 
 
-def ceiling(size: Size, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
+def make_product_ceiling(
+    size: Size, device: torch.device, dtype: torch.dtype, budget: int
+) -> Encode:
     """Return the linear layers' products of as many rows; it returns nothing of use."""
     width, wide = size.width, 4 * size.width
     shapes = [(width, 3 * width), (width, width), (width, wide), (wide, width)]  # of one layer
@@ -183,7 +190,7 @@ def ceiling(size: Size, device: torch.device, dtype: torch.dtype, budget: int) -
     return multiply
 
 
-def measure(ways: dict[str, Encode], ids: Ids, rounds: int) -> dict[str, list[float]]:
+def measure_rates(ways: dict[str, Encode], ids: Ids, rounds: int) -> dict[str, list[float]]:
     """Return tokens per second of each way, one a round."""
     tokens = sum(map(len, ids))
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -196,29 +203,34 @@ def measure(ways: dict[str, Encode], ids: Ids, rounds: int) -> dict[str, list[fl
     return rates
 
 
-def figures(rates: dict[str, list[float]]) -> list[str]:
+def median_figures(rates: dict[str, list[float]]) -> list[str]:
     """Return the median rate of each way, then ours to each other's."""
     mine, *others = map(np.array, rates.values())
     cells = [f"{statistics.median(rate):,.0f}" for rate in rates.values()]
     return cells + [f"{np.median(mine / other):.2f}" for other in others]
 
 
-def compare(
+def print_size(
     size: Size, name: str, plan: Plan, device: torch.device, options: argparse.Namespace
 ) -> None:
     """Print all rows of one size."""
     dtype = getattr(torch, options.dtype)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        untrained(size, folder)
-        peer = partial(theirs, folder, device, dtype, options.texts_a_batch)
-        ways = {"Headlight": ours(folder, device, dtype, plan.budget)}
+        save_untrained(size, folder)
+        peer = partial(make_their_encoder, folder, device, dtype, options.texts_a_batch)
+        ways = {"Headlight": make_our_encoder(folder, device, dtype, plan.budget)}
         ways |= {"padded": peer(False), "sorted": peer(True)}
-        ways["ceiling"] = ceiling(size, device, dtype, plan.budget)
+        ways["ceiling"] = make_product_ceiling(size, device, dtype, plan.budget)
     for lengths, length in LENGTHS.items():
-        ids = drawn(length, plan.texts)
+        ids = draw_texts(length, plan.texts)
         cosine = float((ways["Headlight"](ids) * ways["sorted"](ids)).sum(1).min())
-        cells = [name, lengths, *figures(measure(ways, ids, plan.rounds)), f"{cosine:.5f}"]
+        cells = [
+            name,
+            lengths,
+            *median_figures(measure_rates(ways, ids, plan.rounds)),
+            f"{cosine:.5f}",
+        ]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -242,7 +254,7 @@ def main() -> None:
         "| to padded | to sorted | to ceiling | cosine |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for name, size in plan.sizes.items():
-        compare(size, name, plan, device, options)
+        print_size(size, name, plan, device, options)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from served.processes import busy_seconds, cpu_seconds, free_port, kilobytes, read
+from served.processes import busy_seconds, cpu_seconds, free_port, parse_kilobytes, read_proc
 
 HERE = Path(__file__).parent.parent
 SETTLE_SECONDS = 25.0  # Ray's first reports, and what a start leaves to be cleared up
@@ -43,7 +43,7 @@ class Cost:
 
 
 @contextmanager
-def serving(checkout: Path) -> Iterator[tuple[int, float]]:
+def serve_idle(checkout: Path) -> Iterator[tuple[int, float]]:
     """Yield the process of a service, and the seconds until it answered; stopped at the end."""
     port, begun = free_port(), time.monotonic()
     command = [".venv/bin/headlight", "serve", "--port", str(port)]
@@ -59,23 +59,23 @@ def serving(checkout: Path) -> Iterator[tuple[int, float]]:
         process.wait(STOP_SECONDS)
 
 
-def family(root: int) -> dict[int, str]:
+def process_tree(root: int) -> dict[int, str]:
     """Return the names of a process and of all below it, by id."""
     children = defaultdict[int, list[int]](list)
     for path in Path("/proc").glob("[0-9]*"):
-        fields = read(int(path.name), "stat").rpartition(b")")[2].split()
+        fields = read_proc(int(path.name), "stat").rpartition(b")")[2].split()
         if fields and fields[0] != b"Z":
             children[int(fields[1])].append(int(path.name))
     names, waiting = dict[int, str](), [root]
     while waiting:
-        names[pid] = title(pid := waiting.pop())
+        names[pid] = process_title(pid := waiting.pop())
         waiting += children[pid]
     return names
 
 
-def title(pid: int) -> str:
+def process_title(pid: int) -> str:
     """Return what a process is, in a word: Ray's title for it, or its program or script."""
-    words = read(pid, "cmdline").split(b"\0")
+    words = read_proc(pid, "cmdline").split(b"\0")
     if words[0].startswith(b"ray::"):
         return words[0].decode().split()[0]
     module = words[words.index(b"-m") + 1] if b"-m" in words[:3] else b""
@@ -83,19 +83,19 @@ def title(pid: int) -> str:
     return module.decode() or Path(script.decode()).name
 
 
-def cost(pid: int) -> Cost:
+def read_cost(pid: int) -> Cost:
     """Return what a process has taken so far; nothing where it has gone."""
-    sizes = kilobytes(read(pid, "smaps_rollup"))
+    sizes = parse_kilobytes(read_proc(pid, "smaps_rollup"))
     threads = Path(f"/proc/{pid}/task").glob("*/status")
     return Cost(
         sizes.get("Rss", 0) / 1024,
         sizes.get("Pss", 0) / 1024,
         cpu_seconds(pid),
-        sum(switches(thread) for thread in threads),
+        sum(count_switches(thread) for thread in threads),
     )
 
 
-def switches(status: Path) -> int:
+def count_switches(status: Path) -> int:
     """Return how often a thread gave up its core to wait, each of which ends in a wake-up."""
     try:
         lines = status.read_text().splitlines()
@@ -104,19 +104,19 @@ def switches(status: Path) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
 
 
-def idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]]:
+def measure_idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]]:
     """Return for each service what its processes took while nothing was asked, by name."""
-    families = [family(root) for root in roots]
-    before = {pid: cost(pid) for names in families for pid in names}
+    families = [process_tree(root) for root in roots]
+    before = {pid: read_cost(pid) for names in families for pid in names}
     time.sleep(seconds)
     found = [defaultdict[str, list[Cost]](list) for _ in families]
     for by_name, names in zip(found, families, strict=True):
         for pid, name in names.items():
-            by_name[name].append(cost(pid).since(before[pid]))
+            by_name[name].append(read_cost(pid).since(before[pid]))
     return [dict(by_name) for by_name in found]
 
 
-def report(costs: dict[str, list[Cost]], seconds: float) -> None:
+def print_table(costs: dict[str, list[Cost]], seconds: float) -> None:
     """Print a table for people, and for docs/operations.md."""
     print(
         "| process | resident, MiB | share, MiB | % of a core | wake-ups/s |\n|---|---|---|---|---|"
@@ -144,10 +144,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
     with ExitStack() as stack:
-        started = [stack.enter_context(serving(checkout)) for checkout in arguments.checkouts]
+        started = [stack.enter_context(serve_idle(checkout)) for checkout in arguments.checkouts]
         time.sleep(SETTLE_SECONDS)
         busy, begun = busy_seconds(), time.monotonic()
-        costs = idle([root for root, _ in started], arguments.seconds)
+        costs = measure_idle([root for root, _ in started], arguments.seconds)
         took = time.monotonic() - begun
         busy = busy_seconds() - busy
     used = sum(one.cpu for each in costs for row in each.values() for one in row)
@@ -155,7 +155,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {took:.0f} s; others took {others:.0%} of the machine")
     for checkout, (_, start), each in zip(arguments.checkouts, started, costs, strict=True):
         print(f"\n{checkout}: answered {start:.1f} s after its start\n")
-        report(each, took)
+        print_table(each, took)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ Texts = list[str]
 Encode = Callable[[Texts], Any]  # a batch of texts -> their vectors, (texts, width)
 
 
-def workloads() -> dict[str, list[Texts]]:
+def make_workloads() -> dict[str, list[Texts]]:
     """Return batches of texts by the name of what they are; each call takes the next batch."""
     chance = random.Random(7)
     sentences, essay = (part.splitlines() for part in TEXTS.read_text("utf-8").split("\n\n"))
@@ -61,7 +61,7 @@ def workloads() -> dict[str, list[Texts]]:
     }
 
 
-def ours(threads: int) -> Encode:
+def make_our_encoder(threads: int) -> Encode:
     """Return an encoder of our tokenizer and Lanes, one batch at a time."""
     import numpy as np
     import torch
@@ -88,7 +88,7 @@ def ours(threads: int) -> Encode:
     return encode
 
 
-def theirs(threads: int) -> Encode:
+def make_their_encoder(threads: int) -> Encode:
     """Return sentence-transformers' encoder, as its users call it."""
     import torch
     from sentence_transformers import SentenceTransformer
@@ -101,23 +101,23 @@ def theirs(threads: int) -> Encode:
     return lambda texts: model.encode(texts, show_progress_bar=False)
 
 
-ENGINES = {"headlight": ours, PEER: theirs}
+ENGINES = {"headlight": make_our_encoder, PEER: make_their_encoder}
 
 
-def work(engine: str, threads: int) -> None:
+def serve_engine(engine: str, threads: int) -> None:
     """Be one engine: print a vector or more of each workload, then, for each named, its speed."""
-    encode, every = ENGINES[engine](threads), workloads()
-    say({name: encode(batches[0]).tolist() for name, batches in every.items()})
+    encode, every = ENGINES[engine](threads), make_workloads()
+    write_json_line({name: encode(batches[0]).tolist() for name, batches in every.items()})
     for line in sys.stdin:
         batches = every[line.strip()]
         calls, start = 0, time.perf_counter()
         while calls < 2 or time.perf_counter() - start < SECONDS:
             encode(batches[calls % len(batches)])
             calls += 1
-        say(calls * len(batches[0]) / (time.perf_counter() - start))
+        write_json_line(calls * len(batches[0]) / (time.perf_counter() - start))
 
 
-def say(value: object) -> None:
+def write_json_line(value: object) -> None:
     """Print one line of JSON to the process that started this one."""
     print(json.dumps(value), flush=True)
 
@@ -135,7 +135,7 @@ class Engine:
         pipe, void = subprocess.PIPE, subprocess.DEVNULL
         return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=void, text=True))
 
-    def hear(self) -> Any:
+    def read_json_line(self) -> Any:
         """Return the next thing that the engine says."""
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
@@ -144,19 +144,19 @@ class Engine:
 
     def rate(self, workload: str) -> tuple[float, float]:
         """Return texts per second of one workload, and what others took of the machine."""
-        wall, everyone, own = time.perf_counter(), busy(), self.used()
+        wall, everyone, own = time.perf_counter(), busy_seconds(), self.cpu_seconds()
         print(workload, file=self.process.stdin, flush=True)
-        rate = self.hear()
-        others = (busy() - everyone) - (self.used() - own)
+        rate = self.read_json_line()
+        others = (busy_seconds() - everyone) - (self.cpu_seconds() - own)
         return rate, max(0.0, others / CORES / (time.perf_counter() - wall))
 
-    def used(self) -> float:
+    def cpu_seconds(self) -> float:
         """Return CPU seconds of the process, ever."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def busy() -> float:
+def busy_seconds() -> float:
     """Return CPU seconds of everyone, ever."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split(None, 9)[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS  # without idle and waiting for a disk
@@ -165,15 +165,15 @@ def busy() -> float:
 def measure(threads: int) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
     """Return texts per second by workload and engine, one a round; what others took during each."""
     engines = {name: Engine.start(name, threads) for name in ENGINES}
-    every, patience = workloads(), time.monotonic() + PATIENCE
+    every, patience = make_workloads(), time.monotonic() + PATIENCE
     rates: dict[str, dict[str, list[float]]] = {
         workload: {name: [] for name in ENGINES} for workload in every
     }
     noise = []
     try:
-        compare(*(engine.hear() for engine in engines.values()))
+        check_same_vectors(*(engine.read_json_line() for engine in engines.values()))
         for turn, workload in itertools.product(range(WARM_UPS + ROUNDS), every):
-            for name in turns(turn):
+            for name in order_engines(turn):
                 rate, others = engines[name].rate(workload)
                 while others > QUIET and turn >= WARM_UPS and time.monotonic() < patience:
                     time.sleep(1)
@@ -188,12 +188,12 @@ def measure(threads: int) -> tuple[dict[str, dict[str, list[float]]], list[float
             engine.process.wait()
 
 
-def turns(turn: int) -> list[str]:
+def order_engines(turn: int) -> list[str]:
     """Return the engines, each first in every other round."""
     return list(ENGINES)[:: -1 if turn % 2 else 1]
 
 
-def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
+def check_same_vectors(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Refuse engines that give different vectors."""
     for name, vectors in one.items():
         pairs = zip(sum(vectors, []), sum(other[name], []), strict=True)
@@ -202,7 +202,7 @@ def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
             raise SystemExit(f"{name}: the vectors differ by {distance}")
 
 
-def report(rates: dict[str, dict[str, list[float]]]) -> None:
+def print_table(rates: dict[str, dict[str, list[float]]]) -> None:
     """Print a table for people, and for benchmarks/results.md."""
     print(f"| texts/s, in process | headlight | {PEER} | ratio |\n|---|---|---|---|")
     for name, by_engine in rates.items():
@@ -214,7 +214,7 @@ def report(rates: dict[str, dict[str, list[float]]]) -> None:
         print(f"| {name} | {' | '.join(cells)} | {middle[0] / middle[1]:.2f} |")
 
 
-def machine() -> str:
+def describe_run() -> str:
     """Return the conditions of a run in one line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
@@ -231,13 +231,13 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        work(arguments.engine, arguments.threads)
+        serve_engine(arguments.engine, arguments.threads)
         return
-    conditions = machine()
+    conditions = describe_run()
     rates, noise = measure(arguments.threads)
     print(f"{conditions}, {arguments.threads} threads; median of {ROUNDS} rounds (least to most);")
     print(f"others took {statistics.mean(noise):.0%} of the machine, {max(noise):.0%} at most\n")
-    report(rates)
+    print_table(rates)
 
 
 if __name__ == "__main__":

@@ -50,33 +50,33 @@ class Workload:
     busy: bool = False
 
 
-def lone(chance: random.Random) -> list[int]:
+def draw_lone(chance: random.Random) -> list[int]:
     """Return one sentence of 16 tokens."""
     return [16]
 
 
-def short(chance: random.Random) -> list[int]:
+def draw_short(chance: random.Random) -> list[int]:
     """Return eight sentences."""
     return [chance.randint(4, 26) for _ in range(8)]
 
 
-def mixed(chance: random.Random) -> list[int]:
+def draw_mixed(chance: random.Random) -> list[int]:
     """Return thirty-two texts, few of them long."""
     return [min(256, 4 + int(chance.expovariate(1 / 24))) for _ in range(32)]
 
 
 WORKLOADS = {
-    "1 x 16 tokens, 1 thread": Workload(lone, 1, 1),
-    f"1 x 16 tokens, {CORES} threads": Workload(lone, 1, CORES),
-    f"1 x 16 tokens, {CORES} threads, busy": Workload(lone, 1, CORES, busy=True),
-    f"8 short, {CORES} lanes": Workload(short, CORES, 1),
-    f"8 short, {CORES} lanes, busy": Workload(short, CORES, 1, busy=True),
-    f"32 mixed, {CORES} threads": Workload(mixed, 1, CORES),
-    f"32 mixed, {CORES} lanes, busy": Workload(mixed, CORES, 1, busy=True),
+    "1 x 16 tokens, 1 thread": Workload(draw_lone, 1, 1),
+    f"1 x 16 tokens, {CORES} threads": Workload(draw_lone, 1, CORES),
+    f"1 x 16 tokens, {CORES} threads, busy": Workload(draw_lone, 1, CORES, busy=True),
+    f"8 short, {CORES} lanes": Workload(draw_short, CORES, 1),
+    f"8 short, {CORES} lanes, busy": Workload(draw_short, CORES, 1, busy=True),
+    f"32 mixed, {CORES} threads": Workload(draw_mixed, 1, CORES),
+    f"32 mixed, {CORES} lanes, busy": Workload(draw_mixed, CORES, 1, busy=True),
 }
 
 
-def batch(lengths: list[int], chance: random.Random, wanted: Outputs) -> list[Work]:
+def make_batch(lengths: list[int], chance: random.Random, wanted: Outputs) -> list[Work]:
     """Return sequences of random tokens, of each of which one vector is wanted."""
     return [
         Work(Sequence([chance.randrange(1000, VOCABULARY) for _ in range(length)]), wanted)
@@ -84,14 +84,16 @@ def batch(lengths: list[int], chance: random.Random, wanted: Outputs) -> list[Wo
     ]
 
 
-def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed: int) -> float:
+def measure_rate(
+    lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed: int
+) -> float:
     """Return sentences per second of one workload; drawing the batches is not counted."""
     wanted = Outputs(pooling=lanes.model.pooling)
 
     def work(lane: int) -> float:
         chance, done, spent = random.Random(f"{seed} {lane}"), 0, 0.0
         while spent < SECONDS:
-            works = [batch(workload.lengths(chance), chance, wanted) for _ in range(4)]
+            works = [make_batch(workload.lengths(chance), chance, wanted) for _ in range(4)]
             start = time.perf_counter()
             for each in works:
                 lanes.run_batch(each, workload.threads)
@@ -99,13 +101,13 @@ def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed
             spent += time.perf_counter() - start
         return done / spent
 
-    with busy() if workload.busy else nullcontext():
+    with busy_interpreter() if workload.busy else nullcontext():
         running = [pool.submit(work, i) for i, pool in enumerate(pools[: workload.lanes])]
         return sum(each.result() for each in running)
 
 
 @contextmanager
-def busy() -> Iterator[None]:
+def busy_interpreter() -> Iterator[None]:
     """Yield a thread that holds the interpreter 30 % of the time."""
     over = threading.Event()
 
@@ -124,7 +126,9 @@ def busy() -> Iterator[None]:
         thread.join()
 
 
-def measure(lanes: Lanes, pools: list[ThreadPoolExecutor]) -> dict[str, dict[str, list[float]]]:
+def measure_rates(
+    lanes: Lanes, pools: list[ThreadPoolExecutor]
+) -> dict[str, dict[str, list[float]]]:
     """Return sentences per second by workload and way, one a round."""
     encoder, native = lanes.model.encoder, lanes.model.encoder.native
     rates = {name: {way: list[float]() for way in WAYS} for name in WORKLOADS}
@@ -132,13 +136,13 @@ def measure(lanes: Lanes, pools: list[ThreadPoolExecutor]) -> dict[str, dict[str
         for name, workload in WORKLOADS.items():
             for way in WAYS[:: -1 if turn % 2 else 1]:
                 encoder.native = native if way == "native" else None
-                found = rate(lanes, pools, workload, seed=2 * turn + (way == "native"))
+                found = measure_rate(lanes, pools, workload, seed=2 * turn + (way == "native"))
                 if turn:
                     rates[name][way].append(found)
     return rates
 
 
-def report(rates: dict[str, dict[str, list[float]]]) -> None:
+def print_table(rates: dict[str, dict[str, list[float]]]) -> None:
     """Print a table for benchmarks/results.md; the ratio is the median of the rounds' own."""
     print("| sentences/s | loop | compiled | ratio |\n|---|---|---|---|")
     for name, ways in rates.items():
@@ -164,7 +168,7 @@ def main() -> None:
         raise SystemExit("there is no compiled pass here to be measured")
     print(f"{CORES} cores, load average {os.getloadavg()[0]:.2f} at the start, {ROUNDS} rounds\n")
     try:
-        report(measure(Lanes(model, pools), pools))
+        print_table(measure_rates(Lanes(model, pools), pools))
     finally:
         for pool in pools:
             pool.shutdown()

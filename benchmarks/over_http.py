@@ -24,8 +24,8 @@ from typing import Any
 
 import uvloop
 from served import machine
-from served.engine import MATCHES, Engine
-from served.load import Answers, Closed, Failed, Open, Request, prepared, written
+from served.engine import MATCHES, ServedEngine
+from served.load import Answers, Closed, Failed, Open, Request, prepare_requests, write_request
 from served.machine import CORES
 from served.processes import busy_seconds
 from served.servers import (
@@ -35,14 +35,31 @@ from served.servers import (
     PEERS,
     ROOT,
     SERVERS,
-    Absent,
-    Running,
+    PeerAbsent,
+    RunningServer,
     Server,
-    export,
+    export_model,
     install,
 )
-from served.table import Turn, cosine, document, markdown, noise, quantile, rows, summary
-from served.texts import CAPACITY, POISSON, WORKLOADS, Texts, Workload, sized, tokens_of
+from served.table import (
+    Turn,
+    describe_noise,
+    format_ratios,
+    format_table,
+    quantile,
+    smallest_cosine,
+    summarise,
+    to_json,
+)
+from served.texts import (
+    CAPACITY,
+    POISSON,
+    WORKLOADS,
+    Texts,
+    Workload,
+    make_counter,
+    words_with_tokens,
+)
 
 from service.engine.weights import BUNDLED_MODEL, locate_model
 
@@ -63,7 +80,7 @@ class Bench:
 
     seconds: float
     sizes: dict[str, int]  # word -> its tokens
-    running: dict[str, Running] = field(default_factory=dict)
+    running: dict[str, RunningServer] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     rate: float = 0.0  # requests a second of the open loop
@@ -72,31 +89,31 @@ class Bench:
         """Start servers together, then stop each where it stands; what fails is reported."""
         started = []
         for server in servers:
-            with self.reporting(server.name):
+            with self.report_failure(server.name):
                 install(server, index)
-                started.append(Running.start(server))
-                stack.callback(started[-1].stop)
+                started.append(RunningServer.start(server))
+                stack.callback(started[-1].stop_all)
         for running in started:
-            with self.reporting(running.server.name):
-                running.wait()
+            with self.report_failure(running.server.name):
+                running.wait_until_ready()
                 self.warm(running)
                 self.running[running.server.name] = running
             running.pause()
 
     @contextmanager
-    def reporting(self, what: str) -> Iterator[None]:
+    def report_failure(self, what: str) -> Iterator[None]:
         """Keep a server's failure, which is a result too."""
         try:
             yield
-        except (Absent, Failed, OSError, TimeoutError) as error:
+        except (PeerAbsent, Failed, OSError, TimeoutError) as error:
             self.absent[what] = str(error)
             print(f"{what}: {error}", file=sys.stderr)
 
-    def warm(self, running: Running, tries: int = 3) -> None:
+    def warm(self, running: RunningServer, tries: int = 3) -> None:
         """Send a second of the mix; a proxy set up anew behind its first answer loses some."""
         running.settle()
         try:
-            self.ask(running, CAPACITY, f"start {tries}", 1.0)
+            self.send_workload(running, CAPACITY, f"start {tries}", 1.0)
         except Failed:
             if tries == 1:
                 raise
@@ -109,12 +126,12 @@ class Bench:
 
         def make() -> tuple[int, bytes]:
             every = load.request(texts)
-            return len(every), written(server.path, server.body(every))
+            return len(every), write_request(server.path, server.body(every))
 
-        return prepared(make, ahead)
+        return prepare_requests(make, ahead)
 
-    def ask(
-        self, running: Running, load: Workload, seed: str, seconds: float, lead: float = 0.0
+    def send_workload(
+        self, running: RunningServer, load: Workload, seed: str, seconds: float, lead: float = 0.0
     ) -> Answers:
         """Send a workload for so long, which counts, and before that for `lead` seconds."""
         ahead = int(load.ahead * (lead + seconds)) + 1
@@ -127,33 +144,35 @@ class Bench:
 
         return uvloop.run(run())
 
-    def pace(self) -> None:
+    def set_open_rate(self) -> None:
         """Set the open loop's rate by what the slower of ours and the bare server does."""
         able = []
         for name in self.running.keys() & {OURS, BARE}:
             running = self.running[name]
             running.resume()
-            self.ask(running, CAPACITY, "warm", running.server.warm_seconds)
-            answers = self.ask(running, CAPACITY, "pace", 2 * self.seconds)
+            self.send_workload(running, CAPACITY, "warm", running.server.warm_seconds)
+            answers = self.send_workload(running, CAPACITY, "pace", 2 * self.seconds)
             able.append(len(answers.milliseconds) / answers.seconds)
             running.pause()
         self.rate = LOAD * min(able, default=10.0)
 
-    def visit(self, number: int, running: Running, loads: list[Workload]) -> dict[str, Answers]:
+    def run_server(
+        self, number: int, running: RunningServer, loads: list[Workload]
+    ) -> dict[str, Answers]:
         """Let one server go on for a round's workloads; return its answers by workload."""
         name, answers = running.server.name, dict[str, Answers]()
         running.resume()
         try:
-            with self.reporting(f"{name}, round {number}"):
-                self.ask(running, CAPACITY, f"warm {number}", running.server.warm_seconds)
+            with self.report_failure(f"{name}, round {number}"):
+                self.send_workload(running, CAPACITY, f"warm {number}", running.server.warm_seconds)
             for load in loads:
-                with self.reporting(f"{name}, {load.name}, round {number}"):
-                    answers[load.name] = self.measured(number, load, running)
+                with self.report_failure(f"{name}, {load.name}, round {number}"):
+                    answers[load.name] = self.measure_turn(number, load, running)
         finally:
             running.pause()
         return answers
 
-    def measured(self, number: int, load: Workload, running: Running) -> Answers:
+    def measure_turn(self, number: int, load: Workload, running: RunningServer) -> Answers:
         """Return one turn's answers, and keep its figures."""
         seconds = self.seconds * (1 if load.connections else OPEN_TURNS)
         running.forget_peak()
@@ -161,7 +180,7 @@ class Bench:
         everyone, own = busy_seconds(), running.cpu_seconds()
         answers = None
         try:
-            answers = self.ask(running, load, str(number), seconds, LEAD_SECONDS)
+            answers = self.send_workload(running, load, str(number), seconds, LEAD_SECONDS)
         finally:
             if answers is None or answers.missing:
                 running.settle()  # the next turn is not to pay for what this one left
@@ -188,17 +207,17 @@ class Bench:
         )
         return answers
 
-    def round(self, number: int, loads: list[Workload], engine: Engine | None) -> None:
+    def run_round(self, number: int, loads: list[Workload], engine: ServedEngine | None) -> None:
         """Give every server in turn every workload, another first each time; then in process."""
         every = list(self.running.values())
         first, answers = number % max(1, len(every)), dict[str, dict[str, Answers]]()
         for running in every[first:] + every[:first]:
-            its = [each for each in loads if running.server.takes(each)]
-            answers[running.server.name] = self.visit(number, running, its)
+            its = [each for each in loads if running.server.is_measured_with(each)]
+            answers[running.server.name] = self.run_server(number, running, its)
         self.compare(number, answers)
         for load in loads:
             if engine and load.name in MATCHES:
-                self.turns.append(engine.turn(number, load.name, self.seconds))
+                self.turns.append(engine.run_turn(number, load.name, self.seconds))
 
     def compare(self, number: int, answers: dict[str, dict[str, Answers]]) -> None:
         """Say of a round's turns whether their answers are ours."""
@@ -207,17 +226,18 @@ class Bench:
             load = turn.workload
             if turn.round == number and load in ours:
                 kept = answers[turn.server][load].kept
-                self.turns[place] = replace(turn, cosine=cosine(kept, ours[load].kept))
+                self.turns[place] = replace(turn, cosine=smallest_cosine(kept, ours[load].kept))
 
 
-def conditions(bench: Bench, rounds: int) -> dict[str, Any]:
+def describe_conditions(bench: Bench, rounds: int) -> dict[str, Any]:
     """Return what was measured, on what."""
     lists = sorted({PEERS / f"{each.needs}.txt" for each in SERVERS.values() if each.file})
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": machine.commit(),
-        "processor": machine.processor(),
-        "versions": machine.versions(PACKAGES) | {"peers": machine.pinned(lists, THEIRS)},
+        "commit": machine.current_commit(),
+        "processor": machine.describe_processor(),
+        "versions": machine.package_versions(PACKAGES)
+        | {"peers": machine.pinned_versions(lists, THEIRS)},
         "rounds": rounds,
         "seconds": bench.seconds,
         "open_loop_requests_a_second": round(bench.rate, 1),
@@ -236,28 +256,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "over_http.json")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended
-    begun, busy = time.monotonic(), machine.busy()
+    begun, busy = time.monotonic(), machine.load_averages()
     BUILT.mkdir(parents=True, exist_ok=True)
     folder = locate_model(BUNDLED_MODEL).folder
-    export(folder)
-    bench = Bench(options.seconds, sized(tokens_of(folder)))
+    export_model(folder)
+    bench = Bench(options.seconds, words_with_tokens(make_counter(folder)))
     with ExitStack() as stack:
-        engine = stack.enter_context(Engine.started()) if "headlight" in options.servers else None
+        engine = (
+            stack.enter_context(ServedEngine.start()) if "headlight" in options.servers else None
+        )
         bench.start([SERVERS[name] for name in options.servers], options.torch_index, stack)
         if not bench.running:
             raise SystemExit("no server started")
         print(f"all started, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
         if "poisson" in options.workloads:
-            bench.pace()
-        facts = conditions(bench, options.rounds) | {"load_averages_at_the_start": busy}
+            bench.set_open_rate()
+        facts = describe_conditions(bench, options.rounds) | {"load_averages_at_the_start": busy}
         for number in range(options.rounds):
-            bench.round(number, [WORKLOADS[name] for name in options.workloads], engine)
+            bench.run_round(number, [WORKLOADS[name] for name in options.workloads], engine)
             facts["minutes"] = round((time.monotonic() - begun) / 60, 1)
-            every = rows(bench.turns, OURS, POISSON.name)
-            options.out.write_text(document(facts, bench.turns, every))
+            every = summarise(bench.turns, OURS, POISSON.name)
+            options.out.write_text(to_json(facts, bench.turns, every))
             passed = f"{facts['minutes']} minutes"
             print(f"round {number + 1} of {options.rounds}, {passed}", file=sys.stderr, flush=True)
-    print("\n\n".join([markdown(every), summary(every, OURS), noise(bench.turns)]))
+    print(
+        "\n\n".join([format_table(every), format_ratios(every, OURS), describe_noise(bench.turns)])
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ Batches = list[list[str]]
 
 
 @dataclass
-class Piped:
+class PipedEncoder:
     """The process, which has loaded its model."""
 
     process: "subprocess.Popen[str]"
@@ -31,20 +31,22 @@ class Piped:
 
 
 @contextmanager
-def started(command: list[str], environment: Mapping[str, str] | None = None) -> Iterator[Piped]:
+def start_encoder(
+    command: list[str], environment: Mapping[str, str] | None = None
+) -> Iterator[PipedEncoder]:
     """Yield an encoder that has loaded its model; it ends with the block."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
     try:
         if process.stdout is None or not process.stdout.readline():
             raise SystemExit(f"{command} ended; run it by itself to see why")
-        yield Piped(process)
+        yield PipedEncoder(process)
     finally:
         process.kill()
         process.wait()
 
 
-def answer(encode: Callable[[list[str]], Any]) -> None:
+def answer_lines(encode: Callable[[list[str]], Any]) -> None:
     """Be the process: encode what each line holds, until there are no more."""
     print("loaded", flush=True)
     for line in sys.stdin:

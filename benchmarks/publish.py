@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from served.servers import BARE, OURS, ROOT, SERVERS
-from served.table import Row, Turn, markdown, noise, summary
+from served.table import Row, Turn, describe_noise, format_ratios, format_table
 from served.texts import BATCHES, POISSON
 
 RUN, KEPT = ROOT / "build" / "over_http.json", ROOT / "benchmarks" / "over_http.json"
@@ -21,7 +21,7 @@ COMMAND, END = "make bench-http", "\n<!-- end -->"
 SORTED = SERVERS["onnx-sorted"].name
 
 
-def section(told: dict[str, Any]) -> str:
+def format_results(told: dict[str, Any]) -> str:
     """Return a run as results.md has it: what it ran on, its table, its ratios."""
     every = [Row(**each) for each in told["rows"]]
     processor, load = told["processor"], told["load_averages_at_the_start"]
@@ -32,13 +32,13 @@ def section(told: dict[str, Any]) -> str:
         f"{processor['name']} (family {family}, model {model}), {processor['cores']} cores:",
         f"{', '.join(processor['isa'])}.",
         f"Load averages at the start {', '.join(map(str, load))}.",
-        noise([Turn(**each) for each in told["turns"]]),
+        describe_noise([Turn(**each) for each in told["turns"]]),
         *(f"Absent: {name}, {reason}." for name, reason in told["absent"].items()),
     ]
-    return "\n\n".join(["\n".join(facts), markdown(every), summary(every, OURS)])
+    return "\n\n".join(["\n".join(facts), format_table(every), format_ratios(every, OURS)])
 
 
-def brief(told: dict[str, Any]) -> str:
+def format_readme(told: dict[str, Any]) -> str:
     """Return a run as README.md has it: sentences a second, the most of each workload in bold.
 
     The bare server that runs a request's texts by length stands for both where it ran.
@@ -62,29 +62,32 @@ def brief(told: dict[str, Any]) -> str:
         if workload == BATCHES.name:
             cells[BARE] = rates.get((workload, SORTED), cells[BARE])
         most = max(cells.values())
-        words = [f"**{three(rate)}**" if rate == most else three(rate) for rate in cells.values()]
+        words = [
+            f"**{three_digits(rate)}**" if rate == most else three_digits(rate)
+            for rate in cells.values()
+        ]
         lines.append(f"| {workload} | {' | '.join(words)} |")
     return "\n".join(lines)
 
 
-def three(value: float) -> str:
+def three_digits(value: float) -> str:
     """Return a number with three digits, and a dash for none."""
     return "-" if not value else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def between(page: str, command: str = COMMAND) -> str:
+def text_between_marks(page: str, command: str = COMMAND) -> str:
     """Return what stands between the marks of a command's figures."""
-    return page.partition(mark(command))[2].partition(END)[0]
+    return page.partition(mark_line(command))[2].partition(END)[0]
 
 
-def mark(command: str) -> str:
+def mark_line(command: str) -> str:
     """Return the line before the figures of a command."""
     return f"<!-- {command} -->\n"
 
 
-def put(page: Path, text: str, command: str = COMMAND) -> None:
+def replace_between_marks(page: Path, text: str, command: str = COMMAND) -> None:
     """Replace what stands between the marks of a command's figures."""
-    before, begin, rest = page.read_text("utf-8").partition(mark(command))
+    before, begin, rest = page.read_text("utf-8").partition(mark_line(command))
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"{page} has no place for it")
@@ -95,8 +98,8 @@ def main() -> None:
     """Keep the run, and write both pages."""
     shutil.copy(RUN, KEPT)
     told = json.loads(KEPT.read_text())
-    put(RESULTS, section(told))
-    put(README, brief(told))
+    replace_between_marks(RESULTS, format_results(told))
+    replace_between_marks(README, format_readme(told))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ SIZES = {  # layers, heads, width, inner width
 }
 
 
-def checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
+def save_checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
     """Save a BERT with random weights, and the bundled model's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -53,13 +53,13 @@ def checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
     AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder).save_pretrained(folder)
 
 
-def memory(field: str) -> float:
+def read_memory(field: str) -> float:
     """Return a field of this process's status, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
-def run(lanes: Lanes, length: int, count: int, threads: int, chance: random.Random) -> float:
+def time_batch(lanes: Lanes, length: int, count: int, threads: int, chance: random.Random) -> float:
     """Run one batch; return its seconds."""
     wanted = Outputs(pooling=lanes.model.pooling)
     works = [
@@ -71,38 +71,40 @@ def run(lanes: Lanes, length: int, count: int, threads: int, chance: random.Rand
     return time.perf_counter() - start
 
 
-def rate(lanes: Lanes, length: int, count: int, threads: int) -> float:
+def median_rate(lanes: Lanes, length: int, count: int, threads: int) -> float:
     """Return tokens per second, the median of some rounds."""
     chance, rates = random.Random(length), []
     for _ in range(ROUNDS):
         spent = tokens = 0.0
         while spent < SECONDS:
-            spent += run(lanes, length, count, threads, chance)
+            spent += time_batch(lanes, length, count, threads, chance)
             tokens += length * count
         rates.append(tokens / spent)
     return statistics.median(rates)
 
 
-def peak(lanes: Lanes, length: int, count: int) -> float:
+def peak_memory(lanes: Lanes, length: int, count: int) -> float:
     """Return MiB that the process came to hold at most while a batch ran."""
-    before = memory("VmRSS")
+    before = read_memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    run(lanes, length, count, CORES, random.Random(0))
-    return memory("VmHWM") - before
+    time_batch(lanes, length, count, CORES, random.Random(0))
+    return read_memory("VmHWM") - before
 
 
-def measure(model: str) -> dict[str, float]:
+def measure_model(model: str) -> dict[str, float]:
     """Return every figure of one model, in this process."""
     source, device = locate_model(model), torch.device("cpu")
-    bare = memory("VmRSS")
+    bare = read_memory("VmRSS")
     lanes = Lanes(use_compiled_pass(load_model(source, device, torch.float32)), 1)
-    figures = {"loaded MiB": memory("VmRSS") - bare}
+    figures = {"loaded MiB": read_memory("VmRSS") - bare}
     longest = lanes.model.config.max_positions
-    figures["8 x 512 tokens MiB"] = peak(lanes, min(512, longest), 8 if longest >= 512 else 16)
+    figures["8 x 512 tokens MiB"] = peak_memory(
+        lanes, min(512, longest), 8 if longest >= 512 else 16
+    )
     for name, (length, count) in LENGTHS.items():
         if length <= longest:
             for threads in {1, CORES}:
-                figures[f"{name}, {threads} threads"] = rate(lanes, length, count, threads)
+                figures[f"{name}, {threads} threads"] = median_rate(lanes, length, count, threads)
     return figures
 
 
@@ -111,11 +113,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="measure this one alone, as JSON")
     if model := parser.parse_args().model:
-        return print(json.dumps(measure(model)))
+        return print(json.dumps(measure_model(model)))
     for name, sizes in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
             if sizes:
-                checkpoint(sizes, Path(folder))
+                save_checkpoint(sizes, Path(folder))
             command = [sys.executable, __file__, "--model", folder if sizes else BUNDLED_MODEL]
             figures = json.loads(subprocess.check_output(command).splitlines()[-1])
         print(name, *(f"{key}: {value:,.0f}" for key, value in figures.items()), sep="; ")

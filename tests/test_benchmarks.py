@@ -37,7 +37,7 @@ FOLDER = locate_model(BUNDLED_MODEL).folder
 @pytest.fixture(scope="module")
 def sizes() -> dict[str, int]:
     """The words with their tokens."""
-    return texts.sized(texts.tokens_of(FOLDER))
+    return texts.words_with_tokens(texts.make_counter(FOLDER))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_where_few_texts_are_possible_none_repeats_either() -> None:
 def test_every_server_gets_the_same_texts(sizes: dict[str, int]) -> None:
     """The same seed, the same requests; another round, others."""
     first, again, other = (
-        [each for _ in range(5) for each in texts.mix(texts.Texts(sizes, random.Random(seed)))]
+        [each for _ in range(5) for each in texts.draw_mix(texts.Texts(sizes, random.Random(seed)))]
         for seed in ("0", "0", "1")
     )
 
@@ -91,7 +91,7 @@ def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_medians() -> None:
     turns += [turn(number, "peer", sentences=speed) for number, speed in enumerate((1.0, 7.0, 3.0))]
     turns += [turn(3, "peer", sentences=1000.0)]  # ours has no such round
 
-    ours, peer = table.rows(turns, "ours", "open loop")
+    ours, peer = table.summarise(turns, "ours", "open loop")
 
     assert (ours.ratio, peer.ratio) == (1.0, 2.0)
     assert (peer.ratio_least, peer.ratio_most) == (2.0, 2.0)
@@ -102,10 +102,10 @@ def test_the_open_loop_is_compared_by_the_time_of_an_answer() -> None:
     """All servers answer as many there as they are sent."""
     turns = [turn(0, "ours", p50=2.0), turn(0, "peer", p50=7.0, missing=3)]
 
-    _, peer = table.rows(turns, "ours", "a workload")
+    _, peer = table.summarise(turns, "ours", "a workload")
 
     assert peer.ratio == 3.5
-    assert table.answers(peer) == "same, 3 missing"
+    assert table.format_agreement(peer) == "same, 3 missing"
 
 
 def test_the_ratios_alone_have_a_column_for_each_workload() -> None:
@@ -114,7 +114,7 @@ def test_the_ratios_alone_have_a_column_for_each_workload() -> None:
     turns += [turn(0, "peer", sentences=3.0), turn(1, "peer", sentences=2.0)]
     turns += [turn(0, "ours", workload="another"), turn(0, "third", workload="another")]
 
-    lines = table.summary(table.rows(turns, "ours", "open loop"), "ours").splitlines()
+    lines = table.format_ratios(table.summarise(turns, "ours", "open loop"), "ours").splitlines()
 
     assert lines[0] == "| Headlight to | a workload | another |"
     assert lines[2:] == [
@@ -127,9 +127,9 @@ def test_other_vectors_are_marked_as_wrong() -> None:
     """A fast server that pools otherwise is no faster server."""
     turns = [turn(0, "ours"), turn(0, "peer", cosine=0.99), turn(1, "peer", cosine=1.0)]
 
-    _, peer = table.rows(turns, "ours", "open loop")
+    _, peer = table.summarise(turns, "ours", "open loop")
 
-    assert "**wrong**" in table.line(peer)
+    assert "**wrong**" in table.format_row(peer)
 
 
 def test_answers_are_compared_text_by_text_in_either_api() -> None:
@@ -137,10 +137,10 @@ def test_answers_are_compared_text_by_text_in_either_api() -> None:
     ours = {0: b"[[1, 0], [0, 1], [3, 4]]"}
     other = {0: b'{"data": [{"embedding": [2, 0]}, {"embedding": [1, 1]}, {"embedding": [3, 4]}]}'}
 
-    assert table.cosine(ours, ours) == pytest.approx(1)
-    assert table.cosine(other, ours) == pytest.approx(0.5**0.5)
-    assert table.cosine({0: b"[[1, 0]]"}, ours) == 0
-    assert table.cosine({7: b"[[1, 0]]"}, ours) is None
+    assert table.smallest_cosine(ours, ours) == pytest.approx(1)
+    assert table.smallest_cosine(other, ours) == pytest.approx(0.5**0.5)
+    assert table.smallest_cosine({0: b"[[1, 0]]"}, ours) == 0
+    assert table.smallest_cosine({7: b"[[1, 0]]"}, ours) is None
 
 
 def test_the_99th_percentile_of_a_hundred_is_the_last_but_one() -> None:
@@ -179,7 +179,7 @@ async def answering(status: str) -> AsyncIterator[tuple[int, list[bytes]]]:
 
 def numbered() -> Iterator[load.Request]:
     """Requests of two texts each."""
-    return load.prepared(lambda: (2, load.written("/embed", BODY)), 1)
+    return load.prepare_requests(lambda: (2, load.write_request("/embed", BODY)), 1)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
 def test_each_server_takes_the_workloads_in_which_it_differs() -> None:
     """The sorted one a request's many texts; the slowest two no open loop; the others all."""
     left = {
-        name: [load for load, each in texts.WORKLOADS.items() if not server.takes(each)]
+        name: [load for load, each in texts.WORKLOADS.items() if not server.is_measured_with(each)]
         for name, server in SERVERS.items()
     }
 
@@ -279,7 +279,7 @@ def test_an_environment_is_kept_until_its_list_or_torch_changes(
         folder.mkdir()
 
     tried = [made("a==1", "1"), made("a==1", "1"), made("a==2", "1"), made("a==2", "2")]
-    with pytest.raises(servers.Absent):
+    with pytest.raises(servers.PeerAbsent):
         made("none==0", "2")
 
     assert tried == [True, False, True, True]
@@ -289,14 +289,14 @@ def test_an_environment_is_kept_until_its_list_or_torch_changes(
 def test_a_result_names_its_processor_and_what_the_peers_were() -> None:
     """As the kernel and the lists have it."""
     cpu = Path("/proc/cpuinfo").read_text()
-    told = machine.processor()
+    told = machine.describe_processor()
 
     assert told["cores"] == len(os.sched_getaffinity(0))
     assert told["name"] in cpu or "model name" not in cpu
     assert all(re.search(rf"\b{flag}\b", cpu) for flag in told["isa"])
     assert len(told["isa"]) == sum(bool(re.search(rf"\b{flag}\b", cpu)) for flag in machine.ISA)
-    assert machine.versions(["numpy"])["numpy"] == numpy.__version__
-    pins = machine.pinned([PEERS / "infinity.txt"], ["infinity-emb", "absent"])
+    assert machine.package_versions(["numpy"])["numpy"] == numpy.__version__
+    pins = machine.pinned_versions([PEERS / "infinity.txt"], ["infinity-emb", "absent"])
     assert pins == {"infinity": {"infinity-emb": "0.0.78"}}
 
 
@@ -304,8 +304,12 @@ def test_the_pages_have_the_figures_of_the_last_run_that_was_kept() -> None:
     """They are not typed by hand."""
     told = json.loads(publish.KEPT.read_text())
 
-    assert publish.between(publish.RESULTS.read_text("utf-8")) == publish.section(told)
-    assert publish.between(publish.README.read_text("utf-8")) == publish.brief(told)
+    assert publish.text_between_marks(publish.RESULTS.read_text("utf-8")) == publish.format_results(
+        told
+    )
+    assert publish.text_between_marks(publish.README.read_text("utf-8")) == publish.format_readme(
+        told
+    )
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -323,17 +327,17 @@ def test_every_script_finds_what_it_imports(path: Path) -> None:
 
 def test_a_run_is_put_between_its_marks_and_nothing_else_changes(tmp_path: Path) -> None:
     """A page without them is left as it is."""
-    page, other = tmp_path / "page.md", publish.mark("other") + "its own" + publish.END
-    before, after = f"{other}\n\n{publish.mark('run')}", f"{publish.END}\n\nafter\n"
+    page, other = tmp_path / "page.md", publish.mark_line("other") + "its own" + publish.END
+    before, after = f"{other}\n\n{publish.mark_line('run')}", f"{publish.END}\n\nafter\n"
     page.write_text(f"{before}old{after}")
 
-    publish.put(page, "new", "run")
+    publish.replace_between_marks(page, "new", "run")
 
     assert page.read_text() == f"{before}new{after}"
-    assert publish.between(page.read_text(), "run") == "new"
+    assert publish.text_between_marks(page.read_text(), "run") == "new"
     page.write_text("no marks")
     with pytest.raises(SystemExit):
-        publish.put(page, "new", "run")
+        publish.replace_between_marks(page, "new", "run")
 
 
 @pytest.mark.prove

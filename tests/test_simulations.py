@@ -13,12 +13,12 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
 import cores  # noqa: E402  scripts, no package of ours
-from publish import between  # noqa: E402
+from publish import text_between_marks  # noqa: E402
 from served import simulation  # noqa: E402
 from served.balancer import Balancer  # noqa: E402
 
 LOOP, PROXY, PASS, PAIR = 0.0005, 0.0001, 0.003, 0.002  # seconds
-COSTS = simulation.Costs(
+COSTS = simulation.StepCosts(
     loop=(2 * LOOP, LOOP),
     text=0.00002,
     proxy=(2 * PROXY, PROXY),
@@ -26,7 +26,7 @@ COSTS = simulation.Costs(
     beside=[(16, 2 * PASS), (1024, 64 * PASS)],
     pair=[(16, PAIR), (1024, 18 * PASS)],
 )
-READY = simulation.Costs((LOOP, LOOP), 0.0, (PROXY, PROXY), *[[(1, 1e-9), (10**6, 1e-9)]] * 3)
+READY = simulation.StepCosts((LOOP, LOOP), 0.0, (PROXY, PROXY), *[[(1, 1e-9), (10**6, 1e-9)]] * 3)
 
 
 def test_haproxy_takes_the_fewest_connections_then_the_longest_unused() -> None:
@@ -53,7 +53,7 @@ def test_what_shares_a_core_takes_as_much_longer() -> None:
 
         return await asyncio.gather(one(1.0), one(1.0), one(0.5))
 
-    with asyncio.Runner(loop_factory=simulation.Simulated) as runner:
+    with asyncio.Runner(loop_factory=simulation.SimulatedLoop) as runner:
         assert runner.run(ends()) == pytest.approx([2.5, 2.5, 1.5])
 
 
@@ -68,10 +68,10 @@ def test_a_lone_request_takes_its_steps_one_after_the_other(threads: int, second
 
 def test_three_threads_follow_from_one_and_two() -> None:
     """Amdahl's law: of 3 ms two threads share 2, and three have a third of that each."""
-    assert COSTS.computing(16, 2, others=False) == pytest.approx(PAIR)
-    assert COSTS.computing(16, 3, others=False) == pytest.approx(0.001 + 0.002 / 3)
-    assert COSTS.computing(16, 1, others=True) == pytest.approx(2 * PASS)
-    assert COSTS.computing(2048, 1, others=False) == pytest.approx(64 * PASS)
+    assert COSTS.pass_seconds(16, 2, others=False) == pytest.approx(PAIR)
+    assert COSTS.pass_seconds(16, 3, others=False) == pytest.approx(0.001 + 0.002 / 3)
+    assert COSTS.pass_seconds(16, 1, others=True) == pytest.approx(2 * PASS)
+    assert COSTS.pass_seconds(2048, 1, others=False) == pytest.approx(64 * PASS)
 
 
 def test_one_event_loop_carries_what_it_has_time_for_whatever_the_lanes_do() -> None:
@@ -84,7 +84,7 @@ def test_one_event_loop_carries_what_it_has_time_for_whatever_the_lanes_do() -> 
     assert two.rate == pytest.approx(2 / LOOP, rel=0.02)
     assert many.rate == pytest.approx(2 / PROXY, rel=0.02)
     assert (one.loop, many.proxy) == pytest.approx((1, 1), abs=0.05)
-    assert cores.front(READY) == pytest.approx(1 / LOOP, rel=0.02)
+    assert cores.front_rate(READY) == pytest.approx(1 / LOOP, rel=0.02)
 
 
 def test_cores_are_not_worked_more_than_there_are() -> None:
@@ -107,10 +107,10 @@ def test_the_page_says_what_the_simulation_says_of_so_many_cores(
     number: int, rows: int | None
 ) -> None:
     """By the costs that were measured; a batcher that batches otherwise may do a little else."""
-    page = between(cores.PAGE.read_text("utf-8"), cores.COMMAND)
-    costs = cores.read(json.loads(cores.COSTS.read_text())["costs"])
+    page = text_between_marks(cores.PAGE.read_text("utf-8"), cores.COMMAND)
+    costs = cores.read_costs(json.loads(cores.COSTS.read_text())["costs"])
 
-    for row in islice(cores.plan(costs, number), rows):
+    for row in islice(cores.plan_rows(costs, number), rows):
         cells = row.split(" | ")[:2]
         (told,) = (line for line in page.splitlines() if line.startswith(" | ".join(cells)))
         assert figures(told) == pytest.approx(figures(row), rel=0.2, abs=5), row
@@ -118,10 +118,10 @@ def test_the_page_says_what_the_simulation_says_of_so_many_cores(
 
 def test_the_page_says_what_a_gpu_needs() -> None:
     """By the same costs."""
-    page = between(cores.PAGE.read_text("utf-8"), cores.COMMAND).splitlines()
-    costs = cores.read(json.loads(cores.COSTS.read_text())["costs"])
+    page = text_between_marks(cores.PAGE.read_text("utf-8"), cores.COMMAND).splitlines()
+    costs = cores.read_costs(json.loads(cores.COSTS.read_text())["costs"])
 
-    for row in cores.gpu(costs):
+    for row in cores.gpu_rows(costs):
         (told,) = (line for line in page if line.startswith(" | ".join(row.split(" | ")[:1])))
         assert figures(told) == pytest.approx(figures(row), rel=0.1), row
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 import uvloop
-from served.load import Answers, Closed, Failed, Request, prepared, written
+from served.load import Answers, Closed, Failed, Request, prepare_requests, write_request
 from served.machine import CORES
-from served.processes import busy_seconds, cpu_seconds, read
-from served.servers import OURS, Running, Server
+from served.processes import busy_seconds, cpu_seconds, read_proc
+from served.servers import OURS, RunningServer, Server
 from served.table import quantile
-from served.texts import Texts, embed, sized, tokens_of
+from served.texts import Texts, embed_body, make_counter, words_with_tokens
 
 from model.packing import Sequence
 from service.engine.lanes import Lanes
@@ -35,16 +35,16 @@ BULK_TOKENS = 28
 LOOP = "headlight_event_loop_seconds_total"
 
 
-def passes() -> dict[str, list[tuple[int, float]]]:
+def measure_passes() -> dict[str, list[tuple[int, float]]]:
     """Return by way the seconds of a pass of so many tokens.
 
     On one core it is the median of the lane's own processor time, which counts no waiting; on two
     the least time, as a neighbour on either holds up both.
     """
-    return asyncio.run(_passes())
+    return asyncio.run(_measure_passes())
 
 
-async def _passes() -> dict[str, list[tuple[int, float]]]:
+async def _measure_passes() -> dict[str, list[tuple[int, float]]]:
     place, chance = locate_model(BUNDLED_MODEL), random.Random(0)
     lanes = await Lanes.start(partial(load_model, place, torch.device("cpu"), torch.float32), 2)
     use_compiled_pass(lanes.model)
@@ -92,22 +92,25 @@ async def _passes() -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def service(replicas: int, threads: int) -> list[dict[str, Any]]:
+def measure_service(replicas: int, threads: int) -> list[dict[str, Any]]:
     """Return what a service that is started here does under each load, and what steps took."""
     options = ("--replicas", str(replicas), "--threads", str(threads), "--access-log", "false")
-    running = Running.start(Server(OURS, options=options))
+    running = RunningServer.start(Server(OURS, options=options))
     try:
-        running.wait()
-        sizes, rows = sized(tokens_of(locate_model(BUNDLED_MODEL).folder)), list[dict[str, Any]]()
-        warm(running, Texts(sizes, random.Random(0)))
+        running.wait_until_ready()
+        sizes, rows = (
+            words_with_tokens(make_counter(locate_model(BUNDLED_MODEL).folder)),
+            list[dict[str, Any]](),
+        )
+        warm_up(running, Texts(sizes, random.Random(0)))
         for connections, texts in LOADS:
             made = Texts(sizes, random.Random(connections))
-            before = spent(running)
+            before = processor_seconds(running)
             everyone, own, wall = busy_seconds(), running.cpu_seconds(), time.perf_counter()
-            answers = asked(running.port, made, connections, texts)
+            answers = send_load(running.port, made, connections, texts)
             wall = time.perf_counter() - wall
             others = busy_seconds() - everyone - (running.cpu_seconds() - own)
-            loop, proxy = (b - a for a, b in zip(before, spent(running), strict=True))
+            loop, proxy = (b - a for a, b in zip(before, processor_seconds(running), strict=True))
             count = answers.sentences // texts
             rows.append(
                 {
@@ -127,29 +130,31 @@ def service(replicas: int, threads: int) -> list[dict[str, Any]]:
             )
         return rows
     finally:
-        running.stop()
+        running.stop_all()
 
 
-def warm(running: Running, made: Texts, tries: int = 3) -> None:
+def warm_up(running: RunningServer, made: Texts, tries: int = 3) -> None:
     """Send a load that does not count; an HAProxy that is set up anew loses some of the first."""
     running.settle()
     try:
-        asked(running.port, made, 8, 1)
+        send_load(running.port, made, 8, 1)
     except Failed:
         if tries == 1:
             raise
-        warm(running, made, tries - 1)
+        warm_up(running, made, tries - 1)
 
 
-def asked(port: int, made: Texts, connections: int, texts: int) -> Answers:
+def send_load(port: int, made: Texts, connections: int, texts: int) -> Answers:
     """Send one load for a while; return its answers."""
     length = TOKENS if texts == 1 else BULK_TOKENS
 
     def request() -> tuple[int, bytes]:
-        return texts, written("/embed", embed([made.unseen(length) for _ in range(texts)]))
+        return texts, write_request(
+            "/embed", embed_body([made.unseen(length) for _ in range(texts)])
+        )
 
     def requests() -> Iterator[Request]:
-        return prepared(request, int(800 / texts * (LEAD_SECONDS + TURN_SECONDS)))
+        return prepare_requests(request, int(800 / texts * (LEAD_SECONDS + TURN_SECONDS)))
 
     async def send() -> Answers:
         return await Closed(port, requests(), connections).run(TURN_SECONDS, LEAD_SECONDS)
@@ -157,24 +162,24 @@ def asked(port: int, made: Texts, connections: int, texts: int) -> Answers:
     return uvloop.run(send())
 
 
-def spent(running: Running) -> tuple[float, float]:
+def processor_seconds(running: RunningServer) -> tuple[float, float]:
     """Return processor seconds so far: of the replicas' event loops, and of HAProxy."""
     connection = HTTPConnection("127.0.0.1", running.port, timeout=30)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()
     loop = sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(LOOP))
-    proxies = [pid for pid in running.pids() if read(pid, "comm").startswith(b"haproxy")]
+    proxies = [pid for pid in running.pids() if read_proc(pid, "comm").startswith(b"haproxy")]
     return loop, sum(cpu_seconds(pid) for pid in proxies)
 
 
-def measured() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def measure_all() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what each step costs, and what services of some replicas and threads did."""
     if CORES < 2:
         raise SystemExit("two cores are needed to measure what a second one gives")
-    ways = passes()
+    ways = measure_passes()
     print(ways, file=sys.stderr, flush=True)
-    rows = [row for replicas, threads in SETUPS for row in service(replicas, threads)]
+    rows = [row for replicas, threads in SETUPS for row in measure_service(replicas, threads)]
     plain = {(r["connections"], r["texts"]): r for r in rows if r["threads"] == 2}
     lone, many, bulk = plain[1, 1], plain[64, 1], plain[4, 32]
     steps = {

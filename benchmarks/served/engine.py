@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from served.processes import peak_mib
 from served.table import Turn, quantile
-from served.texts import BATCHES, MANY, ONE, Texts, sized, tokens_of
+from served.texts import BATCHES, MANY, ONE, Texts, make_counter, words_with_tokens
 
 ENGINE = "Headlight in process"
 MATCHES: dict[str, Callable[[Texts], list[str]]] = {
@@ -27,14 +27,14 @@ MATCHES: dict[str, Callable[[Texts], list[str]]] = {
 
 
 @dataclass
-class Engine:
+class ServedEngine:
     """The process."""
 
     process: "subprocess.Popen[str]"
 
     @classmethod
     @contextmanager
-    def started(cls) -> Iterator["Engine"]:
+    def start(cls) -> Iterator["ServedEngine"]:
         """Load the model; end with the block."""
         pipe = subprocess.PIPE
         command = [sys.executable, "-m", "served.engine"]
@@ -49,7 +49,7 @@ class Engine:
             process.kill()
             process.wait()
 
-    def turn(self, number: int, workload: str, seconds: float) -> Turn:
+    def run_turn(self, number: int, workload: str, seconds: float) -> Turn:
         """Send one workload for so long."""
         assert self.process.stdin and self.process.stdout
         print(json.dumps([number, workload, seconds]), file=self.process.stdin, flush=True)
@@ -67,13 +67,16 @@ class Engine:
         )
 
 
-def work() -> None:
+def serve_lines() -> None:
     """Be the process: for each line of stdin, encode for so long and say what it took."""
-    from in_process import CORES, ours
+    from in_process import CORES, make_our_encoder
 
     from service.engine.weights import BUNDLED_MODEL, locate_model
 
-    encode, sizes = ours(CORES), sized(tokens_of(locate_model(BUNDLED_MODEL).folder))
+    encode, sizes = (
+        make_our_encoder(CORES),
+        words_with_tokens(make_counter(locate_model(BUNDLED_MODEL).folder)),
+    )
     print("loaded", flush=True)
     for line in sys.stdin:
         number, workload, seconds = json.loads(line)
@@ -93,4 +96,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    work()
+    serve_lines()

@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         """Collect an answer until its announced length is there."""
         self.buffer += data
         if not self.end and (head := self.buffer.find(HEADS)) >= 0:
-            self.end = head + len(HEADS) + announced(bytes(self.buffer[:head]))
+            self.end = head + len(HEADS) + announced_length(bytes(self.buffer[:head]))
         if self.end and len(self.buffer) >= self.end:
             self.answered(self, bytes(self.buffer[self.buffer.find(HEADS) + len(HEADS) :]))
 
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(None)
 
 
-def announced(head: bytes) -> int:
+def announced_length(head: bytes) -> int:
     """Return how long an answer's body is; it has to be one."""
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
@@ -244,13 +244,13 @@ def within(spans: list[tuple[float, float, int]], begins: float, ends: float) ->
     return sum(parts) / (ends - begins)
 
 
-def written(path: str, body: bytes) -> bytes:
+def write_request(path: str, body: bytes) -> bytes:
     """Return a request as it goes over the wire."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def prepared(make: Callable[[], tuple[int, bytes]], ahead: int) -> Iterator[Request]:
+def prepare_requests(make: Callable[[], tuple[int, bytes]], ahead: int) -> Iterator[Request]:
     """Yield requests with their numbers; the first ones made before the clock starts."""
     first = [make() for _ in range(ahead)]
     rest = (make() for _ in itertools.count())

@@ -19,7 +19,7 @@ ISA = (
 )
 
 
-def processor() -> dict[str, Any]:
+def describe_processor() -> dict[str, Any]:
     """Return what the kernel knows of the processor; a virtual machine's name says little."""
     fields: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -34,11 +34,11 @@ def processor() -> dict[str, Any]:
         "isa": [name for name in ISA if name in flags],
         "cores": CORES,
         "hypervisor": "hypervisor" in flags,
-        "caches": caches(),
+        "caches": cache_sizes(),
     }
 
 
-def caches() -> dict[str, str]:
+def cache_sizes() -> dict[str, str]:
     """Return the sizes of a core's caches, by level and kind."""
     return {
         f"L{(each / 'level').read_text().strip()} {(each / 'type').read_text().strip()}": (
@@ -50,24 +50,24 @@ def caches() -> dict[str, str]:
     }
 
 
-def busy() -> list[float]:
+def load_averages() -> list[float]:
     """Return the load averages of the last 1, 5 and 15 minutes."""
     return [round(each, 2) for each in os.getloadavg()]
 
 
-def commit() -> str:
+def current_commit() -> str:
     """Return this checkout's commit, marked where files differ from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages of this environment, and Python's."""
     every = {"python": platform.python_version()}
     return every | {name: importlib.metadata.version(name) for name in packages}
 
 
-def pinned(lists: Iterable[Path], packages: Iterable[str]) -> dict[str, dict[str, str]]:
+def pinned_versions(lists: Iterable[Path], packages: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the versions of packages in lists of pinned requirements, by the lists' names."""
     wanted = set(packages)
     found: dict[str, dict[str, str]] = {}

@@ -8,13 +8,13 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's CPU clocks, per second
 
 
-def marked(mark: bytes) -> list[int]:
+def find_marked(mark: bytes) -> list[int]:
     """Return the processes that have this variable, NAME=VALUE, in their environment."""
     every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in every if mark in read(pid, "environ").split(b"\0")]
+    return [pid for pid in every if mark in read_proc(pid, "environ").split(b"\0")]
 
 
-def tell(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, number)
@@ -22,7 +22,7 @@ def tell(pid: int, number: signal.Signals) -> None:
         pass
 
 
-def read(pid: int, file: str) -> bytes:
+def read_proc(pid: int, file: str) -> bytes:
     """Return a file of a process; empty when it has ended or is another user's."""
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
@@ -32,18 +32,21 @@ def read(pid: int, file: str) -> bytes:
 
 def cpu_seconds(pid: int) -> float:
     """Return processor time of one process, in user code and in the kernel."""
-    fields = read(pid, "stat").rpartition(b")")[2].split()
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
 
 def peak_mib(pid: int) -> float:
     """Return most memory of one process since its peak was forgotten."""
-    status, rollup = kilobytes(read(pid, "status")), kilobytes(read(pid, "smaps_rollup"))
+    status, rollup = (
+        parse_kilobytes(read_proc(pid, "status")),
+        parse_kilobytes(read_proc(pid, "smaps_rollup")),
+    )
     above = status.get("VmHWM", 0) - status.get("VmRSS", 0)
     return (rollup.get("Pss", 0) + max(0, above)) / 1024
 
 
-def kilobytes(text: bytes) -> dict[str, int]:
+def parse_kilobytes(text: bytes) -> dict[str, int]:
     """Return the lines of a file of /proc that count kB."""
     lines = [line.split() for line in text.decode().splitlines() if line.endswith(" kB")]
     return {name.rstrip(":"): int(count) for name, count, _ in lines}

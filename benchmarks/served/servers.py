@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from served.processes import cpu_seconds, free_port, marked, peak_mib, tell
-from served.texts import BATCHES, LONG, Workload, embed, openai
+from served.processes import cpu_seconds, find_marked, free_port, peak_mib, send_signal
+from served.texts import BATCHES, LONG, Workload, embed_body, openai_body
 
 ROOT = Path(__file__).parent.parent.parent
 PEERS, BUILT = ROOT / "benchmarks" / "peers", ROOT / "build" / "peers"
@@ -33,7 +33,7 @@ QUIET = 0.1  # of one core, over a quarter of a second: a server with nothing le
 OURS, BARE = "Headlight", "Starlette + ONNX Runtime"
 
 
-class Absent(Exception):
+class PeerAbsent(Exception):
     """A peer that cannot be installed or started here, with the reason."""
 
 
@@ -47,7 +47,7 @@ class Server:
     options: tuple[str, ...] = ()
     torch: bool = True
     path: str = "/embed"
-    body: Callable[[list[str]], bytes] = embed
+    body: Callable[[list[str]], bytes] = embed_body
     batches_only: bool = False  # it differs from another server with several texts a request alone
     paced: bool = True  # it gets the open loop, too
     warm_seconds: float = 1.0  # of load after it was stopped, before it is measured
@@ -57,7 +57,7 @@ class Server:
         """Return where its environment is."""
         return BUILT / self.needs
 
-    def takes(self, load: Workload) -> bool:
+    def is_measured_with(self, load: Workload) -> bool:
         """Tell whether it is measured with a workload."""
         return load is BATCHES or not self.batches_only and (self.paced or load.connections > 0)
 
@@ -84,7 +84,9 @@ SERVERS = {
         torch=False,
         batches_only=True,
     ),
-    "infinity": Server("infinity-emb", "infinity", "infinity", path="/embeddings", body=openai),
+    "infinity": Server(
+        "infinity-emb", "infinity", "infinity", path="/embeddings", body=openai_body
+    ),
     "fastapi": Server(
         "FastAPI + sentence-transformers", "fastapi_st", "sentence_transformers", paced=False
     ),
@@ -119,7 +121,7 @@ def install(server: Server, index: str) -> None:
     with log.open("wb") as output:
         for command in commands:
             if subprocess.run(command, stdout=output, stderr=output).returncode:
-                raise Absent(f"not installed: {last_line(log)}")
+                raise PeerAbsent(f"not installed: {last_line(log)}")
     done.write_text(wanted)
 
 
@@ -129,7 +131,7 @@ def last_line(log: Path) -> str:
     return lines[-1][:200] if lines else "it said nothing"
 
 
-def export(folder: Path) -> None:
+def export_model(folder: Path) -> None:
     """Lay out the model for the peers, and make its ONNX graph, once."""
     if not (MODEL / "onnx" / "model.onnx").exists():
         command = [sys.executable, str(PEERS / "export.py"), str(folder), str(MODEL)]
@@ -137,7 +139,7 @@ def export(folder: Path) -> None:
 
 
 @dataclass
-class Running:
+class RunningServer:
     """A server that was started."""
 
     server: Server
@@ -148,7 +150,7 @@ class Running:
     paused: list[int] = field(default_factory=list)
 
     @classmethod
-    def start(cls, server: Server) -> "Running":
+    def start(cls, server: Server) -> "RunningServer":
         """Start a server, in a session of its own; it is not waited for.
 
         Raises:
@@ -165,21 +167,23 @@ class Running:
             )
         return cls(server, port, process, mark.encode(), log)
 
-    def wait(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until it answers a first text.
 
         Raises:
             Absent: it ended, or did not come up in time.
         """
         until = time.monotonic() + START_SECONDS
-        while (said := self.first()) != "200":
+        while (said := self.answer_first()) != "200":
             if self.process.poll() is not None:
-                raise Absent(f"ended at its start: {last_line(self.log)}")
+                raise PeerAbsent(f"ended at its start: {last_line(self.log)}")
             if time.monotonic() > until:
-                raise Absent(f"not up after {START_SECONDS:.0f} s: {said}; {last_line(self.log)}")
+                raise PeerAbsent(
+                    f"not up after {START_SECONDS:.0f} s: {said}; {last_line(self.log)}"
+                )
             time.sleep(0.2)
 
-    def first(self) -> str:
+    def answer_first(self) -> str:
         """Return the status it answers a text with, or why there is none."""
         headers = {"Content-Type": "application/json"}
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -193,7 +197,7 @@ class Running:
 
     def pids(self) -> list[int]:
         """Return its processes."""
-        return marked(self.mark)
+        return find_marked(self.mark)
 
     def cpu_seconds(self) -> float:
         """Return processor time of its processes so far."""
@@ -212,12 +216,12 @@ class Running:
         """Stop all of it where it stands."""
         self.paused = self.pids()
         for pid in self.paused:
-            tell(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue it."""
         for pid in self.paused:
-            tell(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
         self.paused = []
 
     def settle(self) -> None:
@@ -230,7 +234,7 @@ class Running:
                 return
             before = now
 
-    def stop(self) -> None:
+    def stop_all(self) -> None:
         """End it: ours as its users do, which clears up after Ray; a peer at once."""
         self.resume()
         if not self.server.file:
@@ -238,5 +242,5 @@ class Running:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_SECONDS)
         for pid in self.pids():
-            tell(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         self.process.wait()

@@ -25,12 +25,12 @@ from service.engine.machine import batch_budget
 
 PROXY_THREADS = 2  # of HAProxy, as service/cluster/ingress.py has it
 DEADLINE_SECONDS = 600.0
-WARM = 0.3  # share of the requests that come before those that count
+WARM_UP_SHARE = 0.3  # share of the requests that come before those that count
 SHORT, BULK = (16,), (28,) * 32  # a request's texts, by their tokens
 
 
 @dataclass(frozen=True)
-class Costs:
+class StepCosts:
     """Seconds that each step takes.
 
     Args:
@@ -48,26 +48,26 @@ class Costs:
     beside: list[tuple[int, float]]
     pair: list[tuple[int, float]]
 
-    def computing(self, tokens: int, threads: int, others: bool) -> float:
+    def pass_seconds(self, tokens: int, threads: int, others: bool) -> float:
         """Return the seconds of a pass.
 
         Args:
             others: whether other lanes compute meanwhile.
         """
-        one = between(self.beside if others else self.alone, tokens)
+        one = interpolate(self.beside if others else self.alone, tokens)
         if threads == 1:
             return one
-        two = between(self.pair, tokens)
-        serial = min(max(2 * two / between(self.alone, tokens) - 1, 0.0), 1.0)
+        two = interpolate(self.pair, tokens)
+        serial = min(max(2 * two / interpolate(self.alone, tokens) - 1, 0.0), 1.0)
         return one * (serial + (1 - serial) / threads)
 
-    def speed(self, threads: int) -> float:
+    def tokens_per_second(self, threads: int) -> float:
         """Return the tokens a second of so many lanes, in full batches."""
         tokens, seconds = self.beside[-1] if threads > 1 else self.alone[-1]
         return threads * tokens / seconds
 
 
-def between(points: Sequence[tuple[int, float]], place: float) -> float:
+def interpolate(points: Sequence[tuple[int, float]], place: float) -> float:
     """Return the value at a place of a line through points; beyond the last, in proportion."""
     if place >= points[-1][0]:
         return points[-1][1] * place / points[-1][0]
@@ -76,7 +76,7 @@ def between(points: Sequence[tuple[int, float]], place: float) -> float:
     return max(y1 + (y2 - y1) * (place - x1) / (x2 - x1), min(y1, y2) / 2)
 
 
-class Jump(selectors.SelectSelector):
+class JumpingSelector(selectors.SelectSelector):
     """Waits for nothing: the time that would pass has passed."""
 
     now = 0.0
@@ -89,11 +89,11 @@ class Jump(selectors.SelectSelector):
         return []
 
 
-class Simulated(asyncio.SelectorEventLoop):
+class SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock goes from one event to the next."""
 
     def __init__(self) -> None:
-        self._jump = Jump()
+        self._jump = JumpingSelector()
         super().__init__(self._jump)
 
     def time(self) -> float:
@@ -149,7 +149,7 @@ class Cores:
         self._plan()
 
 
-class Single:
+class SerialServer:
     """Whatever does one thing at a time, in the order in which it is asked."""
 
     def __init__(self, count: int = 1) -> None:
@@ -157,7 +157,7 @@ class Single:
         self.seconds = 0.0  # that it was wanted for
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Tell whether it has nothing to do."""
         return self._free > 0
 
@@ -177,13 +177,13 @@ class Single:
             self._free += 1
 
 
-class Replica:
+class SimulatedReplica:
     """An event loop, the service's own Batcher, and lanes."""
 
-    def __init__(self, cores: Cores, costs: Costs, threads: int) -> None:
-        self._cores, self._costs, self.loop = cores, costs, Single()
+    def __init__(self, cores: Cores, costs: StepCosts, threads: int) -> None:
+        self._cores, self._costs, self.loop = cores, costs, SerialServer()
         self.threads, self._running, self.lane_seconds = threads, 0, 0.0
-        speed = costs.speed(threads)
+        speed = costs.tokens_per_second(threads)
         self._batcher: Batcher[range, bool] = Batcher(
             self._pass,
             lanes=threads,
@@ -198,7 +198,7 @@ class Replica:
         """Compute one batch."""
         tokens = sum(map(len, works))
         self._running += threads
-        seconds = self._costs.computing(tokens, threads, self._running > threads)
+        seconds = self._costs.pass_seconds(tokens, threads, self._running > threads)
         await self._cores.compute(seconds, threads)
         self._running -= threads
         self.lane_seconds += seconds * threads
@@ -213,12 +213,12 @@ class Replica:
 
     async def _step(self, texts: int) -> None:
         """Read a request or write its answer: half each."""
-        seconds = self._costs.loop[not self.loop.rests] + self._costs.text * (texts - 1)
+        seconds = self._costs.loop[not self.loop.is_idle] + self._costs.text * (texts - 1)
         await self.loop.do(self._cores, seconds / 2)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedOutcome:
     """What clients and the machine saw."""
 
     rate: float  # texts a second
@@ -231,31 +231,31 @@ class Outcome:
 
 
 def simulate(
-    costs: Costs,
+    costs: StepCosts,
     cores: float,
     replicas: int,
     threads: int,
     connections: int,
     texts: Sequence[int] = SHORT,
     requests: int = 2000,
-) -> Outcome:
+) -> SimulatedOutcome:
     """Have so many connections, each with one request under way, ask replicas on some cores."""
-    with asyncio.Runner(loop_factory=Simulated) as runner:
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(_simulate(costs, cores, replicas, threads, connections, texts, requests))
 
 
 async def _simulate(
-    costs: Costs,
+    costs: StepCosts,
     cores: float,
     replicas: int,
     threads: int,
     connections: int,
     texts: Sequence[int],
     requests: int,
-) -> Outcome:
+) -> SimulatedOutcome:
     loop, every = asyncio.get_running_loop(), Cores(cores)
-    fleet = [Replica(every, costs, threads) for _ in range(replicas)]
-    balancer, proxy = Balancer(list(range(replicas))), Single(PROXY_THREADS)
+    fleet = [SimulatedReplica(every, costs, threads) for _ in range(replicas)]
+    balancer, proxy = Balancer(list(range(replicas))), SerialServer(PROXY_THREADS)
     hop = costs.proxy[connections > 1] / 2
     spans, left = list[tuple[float, float]](), requests
     chance = random.Random(0)
@@ -275,10 +275,14 @@ async def _simulate(
 
     await asyncio.gather(*(ask() for _ in range(connections)))
     ends = sorted(end for _, end in spans)
-    first, last, whole = ends[int(len(ends) * WARM)], max(begun for begun, _ in spans), ends[-1]
+    first, last, whole = (
+        ends[int(len(ends) * WARM_UP_SHARE)],
+        max(begun for begun, _ in spans),
+        ends[-1],
+    )
     counted = [end - begun for begun, end in spans if first < end <= last]
     took = sorted(counted) or [0.0]
-    return Outcome(
+    return SimulatedOutcome(
         rate=len(counted) * len(texts) / (last - first),
         p50=statistics.median(took),
         p99=took[math.ceil(0.99 * len(took)) - 1],

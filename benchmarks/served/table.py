@@ -52,7 +52,7 @@ class Row:
     missing: int
 
 
-def rows(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
+def summarise(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
     """Return a row for each workload and server, in the order they first came.
 
     Args:
@@ -66,16 +66,16 @@ def rows(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
     order = list(dict.fromkeys(turn.workload for turn in turns))
     groups = dict(sorted(groups.items(), key=lambda item: order.index(item[0][0])))
     return [
-        row(group, groups.get((workload, ours), []), workload == paced)
+        summarise_group(group, groups.get((workload, ours), []), workload == paced)
         for (workload, _), group in groups.items()
     ]
 
 
-def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
+def summarise_group(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
     """Return one row."""
     rates = [turn.sentences for turn in group]
     cosines = [turn.cosine for turn in group if turn.cosine is not None]
-    every = ratios(ours, group, paced)
+    every = ratio_by_round(ours, group, paced)
     return Row(
         workload=group[0].workload,
         server=group[0].server,
@@ -86,28 +86,28 @@ def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
         ratio=statistics.median(every) if every else None,
         ratio_least=min(every, default=None),
         ratio_most=max(every, default=None),
-        p50=middle(group, lambda turn: turn.p50),
-        p99=middle(group, lambda turn: turn.p99),
-        cpu_ms=middle(group, lambda turn: turn.cpu_ms),
+        p50=median_figure(group, lambda turn: turn.p50),
+        p99=median_figure(group, lambda turn: turn.p99),
+        cpu_ms=median_figure(group, lambda turn: turn.cpu_ms),
         peak_mib=max(turn.peak_mib for turn in group),
         cosine=min(cosines, default=None),
         missing=sum(turn.missing for turn in group),
     )
 
 
-def middle(group: list[Turn], figure: Callable[[Turn], float]) -> float:
+def median_figure(group: list[Turn], figure: Callable[[Turn], float]) -> float:
     """Return the median of a figure over the rounds."""
     return statistics.median(figure(turn) for turn in group)
 
 
-def ratios(ours: list[Turn], its: list[Turn], paced: bool) -> list[float]:
+def ratio_by_round(ours: list[Turn], its: list[Turn], paced: bool) -> list[float]:
     """Return the ratio of each round that both have; a median is of these, never of the medians."""
     mine = {turn.round: turn for turn in ours}
     pairs = [(mine[turn.round], turn) for turn in its if turn.round in mine]
     return [it.p50 / me.p50 if paced else me.sentences / it.sentences for me, it in pairs]
 
 
-def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
+def smallest_cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
     """Return the smallest cosine of two servers' vectors; 0 where there are not as many.
 
     Args:
@@ -115,7 +115,7 @@ def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
     """
     least = None
     for number in its.keys() & ours.keys():
-        one, other = vectors(its[number]), vectors(ours[number])
+        one, other = read_vectors(its[number]), read_vectors(ours[number])
         if one.shape != other.shape:
             return 0.0
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
@@ -123,7 +123,7 @@ def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
     return least
 
 
-def vectors(body: bytes) -> np.ndarray[Any, Any]:
+def read_vectors(body: bytes) -> np.ndarray[Any, Any]:
     """Return an answer's vectors, (texts, width); TEI's list of them, or OpenAI's object."""
     answer = json.loads(body)
     return np.array([row["embedding"] for row in answer["data"]] if "data" in answer else answer)
@@ -135,28 +135,28 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def markdown(every: list[Row]) -> str:
+def format_table(every: list[Row]) -> str:
     """Return a table for people, and for benchmarks/results.md."""
     head = (
         "| workload | server | sentences/s (least to most) | Headlight to it (least to most) "
         "| p50 ms | p99 ms | CPU ms a sentence | peak MiB | answers |"
     )
-    return "\n".join([head, "|---" * 9 + "|", *map(line, every)])
+    return "\n".join([head, "|---" * 9 + "|", *map(format_row, every)])
 
 
-def summary(every: list[Row], ours: str) -> str:
+def format_ratios(every: list[Row], ours: str) -> str:
     """Return the ratios alone, a workload a column: medians of the rounds' own, least to most."""
     names = list(dict.fromkeys(row.workload for row in every))
     servers = [name for name in dict.fromkeys(row.server for row in every) if name != ours]
     found = {(row.server, row.workload): row for row in every}
     lines = [f"| Headlight to | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for server in servers:
-        cells = [spread(found.get((server, name))) for name in names]
+        cells = [format_ratio(found.get((server, name))) for name in names]
         lines.append(f"| {server} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def spread(row: Row | None) -> str:
+def format_ratio(row: Row | None) -> str:
     """Return a row's ratio with its least and most."""
     if row is None or row.ratio is None:
         return MISSING
@@ -165,23 +165,23 @@ def spread(row: Row | None) -> str:
     return f"{row.ratio:.2f} ({row.ratio_least:.2f} to {row.ratio_most:.2f})"
 
 
-def line(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Return one line of the table."""
     cells = [
         row.workload,
         row.server,
         f"{row.sentences:.1f} ({row.least:.1f} to {row.most:.1f})",
-        spread(row),
+        format_ratio(row),
         f"{row.p50:.1f}",
         f"{row.p99:.1f}",
         f"{row.cpu_ms:.2f}",
         f"{row.peak_mib:.0f}",
-        answers(row),
+        format_agreement(row),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def answers(row: Row) -> str:
+def format_agreement(row: Row) -> str:
     """Return whether they are the same as ours, and whether all came."""
     if row.cosine is None:
         said = "not compared"
@@ -190,7 +190,7 @@ def answers(row: Row) -> str:
     return f"{said}, {row.missing} missing" if row.missing else said
 
 
-def noise(turns: list[Turn]) -> str:
+def describe_noise(turns: list[Turn]) -> str:
     """Return what the machine did besides, in one sentence."""
     others, load = [turn.others for turn in turns], [turn.generator for turn in turns]
     return (
@@ -199,16 +199,16 @@ def noise(turns: list[Turn]) -> str:
     )
 
 
-def document(conditions: dict[str, Any], turns: list[Turn], every: list[Row]) -> str:
+def to_json(conditions: dict[str, Any], turns: list[Turn], every: list[Row]) -> str:
     """Return everything as JSON, a turn and a row a line."""
     parts = [f' "{name}": {json.dumps(value)}' for name, value in conditions.items()]
     for name, values in (("rows", every), ("turns", turns)):
-        lines = ",\n".join(f"  {json.dumps(rounded(asdict(value)))}" for value in values)
+        lines = ",\n".join(f"  {json.dumps(round_figures(asdict(value)))}" for value in values)
         parts.append(f' "{name}": [\n{lines}\n ]')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def rounded(values: dict[str, Any]) -> dict[str, Any]:
+def round_figures(values: dict[str, Any]) -> dict[str, Any]:
     """Return numbers without digits that mean nothing."""
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value

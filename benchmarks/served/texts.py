@@ -26,13 +26,13 @@ SHORT, MIXED, LONG = (8, 24), (4, 256), (512, 512)
 Count = Callable[[list[str]], list[int]]  # words -> how many tokens each is, special ones aside
 
 
-def words() -> list[str]:
+def read_words() -> list[str]:
     """Return the distinct words of the repository's own sentences."""
     text = "\n".join(path.read_text("utf-8") for path in SOURCES)
     return sorted(set(re.findall(r"\b[a-z]{2,}\b", text.lower())))
 
 
-def tokens_of(folder: Path) -> Count:
+def make_counter(folder: Path) -> Count:
     """Return how a model's tokenizer counts words."""
     from tokenizers import Tokenizer
 
@@ -98,7 +98,7 @@ class Workload:
     ahead: int  # requests for one second, made before the clock starts; more are made meanwhile
 
 
-def mix(texts: Texts) -> list[str]:
+def draw_mix(texts: Texts) -> list[str]:
     """Return one request of many users: mostly a sentence, some paragraphs, now and then a lot."""
     draw = texts.chance.random()
     if draw < 0.80:
@@ -116,8 +116,10 @@ ONE, EIGHT, MANY = (
 )
 BATCHES = Workload("32 mixed texts, 4 connections", 4, lambda t: [t.mixed() for _ in range(32)], 25)
 PAGES = Workload("8 x 512 tokens, 1 connection", 1, lambda t: [t.long() for _ in range(8)], 3)
-CAPACITY = Workload("the mix, 8 connections", 8, mix, 100)  # what the open loop's rate follows from
-POISSON = Workload("the mix, Poisson arrivals", 0, mix, 100)
+CAPACITY = Workload(
+    "the mix, 8 connections", 8, draw_mix, 100
+)  # what the open loop's rate follows from
+POISSON = Workload("the mix, Poisson arrivals", 0, draw_mix, 100)
 WORKLOADS = {
     "one": ONE,
     "eight": EIGHT,
@@ -128,17 +130,17 @@ WORKLOADS = {
 }
 
 
-def sized(count: Count) -> dict[str, int]:
+def words_with_tokens(count: Count) -> dict[str, int]:
     """Return the words with their tokens."""
-    every = words()
+    every = read_words()
     return dict(zip(every, count(every), strict=True))
 
 
-def embed(texts: list[str]) -> bytes:
+def embed_body(texts: list[str]) -> bytes:
     """Return a request's body in the words of TEI's POST /embed."""
     return json.dumps({"inputs": texts}).encode()
 
 
-def openai(texts: list[str]) -> bytes:
+def openai_body(texts: list[str]) -> bytes:
     """Return the same in the words of OpenAI's, for a server that has nothing else."""
     return json.dumps({"model": "model", "input": texts}).encode()

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from headlight_client.errors import ModelChanged, NoAnswer
-from headlight_client.formats import Array, load, loads
+from headlight_client.formats import Array, read_json, read_safetensors
 
-ENTRY = "headlight"  # of the metadata: all that is no array
-ORIGIN = ("model", "weights", "numerics")
-COMPARED = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
+METADATA_ENTRY = "headlight"  # of the metadata: all that is no array
+ORIGIN_FIELDS = ("model", "weights", "numerics")
+COMPARISON_ARRAYS = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -225,7 +225,8 @@ class Answer:
             check_origin(part.origin, parts[0].origin)
         usage = Usage(*map(sum, zip(*(part.usage for part in parts), strict=True)))
         own = {
-            each.name: _joined([getattr(part, each.name) for part in parts]) for each in fields(cls)
+            each.name: _join_values([getattr(part, each.name) for part in parts])
+            for each in fields(cls)
         }
         return cls(**{**own, "usage": usage})
 
@@ -269,20 +270,20 @@ class Scored(Answer):
 Kind = TypeVar("Kind", bound=Answer)
 
 
-def read(kind: type[Kind], body: bytes) -> Kind:
+def read_answer(kind: type[Kind], body: bytes) -> Kind:
     """Read an answer.
 
     Raises:
         NoAnswer: it is none.
     """
     try:
-        arrays, metadata = load(body)
+        arrays, metadata = read_safetensors(body)
         by_input: dict[int, dict[str, Array]] = defaultdict(dict)
         for name, array in arrays.items():
             index, _, own = name.partition(".")
             by_input[int(index)][own] = array
-        told = loads(metadata[ENTRY])
-        made = {name: told[name] for name in ORIGIN}
+        told = read_json(metadata[METADATA_ENTRY])
+        made = {name: told[name] for name in ORIGIN_FIELDS}
         return kind(**made, usage=Usage(**told["usage"]), **READERS[kind](told, by_input))
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
@@ -299,15 +300,15 @@ def check_origin(now: Mapping[str, str], before: Mapping[str, str]) -> None:
             raise ModelChanged(f"the service's {name} changed from {before[name]} to {value}")
 
 
-def _joined(values: Sequence[Any]) -> Any:
+def _join_values(values: Sequence[Any]) -> Any:
     """Join what there is for each input; all else is that of the first."""
     if isinstance(values[0], list):
         return [one for each in values for one in each]
     return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
 
 
-def _encoded(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    items = [_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
+def _read_encoded(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    items = [_read_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
     pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
     return {
         "dtype": told["dtype"],
@@ -316,25 +317,27 @@ def _encoded(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str,
     }
 
 
-def _compared(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    right = [_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
+def _read_compared(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
     return {"dtype": told["dtype"], "left": told["left"], "right": right}
 
 
-def _scored(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    results = [_score(facts, arrays[facts["index"]]) for facts in told["results"]]
-    return {"query": _item(told["query"], {}), "results": results}
+def _read_scored(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    results = [_read_score(facts, arrays[facts["index"]]) for facts in told["results"]]
+    return {"query": _read_item(told["query"], {}), "results": results}
 
 
-READERS = {Encoded: _encoded, Compared: _compared, Scored: _scored}
+READERS = {Encoded: _read_encoded, Compared: _read_compared, Scored: _read_scored}
 
 
-def _item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
+def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
     own = dict(facts)
     attention, sparse = own.pop("attention", None), own.pop("sparse", None)
     sweep = own.pop("sweep", {})
     spans = [
-        Span(_pair(span["characters"]), _pair(span["tokens"]), _pair(span["extent"]), vector)
+        Span(
+            _to_pair(span["characters"]), _to_pair(span["tokens"]), _to_pair(span["extent"]), vector
+        )
         for span, vector in zip(own.pop("spans", ()), arrays.get("spans", ()), strict=True)
     ]
     layers = {
@@ -343,9 +346,9 @@ def _item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
         if name.startswith("layers.")
     }
     if own.get("offsets"):
-        own["offsets"] = [*map(_pair, own["offsets"])]
+        own["offsets"] = [*map(_to_pair, own["offsets"])]
     if attention:
-        own["attention"] = _attention(attention, arrays)
+        own["attention"] = _read_attention(attention, arrays)
     if sparse:
         columns = arrays["sparse.indices"], arrays["sparse.values"]
         own["sparse"] = Sparse(*columns, sparse["tokens"])
@@ -361,7 +364,7 @@ def _item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
     )
 
 
-def _similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
+def _read_similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
     pairs = [array for name, array in arrays.items() if name.startswith("pairs.")]
     return Similar(
         score=facts["score"],
@@ -369,18 +372,18 @@ def _similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
         pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
         change=_by_head(facts.get("sweep", {}).get("change", {})),
         share=_by_head(facts.get("sweep", {}).get("share", {})),
-        **{name: arrays.get(name) for name in COMPARED},
+        **{name: arrays.get(name) for name in COMPARISON_ARRAYS},
     )
 
 
-def _score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
+def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
     own = dict(facts)
     index, score = own.pop("index"), own.pop("score")
     parts = {name: arrays[f"matches.{name}"] for name in ("query", "document", "values")}
-    return Score(index, score, **parts, text=_item(own, {}))
+    return Score(index, score, **parts, text=_read_item(own, {}))
 
 
-def _attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
+def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
     maps: dict[Head, Array] = {}
     stats: dict[int, Array] = {}
     edges: dict[Head, dict[str, Array]] = defaultdict(dict)
@@ -416,6 +419,6 @@ def _by_head(told: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
     }
 
 
-def _pair(ends: Iterable[int]) -> tuple[int, int]:
+def _to_pair(ends: Iterable[int]) -> tuple[int, int]:
     first, last = ends
     return first, last

@@ -22,10 +22,10 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from headlight_client.answers import Compared, Encoded, Kind, Scored, read
-from headlight_client.errors import NoAnswer, RequestRefused, pause
-from headlight_client.evidence import Highlighted, highlighted
-from headlight_client.formats import Array, dumps, loads
+from headlight_client.answers import Compared, Encoded, Kind, Scored, read_answer
+from headlight_client.errors import NoAnswer, RequestRefused, seconds_before_retry
+from headlight_client.evidence import Highlighted, read_highlighted
+from headlight_client.formats import Array, read_json, write_json
 from headlight_client.inputs import (
     ComparisonOptions,
     HighlightOptions,
@@ -36,14 +36,21 @@ from headlight_client.inputs import (
     RankOptions,
     Request,
     ScoreOptions,
-    as_item,
-    comparison,
-    limits,
-    requests,
-    scoring,
+    make_comparison,
+    make_requests,
+    make_scoring,
+    read_limits,
+    to_item,
 )
-from headlight_client.judged import Classified, Ranked, classified, ranked
-from headlight_client.spaces import FACTS, TEXTS, Checked, Space, compare, differences
+from headlight_client.judged import Classified, Ranked, read_classified, read_ranked
+from headlight_client.spaces import (
+    CANARY_TEXTS,
+    SPACE_FACTS,
+    Checked,
+    Space,
+    compare_vectors,
+    find_differences,
+)
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
@@ -84,12 +91,12 @@ class AsyncClient:
     ) -> None:
         if patience_seconds <= 0 or concurrency < 1:
             raise ValueError("patience_seconds and concurrency must be positive")
-        self.url = _checked(url)
+        self.url = _check_url(url)
         self._patience, self._concurrency = patience_seconds, concurrency
         self._limits: Limits | None = None
-        headers = authorization(key) | expectation(expect)
+        headers = key_header(key) | space_header(expect)
         # A proxy that http_proxy names is another machine's, or knows of no service on this one
-        self._http = httpx.AsyncClient(headers=headers, trust_env=not _here(self.url))
+        self._http = httpx.AsyncClient(headers=headers, trust_env=not _is_local(self.url))
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,7 +116,7 @@ class AsyncClient:
         """
         try:
             info: dict[str, Any] = await self.ask("/info", deadline=deadline)
-            self._limits = limits(info)
+            self._limits = read_limits(info)
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
         return info
@@ -122,10 +129,10 @@ class AsyncClient:
         Raises:
             RequestRefused, NoAnswer: as `encode`.
         """
-        content = None if body is None else dumps(body)
-        answer = await self._send(path, content, self._by(deadline), JSON)
+        content = None if body is None else write_json(body)
+        answer = await self._send(path, content, self._end_time(deadline), JSON)
         try:
-            return loads(answer)
+            return read_json(answer)
         except ValueError as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
 
@@ -173,13 +180,13 @@ class AsyncClient:
         Inputs are read as requests are sent. At most `concurrency` requests are in flight, or
         answered and waiting for their turn.
         """
-        _check(inputs, options, Options)
+        _check_inputs(inputs, options, Options)
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
-            most = await self._known_limits(until)
-            for request in requests(inputs, most, options):
-                answer = self._answer(Encoded, "/v1/encode", request, until)
+            most = await self._read_limits(until)
+            for request in make_requests(inputs, most, options):
+                answer = self._request_answer(Encoded, "/v1/encode", request, until)
                 waiting.append(asyncio.create_task(answer))
                 if len(waiting) == self._concurrency:
                     yield await waiting.popleft()
@@ -209,9 +216,9 @@ class AsyncClient:
             NoAnswer: no answer came in time.
             TypeError: an input of another type, or an unknown option.
         """
-        _check(documents, options, ScoreOptions, "documents")
-        body = scoring(query, documents, options)
-        return read(Scored, await self._send("/v1/maxsim", body, self._by(deadline)))
+        _check_inputs(documents, options, ScoreOptions, "documents")
+        body = make_scoring(query, documents, options)
+        return read_answer(Scored, await self._send("/v1/maxsim", body, self._end_time(deadline)))
 
     async def similarity(
         self,
@@ -230,10 +237,10 @@ class AsyncClient:
         Raises:
             RequestRefused, NoAnswer, ModelChanged, TypeError: as `encode`.
         """
-        _check(right, options, ComparisonOptions)
+        _check_inputs(right, options, ComparisonOptions)
         until = None if deadline is None else time.monotonic() + deadline
-        request = comparison(left, right, options)
-        return await self._answer(Compared, "/v1/similarity", request, until)
+        request = make_comparison(left, right, options)
+        return await self._request_answer(Compared, "/v1/similarity", request, until)
 
     async def highlight(
         self,
@@ -253,20 +260,22 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: a query of another type, documents that are no list, or an unknown option.
         """
-        _check(documents, options, HighlightOptions, "documents")
-        asked = {"query": as_item(query), "documents": [*documents]}
-        return highlighted(await self.ask("/v1/highlight", {**options, **asked}, deadline=deadline))
+        _check_inputs(documents, options, HighlightOptions, "documents")
+        asked = {"query": to_item(query), "documents": [*documents]}
+        return read_highlighted(
+            await self.ask("/v1/highlight", {**options, **asked}, deadline=deadline)
+        )
 
-    async def space(self, texts: Sequence[str] = TEXTS) -> Space:
+    async def space(self, texts: Sequence[str] = CANARY_TEXTS) -> Space:
         """Return the space of the service's vectors, with canaries to check it by later.
 
         Raises:
             HeadlightError: no answer came, or the service has no spaces.
         """
         info = await self.info()
-        if not info.keys() >= {*FACTS}:
+        if not info.keys() >= {*SPACE_FACTS}:
             raise NoAnswer(f"{self.url} does not say what space its vectors are of")
-        return Space({name: info[name] for name in FACTS}, texts, await self._vectors(texts))
+        return Space({name: info[name] for name in SPACE_FACTS}, texts, await self._vectors(texts))
 
     async def check_space(self, saved: Space) -> Checked:
         """Compute the canaries of a saved space again, and compare.
@@ -275,9 +284,9 @@ class AsyncClient:
             HeadlightError: as `space`.
         """
         now = await self.space(saved.texts)
-        changed = differences(saved.facts["space_parts"], now.facts["space_parts"])
+        changed = find_differences(saved.facts["space_parts"], now.facts["space_parts"])
         bound = now.facts["space_bound"]
-        return compare(saved.texts, saved.vectors, now.vectors, bound, changed)
+        return compare_vectors(saved.texts, saved.vectors, now.vectors, bound, changed)
 
     async def _vectors(self, texts: Sequence[str]) -> Array:
         encoded = await self.encode(texts)
@@ -302,9 +311,9 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: documents that are no list, or an unknown option.
         """
-        _check(documents, options, RankOptions, "documents")
+        _check_inputs(documents, options, RankOptions, "documents")
         asked = {"query": query, "documents": [*documents], "return_documents": False}
-        return ranked(await self.ask("/v1/rerank", {**options, **asked}, deadline=deadline))
+        return read_ranked(await self.ask("/v1/rerank", {**options, **asked}, deadline=deadline))
 
     async def classify(
         self,
@@ -323,16 +332,18 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: inputs or labels that are no list, or an unknown option.
         """
-        _check(inputs, options, LabelOptions)
-        _check(labels, {}, LabelOptions, "labels")
+        _check_inputs(inputs, options, LabelOptions)
+        _check_inputs(labels, {}, LabelOptions, "labels")
         asked = {"inputs": [*inputs], "labels": [*labels]}
-        return classified(await self.ask("/v1/classify", {**options, **asked}, deadline=deadline))
+        return read_classified(
+            await self.ask("/v1/classify", {**options, **asked}, deadline=deadline)
+        )
 
-    def _by(self, deadline: float | None) -> float:
+    def _end_time(self, deadline: float | None) -> float:
         """Return when a request that begins now must have ended."""
         return time.monotonic() + (self._patience if deadline is None else deadline)
 
-    async def _known_limits(self, until: float | None) -> Limits:
+    async def _read_limits(self, until: float | None) -> Limits:
         """Return the service's limits, asked for once."""
         if self._limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
@@ -340,19 +351,21 @@ class AsyncClient:
             raise RuntimeError("no limits after asking for them: this is a bug")
         return self._limits
 
-    async def _answer(
+    async def _request_answer(
         self, kind: type[Kind], path: str, request: Request, until: float | None
     ) -> Kind:
         """Send a request, or its halves where it is too large as it is."""
-        by = self._by(None) if until is None else until
+        by = self._end_time(None) if until is None else until
         try:
             body = await self._send(path, request.body, by)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.counted_from(request.first) from None
         else:
-            return read(kind, body)
-        halves = [await self._answer(kind, path, half, until) for half in request.halves()]
+            return read_answer(kind, body)
+        halves = [
+            await self._request_answer(kind, path, half, until) for half in request.split_in_half()
+        ]
         return kind.join(halves)
 
     async def _send(
@@ -363,7 +376,7 @@ class AsyncClient:
             reply = await self._try(path, body, until, accept)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
                 return reply.content
-            after = pause(reply, tries)
+            after = seconds_before_retry(reply, tries)
             if after is None or time.monotonic() + after >= until:
                 break
             await asyncio.sleep(after)
@@ -397,7 +410,7 @@ class AsyncClient:
             return error
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     """Return where a service answers, without the last slash."""
     try:
         address = httpx.URL(url)
@@ -408,7 +421,7 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _here(url: str) -> bool:
+def _is_local(url: str) -> bool:
     """Tell whether an address is one of this machine's own."""
     host = httpx.URL(url).host
     try:
@@ -417,7 +430,7 @@ def _here(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def authorization(key: str | None) -> dict[str, str]:
+def key_header(key: str | None) -> dict[str, str]:
     """Make the header that carries a key, which no message repeats.
 
     Raises:
@@ -430,7 +443,7 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def expectation(space: str | None) -> dict[str, str]:
+def space_header(space: str | None) -> dict[str, str]:
     """Make the header that refuses vectors of another space.
 
     Raises:
@@ -443,7 +456,7 @@ def expectation(space: str | None) -> dict[str, str]:
     return {"X-Headlight-Expect": space}
 
 
-def _check(
+def _check_inputs(
     inputs: Iterable[Input], options: Mapping[str, Any], known: type, name: str = "inputs"
 ) -> None:
     """Refuse a lone input and unknown options, which would be misread or ignored."""

@@ -20,16 +20,21 @@ from typing import Any, Self
 import httpx
 from httpx import codes
 
-from headlight_client.formats import loads
+from headlight_client.formats import read_json
 
-INPUT = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # as a detail names one
-FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
-RETRIED = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
-RETRIED |= {codes.GATEWAY_TIMEOUT}
+INPUT_PLACE = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # as a detail names one
+PROBLEM_FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+RETRIED_STATUSES = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
+RETRIED_STATUSES |= {codes.GATEWAY_TIMEOUT}
 # Of a proxy whose service is away, as Ray's while it starts; of the service itself they are final
-AWAY = {codes.NOT_FOUND, codes.REQUEST_TIMEOUT}
+AWAY_STATUSES = {codes.NOT_FOUND, codes.REQUEST_TIMEOUT}
 # A connection that failed or broke; not one that cannot be made at all, such as of a wrong scheme
-BROKEN = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError, httpx.ProxyError)
+CONNECTION_ERRORS = (
+    httpx.NetworkError,
+    httpx.TimeoutException,
+    httpx.RemoteProtocolError,
+    httpx.ProxyError,
+)
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 10.0  # of backoff
 
 
@@ -97,7 +102,7 @@ class RequestRefused(HeadlightError):
     def of(cls, answer: httpx.Response) -> Self:
         """Read an answer other than 200."""
         try:
-            problem = loads(answer.content)
+            problem = read_json(answer.content)
             if isinstance(problem.get("error"), dict):  # OpenAI's
                 told = problem["error"]
                 return cls(answer.status_code, told["code"], told["message"])
@@ -105,18 +110,18 @@ class RequestRefused(HeadlightError):
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
         except (ValueError, KeyError, TypeError, AttributeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
-        facts = {name: value for name, value in problem.items() if name not in FIELDS}
+        facts = {name: value for name, value in problem.items() if name not in PROBLEM_FIELDS}
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def counted_from(self, first: int) -> Self:
         """Return the same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
-        detail = INPUT.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
+        detail = INPUT_PLACE.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         known = errors, self.request_id, self.facts
         return type(self)(self.status, self.code, detail, *known)
 
 
-def pause(
+def seconds_before_retry(
     reply: httpx.Response | httpx.RequestError,
     tries: int,
     draw: Callable[[float, float], float] = random.uniform,
@@ -130,21 +135,21 @@ def pause(
     """
     jitter = draw(0.0, min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(tries - 1, 32)))
     if isinstance(reply, httpx.RequestError):
-        return jitter if isinstance(reply, BROKEN) else None
-    if not _may_pass(reply):
+        return jitter if isinstance(reply, CONNECTION_ERRORS) else None
+    if not _is_temporary(reply):
         return None
-    return retry_after(reply.headers.get("retry-after", "")) + jitter
+    return read_retry_after(reply.headers.get("retry-after", "")) + jitter
 
 
-def _may_pass(reply: httpx.Response) -> bool:
+def _is_temporary(reply: httpx.Response) -> bool:
     """Tell a service that is busy or away from one that refuses the request itself."""
-    if reply.status_code in RETRIED:
+    if reply.status_code in RETRIED_STATUSES:
         return True
-    away = reply.status_code in AWAY or reply.is_server_error
+    away = reply.status_code in AWAY_STATUSES or reply.is_server_error
     return away and RequestRefused.of(reply).code is None
 
 
-def retry_after(header: str) -> float:
+def read_retry_after(header: str) -> float:
     """Read the seconds of a Retry-After header, a number or a date; 0 when it is neither."""
     if header.isascii() and header.isdecimal():
         return float(header)

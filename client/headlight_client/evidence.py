@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from headlight_client.answers import ORIGIN, Answer, Usage
+from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
 from headlight_client.errors import NoAnswer
 
-TOLD = ("index", "score", "method", "rest", "without", "truncated", "length")
+FACT_FIELDS = ("index", "score", "method", "rest", "without", "truncated", "length")
 
 
 class Highlight(NamedTuple):
@@ -71,24 +71,24 @@ class Highlighted(Answer):
     space: str | None = None
 
 
-def highlighted(told: Any) -> Highlighted:
+def read_highlighted(told: Any) -> Highlighted:
     """Read an answer of POST /v1/highlight.
 
     Raises:
         NoAnswer: it is none.
     """
     try:
-        results = [_evidence(one) for one in told["results"]]
-        made = {name: told[name] for name in ORIGIN}
+        results = [_read_evidence(one) for one in told["results"]]
+        made = {name: told[name] for name in ORIGIN_FIELDS}
         usage = Usage(**told["usage"])
         return Highlighted(**made, usage=usage, results=results, space=told.get("space"))
     except (LookupError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
 
-def _evidence(told: Any) -> Evidence:
+def _read_evidence(told: Any) -> Evidence:
     highlights = [
-        Highlight(_pair(one["characters"]), one["text"], one["share"], _pair(one["units"]))
+        Highlight(_to_pair(one["characters"]), one["text"], one["share"], _to_pair(one["units"]))
         for one in told["highlights"]
     ]
     control = told["control"]
@@ -97,9 +97,9 @@ def _evidence(told: Any) -> Evidence:
         "control": None if control is None else Control(**control),
         "pruned": told.get("pruned"),
     }
-    return Evidence(**{name: told[name] for name in TOLD}, **read)
+    return Evidence(**{name: told[name] for name in FACT_FIELDS}, **read)
 
 
-def _pair(told: Any) -> tuple[int, int]:
+def _to_pair(told: Any) -> tuple[int, int]:
     first, second = told
     return first, second

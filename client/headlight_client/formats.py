@@ -20,7 +20,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def dumps(value: Any) -> bytes:
+def write_json(value: Any) -> bytes:
     """Write a value as JSON, with numpy's numbers and arrays as lists.
 
     Raises:
@@ -32,7 +32,7 @@ def dumps(value: Any) -> bytes:
         raise TypeError(str(error)) from None
 
 
-def loads(body: bytes | str) -> Any:
+def read_json(body: bytes | str) -> Any:
     """Read JSON.
 
     Raises:
@@ -44,7 +44,7 @@ def loads(body: bytes | str) -> Any:
         raise ValueError("too deep") from None
 
 
-def load(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
+def read_safetensors(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
     """Read the arrays of a safetensors file by name, and its metadata.
 
     Source of the layout: safetensors' README, "Format".
@@ -53,15 +53,15 @@ def load(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
         LookupError, OverflowError, TypeError, ValueError: it is none, or not one of the service's.
     """
     start = LENGTH_BYTES + int.from_bytes(file[:LENGTH_BYTES], "little")
-    header, data = loads(file[LENGTH_BYTES:start]), memoryview(file)[start:]
+    header, data = read_json(file[LENGTH_BYTES:start]), memoryview(file)[start:]
     metadata: Mapping[str, str] = header[METADATA]
-    arrays = {name: _array(entry, data) for name, entry in header.items() if name != METADATA}
+    arrays = {name: _read_array(entry, data) for name, entry in header.items() if name != METADATA}
     if sum(array.nbytes for array in arrays.values()) != len(data):
         raise ValueError("the file is longer than its arrays")
     return arrays, metadata
 
 
-def _array(entry: Mapping[str, Any], data: memoryview) -> Array:
+def _read_array(entry: Mapping[str, Any], data: memoryview) -> Array:
     """Read one array, in this machine's byte order and in memory of its own."""
     begin, end = entry["data_offsets"]
     dtype = DTYPES[entry["dtype"]]
@@ -69,7 +69,7 @@ def _array(entry: Mapping[str, Any], data: memoryview) -> Array:
     return stored.astype(dtype.newbyteorder("="))
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """Return numpy's values as Python's own."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
@@ -77,5 +77,5 @@ def _plain(value: Any) -> Any:
 
 
 _ENCODER = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_to_python
 )

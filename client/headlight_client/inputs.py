@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from headlight_client.formats import dumps
+from headlight_client.formats import write_json
 
 # A text, a pair of texts, token ids, (tokens, embedding width) embeddings, or an item of the wire
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
@@ -111,7 +111,7 @@ class Limits:
     deadline_seconds: float
     heads: int
 
-    def swept(self) -> "Limits":
+    def limits_of_sweep(self) -> "Limits":
         """Return the limits where each input comes with a copy for every head.
 
         A copy begins in its head's layer, so that all of them take half of all layers' work.
@@ -143,14 +143,14 @@ class Request:
         """Return the JSON that is sent."""
         return self.before + b",".join(self.items) + b"]}"
 
-    def halves(self) -> tuple["Request", "Request"]:
+    def split_in_half(self) -> tuple["Request", "Request"]:
         """Return two requests for the same inputs."""
         half = len(self) // 2
         left, right = replace(self, items=self.items[:half]), self.items[half:]
         return left, replace(self, first=self.first + half, items=right)
 
 
-def limits(info: Mapping[str, Any]) -> Limits:
+def read_limits(info: Mapping[str, Any]) -> Limits:
     """Read the limits of requests from the answer of GET /info.
 
     Tokens are kept to a few batches, far below what the service takes: a request that a slow
@@ -167,7 +167,7 @@ def limits(info: Mapping[str, Any]) -> Limits:
     )
 
 
-def requests(
+def make_requests(
     inputs: Iterable[Input], most: Limits, options: Mapping[str, Any]
 ) -> Iterator[Request]:
     """Make requests of inputs, in order; of no inputs an empty one, for the service to refuse.
@@ -176,13 +176,13 @@ def requests(
         TypeError: an input is of no kind that can be encoded.
         ValueError: an input has a patch, and one request cannot hold all inputs.
     """
-    most = most.swept() if options.get("sweep") else most
-    before, items = _before(options, "inputs"), list[bytes]()
+    most = most.limits_of_sweep() if options.get("sweep") else most
+    before, items = _begin_body(options, "inputs"), list[bytes]()
     first = tokens = size = 0
     patched = False
     for index, entry in enumerate(inputs):
         patched = patched or _is_patched(entry)
-        item, its = _as_json(entry, index)
+        item, its = _write_input(entry, index)
         its = min(its, most.sequence_tokens)
         full = len(items) == most.sequences or tokens + its > most.tokens
         full = bool(items) and (full or size + len(item) + 1 > most.body_bytes)
@@ -196,67 +196,67 @@ def requests(
     yield Request(before, first, items, patched)
 
 
-def comparison(left: Input, right: Sequence[Input], options: Mapping[str, Any]) -> Request:
+def make_comparison(left: Input, right: Sequence[Input], options: Mapping[str, Any]) -> Request:
     """Make the request that compares a text with others.
 
     Raises:
         TypeError: a text or other input is of no kind that can be encoded.
     """
-    items = [_as_json(entry, index)[0] for index, entry in enumerate([left, *right])]
-    before = b'{"left":' + items[0] + b"," + _before(options, "right")[1:]
+    items = [_write_input(entry, index)[0] for index, entry in enumerate([left, *right])]
+    before = b'{"left":' + items[0] + b"," + _begin_body(options, "right")[1:]
     return Request(before, 0, items[1:], any(map(_is_patched, [left, *right])))
 
 
-def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
+def make_scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
     """Make the body that scores documents.
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
     """
-    return dumps(
-        {**options, "query": as_item(query), "documents": [as_item(one) for one in documents]}
+    return write_json(
+        {**options, "query": to_item(query), "documents": [to_item(one) for one in documents]}
     )
 
 
-def _before(options: Mapping[str, Any], items: str) -> bytes:
+def _begin_body(options: Mapping[str, Any], items: str) -> bytes:
     """Begin a body with its options, up to the list of its items."""
-    return dumps({**options, items: []})[:-2]
+    return write_json({**options, items: []})[:-2]
 
 
 def _is_patched(entry: Input) -> bool:
     return isinstance(entry, Mapping) and bool(entry.get("patch"))
 
 
-def _as_json(entry: Input, index: int) -> tuple[bytes, int]:
+def _write_input(entry: Input, index: int) -> tuple[bytes, int]:
     """Write an input as JSON, and estimate how many tokens it has."""
     try:
-        item = as_item(entry)
-        text = dumps(item)
+        item = to_item(entry)
+        text = write_json(item)
     except TypeError as error:
         raise TypeError(f"input {index}: {error}") from None
     if isinstance(item, dict) and "text" not in item:
-        return text, max(map(_length, item.values()), default=0)
+        return text, max(map(_count_tokens, item.values()), default=0)
     return text, SPECIAL_TOKENS + len(text) // BYTES_PER_TOKEN
 
 
-def _length(value: Any) -> int:
+def _count_tokens(value: Any) -> int:
     """Count the tokens in a field of numbers."""
     if isinstance(value, dict) and value.get("shape"):
         return int(value["shape"][0])
     return len(value) if isinstance(value, list) else 0
 
 
-def as_item(entry: Input) -> Any:
+def to_item(entry: Input) -> Any:
     """Return an input as the wire has it."""
     match entry:
         case str():
             return entry
         case Mapping():
-            return {name: _field(value) for name, value in entry.items()}
+            return {name: _to_field(value) for name, value in entry.items()}
         case (str(text), str(pair)):
             return {"text": text, "pair": pair}
         case np.ndarray() if entry.ndim == 2:
-            return {"embeddings": _field(entry)}
+            return {"embeddings": _to_field(entry)}
         case np.ndarray() if entry.ndim == 1 and entry.dtype.kind in "iu":
             return {"token_ids": entry.tolist()}
         case [*ids] if all(isinstance(part, int | np.integer) for part in ids):
@@ -264,7 +264,7 @@ def as_item(entry: Input) -> Any:
     raise TypeError(f"{type(entry)} is not a text, a pair of texts, token ids or embeddings")
 
 
-def _field(value: Any) -> Any:
+def _to_field(value: Any) -> Any:
     """Return a field of an item, an array of numbers as base64, in float16 or else in float32."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value

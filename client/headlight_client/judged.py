@@ -7,7 +7,7 @@ POST /v1/classify    Classified, with a Judged for each text
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headlight_client.answers import ORIGIN, Answer, Usage
+from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
 from headlight_client.errors import NoAnswer
 
 
@@ -65,7 +65,7 @@ class Classified(Answer):
     texts: list[Judged]
 
 
-def ranked(told: Any) -> Ranked:
+def read_ranked(told: Any) -> Ranked:
     """Read an answer of POST /v1/rerank.
 
     Raises:
@@ -78,7 +78,7 @@ def ranked(told: Any) -> Ranked:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
 
-def classified(told: Any) -> Classified:
+def read_classified(told: Any) -> Classified:
     """Read an answer of POST /v1/classify.
 
     Raises:
@@ -89,7 +89,7 @@ def classified(told: Any) -> Classified:
             Judged([Fit(**one) for one in text["classes"]], text["truncated"], text["length"])
             for text in told["data"]
         ]
-        made = {name: told[name] for name in ORIGIN}
+        made = {name: told[name] for name in ORIGIN_FIELDS}
         return Classified(**made, usage=Usage(**told["usage"]), texts=texts)
     except (LookupError, TypeError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error

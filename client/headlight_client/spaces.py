@@ -12,13 +12,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from headlight_client.formats import Array, dumps, loads
+from headlight_client.formats import Array, read_json, write_json
 
 FORMAT = 1  # of the file
 DTYPE = np.dtype("<f4")
-FACTS = ("model", "weights", "numerics", "space", "space_parts", "space_bound")
+SPACE_FACTS = ("model", "weights", "numerics", "space", "space_parts", "space_bound")
 # of few and of many words, of names, numbers and other scripts, so that a tokenizer shows
-TEXTS = (
+CANARY_TEXTS = (
     "All is well.",
     "The cat sat on the mat.",
     "A dog ate the food because it was hungry.",
@@ -77,10 +77,10 @@ class Space:
             OSError: it cannot be read.
         """
         try:
-            saved = loads(path.read_bytes())
+            saved = read_json(path.read_bytes())
             if saved["headlight_space"] != FORMAT:
                 raise ValueError("of another format")
-            facts, texts = {name: saved[name] for name in FACTS}, list(saved["texts"])
+            facts, texts = {name: saved[name] for name in SPACE_FACTS}, list(saved["texts"])
             data = base64.b64decode(saved["vectors"]["data"], validate=True)
             vectors = np.frombuffer(data, DTYPE).reshape(saved["vectors"]["shape"])
             if len(vectors) != len(texts) or vectors.ndim != 2 or not texts:
@@ -99,7 +99,7 @@ class Space:
         data = base64.b64encode(vectors.data).decode()
         kept = {"shape": vectors.shape, "dtype": "float32", "data": data}
         saved = {"headlight_space": FORMAT, **self.facts, "texts": self.texts, "vectors": kept}
-        path.write_bytes(dumps(saved) + b"\n")
+        path.write_bytes(write_json(saved) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Checked:
         return sorted(((text, float(far)) for text, far in beyond), key=lambda pair: -pair[1])
 
 
-def compare(
+def compare_vectors(
     texts: Sequence[str],
     expected: Array,
     found: Array,
@@ -166,7 +166,9 @@ def compare(
     return Checked(texts, distances, bound, bits, changed or {})
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def find_differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
     """List the parts of two spaces that differ; of GET /info's space_parts."""
     names = [*saved, *(name for name in now if name not in saved)]
     return {

@@ -17,7 +17,7 @@ Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
 
-def _waiting(
+def _make_waiting(
     call: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Value]],
 ) -> Callable[Concatenate["Client", Arguments], Value]:
     """Make a method of Client that waits for one of AsyncClient."""
@@ -67,16 +67,16 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    info = _waiting(AsyncClient.info)
-    ask = _waiting(AsyncClient.ask)
-    encode = _waiting(AsyncClient.encode)
-    maxsim = _waiting(AsyncClient.maxsim)
-    similarity = _waiting(AsyncClient.similarity)
-    highlight = _waiting(AsyncClient.highlight)
-    space = _waiting(AsyncClient.space)
-    check_space = _waiting(AsyncClient.check_space)
-    rerank = _waiting(AsyncClient.rerank)
-    classify = _waiting(AsyncClient.classify)
+    info = _make_waiting(AsyncClient.info)
+    ask = _make_waiting(AsyncClient.ask)
+    encode = _make_waiting(AsyncClient.encode)
+    maxsim = _make_waiting(AsyncClient.maxsim)
+    similarity = _make_waiting(AsyncClient.similarity)
+    highlight = _make_waiting(AsyncClient.highlight)
+    space = _make_waiting(AsyncClient.space)
+    check_space = _make_waiting(AsyncClient.check_space)
+    rerank = _make_waiting(AsyncClient.rerank)
+    classify = _make_waiting(AsyncClient.classify)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
@@ -84,10 +84,10 @@ class Client:
         """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
         answers = self._client.stream(inputs, deadline=deadline, **options)
         try:
-            while (part := self._run(_awaited(lambda: anext(answers, None)))) is not None:
+            while (part := self._run(_await_work(lambda: anext(answers, None)))) is not None:
                 yield part
         except GeneratorExit:  # the caller has enough
-            self._run(_awaited(answers.aclose))
+            self._run(_await_work(answers.aclose))
             raise
 
     def close(self) -> None:
@@ -119,5 +119,5 @@ class Client:
             future.cancel()
 
 
-async def _awaited(work: Callable[[], Awaitable[Value]]) -> Value:
+async def _await_work(work: Callable[[], Awaitable[Value]]) -> Value:
     return await work()  # made here, so that a client that is closed leaves none unawaited

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from headlight_client import Checked, Client, Space
-from headlight_client.spaces import FACTS
+from headlight_client.spaces import SPACE_FACTS
 from service.commands.terminal import Unusable, plain, tell
 
 SHOWN = 10  # texts that moved
@@ -19,7 +19,7 @@ SHOWN = 10  # texts that moved
 def show(info: Mapping[str, Any], console: Console, *, as_json: bool) -> None:
     """Print the name of the space, and what decides it."""
     if as_json:
-        return tell(sys.stdout, json.dumps({name: info[name] for name in FACTS}))
+        return tell(sys.stdout, json.dumps({name: info[name] for name in SPACE_FACTS}))
     console.print(info["space"], soft_wrap=True)
     for name, value in info["space_parts"].items():
         console.print(plain(f"  {name:12} {value!r}"), soft_wrap=True)

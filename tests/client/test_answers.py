@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headlight_client import ModelChanged, NoAnswer
-from headlight_client.answers import Attention, Encoded, read
+from headlight_client.answers import Attention, Encoded, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -21,7 +21,7 @@ async def both(client: httpx.AsyncClient, **asked: Any) -> tuple[Attention, dict
     body = {"inputs": ["All is well"], "attention": {**SHOWN, **asked}}
     binary = await client.post("/v1/encode", json=body, headers=ACCEPT)
     told = (await client.post("/v1/encode", json=body)).json()
-    shown = read(Encoded, binary.content).items[0].attention
+    shown = read_answer(Encoded, binary.content).items[0].attention
     assert shown is not None
     return shown, told["data"][0]["attention"]
 
@@ -95,13 +95,13 @@ async def test_a_cut_off_answer_is_none(client: httpx.AsyncClient, cut: int) -> 
     whole = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=ACCEPT)
 
     with pytest.raises(NoAnswer):
-        read(Encoded, whole.content[:cut])
+        read_answer(Encoded, whole.content[:cut])
 
 
 async def test_answers_of_two_models_are_not_joined(client: httpx.AsyncClient) -> None:
     """Vectors of different weights mean different things."""
     whole = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=ACCEPT)
-    one = read(Encoded, whole.content)
+    one = read_answer(Encoded, whole.content)
     other = replace(one, model="m")
 
     with pytest.raises(ModelChanged, match="model changed from all-MiniLM-L6-v2 to m"):
@@ -115,7 +115,7 @@ async def test_spans_come_with_their_vectors(client: httpx.AsyncClient) -> None:
     binary = await client.post("/v1/encode", json=body, headers=ACCEPT)
     told = (await client.post("/v1/encode", json=body)).json()["data"][0]["spans"]
 
-    spanned, plain = read(Encoded, binary.content).items
+    spanned, plain = read_answer(Encoded, binary.content).items
 
     for span, shown in zip(spanned.spans, told, strict=True):
         assert [*span.characters, *span.tokens] == [*shown["characters"], *shown["tokens"]]

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from headlight_client import NoAnswer, RequestRefused
-from headlight_client.evidence import highlighted
+from headlight_client.evidence import read_highlighted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -84,4 +84,4 @@ async def test_what_would_be_misread_is_refused_before_it_is_sent(
 async def test_an_answer_of_another_service_is_none(told: Any) -> None:
     """However far it looks like one."""
     with pytest.raises(NoAnswer, match="Headlight's format"):
-        highlighted(told)
+        read_highlighted(told)

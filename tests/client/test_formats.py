@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from headlight_client.formats import dumps, load, loads
+from headlight_client.formats import read_json, read_safetensors, write_json
 
 FILE = safetensors.save(
     {
@@ -22,7 +22,7 @@ FILE = safetensors.save(
 
 def test_arrays_are_those_that_the_formats_own_reader_finds() -> None:
     """Number by number, in memory of their own that may be written to."""
-    arrays, metadata = load(FILE)
+    arrays, metadata = read_safetensors(FILE)
 
     expected = safetensors.load(FILE)
     assert arrays.keys() == expected.keys() and metadata == {"headlight": '{"model": "m"}'}
@@ -64,7 +64,7 @@ def one(**changed: Any) -> bytes:
 def test_what_is_no_such_file_is_refused(file: bytes) -> None:
     """By errors that its reader knows."""
     with pytest.raises((LookupError, OverflowError, TypeError, ValueError)):
-        load(file)
+        read_safetensors(file)
 
 
 def test_json_comes_back_as_it_went() -> None:
@@ -72,9 +72,9 @@ def test_json_comes_back_as_it_went() -> None:
     rows = [np.int64(3), np.float32(0.5), np.bool_(True), np.arange(6).reshape(2, 3)[:, ::2]]
     value = {"text": 'a "b" \n \u2028 \U0001f600 \x00', "float": 0.1 + 0.2, "rows": rows}
 
-    written = dumps(value)
+    written = write_json(value)
 
-    assert loads(written) == {**value, "rows": [3, 0.5, True, [[0, 2], [3, 5]]]}
+    assert read_json(written) == {**value, "rows": [3, 0.5, True, [[0, 2], [3, 5]]]}
     assert "\U0001f600".encode() in written and b": " not in written
 
 
@@ -90,4 +90,4 @@ CIRCLE.append(CIRCLE)
 def test_what_json_cannot_hold_is_refused(value: Any) -> None:
     """Nothing becomes null."""
     with pytest.raises(TypeError):
-        dumps(value)
+        write_json(value)

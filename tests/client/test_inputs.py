@@ -6,14 +6,14 @@ import numpy as np
 import orjson
 import pytest
 
-from headlight_client.inputs import Limits, Request, limits, requests
+from headlight_client.inputs import Limits, Request, make_requests, read_limits
 
 WIDE = Limits(100, 1000, 100_000, 64, 30.0, 72)
 
 
 def sizes(inputs: Any, most: Limits, **options: Any) -> list[int]:
     """How many inputs each request holds."""
-    return [len(request) for request in requests(inputs, most, options)]
+    return [len(request) for request in make_requests(inputs, most, options)]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_request_is_full_by_whichever_limit_comes_first(
 def test_every_input_is_in_one_request_in_order() -> None:
     """Each request knows the caller's number of its first input."""
     texts = [f"{i} " + "x" * (i * 37 % 211) for i in range(97)]
-    made = list(requests(texts, Limits(7, 90, 600, 64, 30.0, 72), {}))
+    made = list(make_requests(texts, Limits(7, 90, 600, 64, 30.0, 72), {}))
 
     assert [text for request in made for text in map(orjson.loads, request.items)] == texts
     assert [request.first for request in made] == [
@@ -48,20 +48,20 @@ def test_every_input_is_in_one_request_in_order() -> None:
 
 def test_halves_hold_the_same_inputs() -> None:
     """Counted on."""
-    left, right = Request(b"{", 10, [b"1", b"2", b"3"]).halves()
+    left, right = Request(b"{", 10, [b"1", b"2", b"3"]).split_in_half()
 
     assert (left, right) == (Request(b"{", 10, [b"1"]), Request(b"{", 11, [b"2", b"3"]))
 
 
 def test_no_inputs_make_one_empty_request() -> None:
     """Which the service refuses in its own words."""
-    assert [request.body for request in requests([], WIDE, {})] == [b'{"inputs":[]}']
+    assert [request.body for request in make_requests([], WIDE, {})] == [b'{"inputs":[]}']
 
 
 def test_a_body_holds_the_options_and_the_inputs() -> None:
     """numpy's numbers too."""
     inputs = ["a", ("b", "c"), np.array([1, 2]), (np.int64(3),)]
-    (made,) = requests(inputs, WIDE, {"layers": [np.int64(3)], "truncate": "left"})
+    (made,) = make_requests(inputs, WIDE, {"layers": [np.int64(3)], "truncate": "left"})
 
     assert orjson.loads(made.body) == {
         "layers": [3],
@@ -75,7 +75,7 @@ def test_embeddings_go_as_base64_in_the_format_the_service_reads(dtype: str) -> 
     """Little-endian, in row order whatever the array's; float64 rounded to float32."""
     vectors = np.arange(6, dtype=dtype).reshape(3, 2).T
 
-    (made,) = requests([vectors, {"embeddings": vectors}], WIDE, {})
+    (made,) = make_requests([vectors, {"embeddings": vectors}], WIDE, {})
     given, same = (orjson.loads(item)["embeddings"] for item in made.items)
 
     assert given == same and given["shape"] == [2, 3]
@@ -98,7 +98,7 @@ def test_the_services_limits_bound_a_request_and_a_few_batches_do_too() -> None:
 
     def tokens(batch: int) -> int:
         said = {**told, "max_request_tokens": 65_536, "batch_tokens": batch}
-        return limits({"limits": said, "max_tokens": 256, "layers": 6, "heads": 12}).tokens
+        return read_limits({"limits": said, "max_tokens": 256, "layers": 6, "heads": 12}).tokens
 
     assert tokens(512) == 4096 and tokens(16_384) == 65_536
 
@@ -109,4 +109,4 @@ def test_a_sweep_takes_fewer_inputs_at_once() -> None:
 
     assert sizes(["x" * 120] * 10, most) == [10]
     assert sizes(["x" * 120] * 10, most, sweep="heads") == [2, 2, 2, 2, 2]
-    assert most.swept().swept().tokens == 1
+    assert most.limits_of_sweep().limits_of_sweep().tokens == 1

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from headlight_client import Fit, NoAnswer, Rank, RequestRefused
-from headlight_client.judged import classified, ranked
+from headlight_client.judged import read_classified, read_ranked
 from tests.served_model import Listen, Outer, Served, serve
 from tests.task_heads import checkpoint
 
@@ -108,6 +108,6 @@ ODD += [
 @pytest.mark.parametrize("told", ODD)
 async def test_another_answer_is_none(told: Any) -> None:
     """Of a service that is not Headlight's."""
-    for read in (ranked, classified):
+    for read in (read_ranked, read_classified):
         with pytest.raises(NoAnswer):
             read(told)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headlight_client import AsyncClient, Space
-from headlight_client.spaces import TEXTS, compare
+from headlight_client.spaces import CANARY_TEXTS, compare_vectors
 from service.cli import main
 from service.replica import Replica
 
@@ -77,10 +77,12 @@ async def test_a_text_that_moved_is_named_with_its_distance(address: str, saved:
     )
 
     assert checked.exit_code == told.exit_code == 1
-    assert "1 of 32 vectors moved" in checked.output and f"2.0000  {TEXTS[3]}" in checked.output
+    assert (
+        "1 of 32 vectors moved" in checked.output and f"2.0000  {CANARY_TEXTS[3]}" in checked.output
+    )
     answer = json.loads(told.output)
     assert answer["verdict"] == "moved" and answer["moved"] == [
-        {"text": TEXTS[3], "distance": pytest.approx(2, abs=1e-3)}
+        {"text": CANARY_TEXTS[3], "distance": pytest.approx(2, abs=1e-3)}
     ]
 
 
@@ -129,4 +131,4 @@ async def test_vectors_that_are_not_finite_have_moved() -> None:
     """Though no comparison with NaN is true."""
     nothing = np.full((1, 3), np.nan)
 
-    assert compare(["a"], np.ones((1, 3)), nothing, 1e-4).verdict == "moved"
+    assert compare_vectors(["a"], np.ones((1, 3)), nothing, 1e-4).verdict == "moved"
