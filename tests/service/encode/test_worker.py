@@ -181,7 +181,7 @@ async def test_a_request_is_let_into_the_tokenizer_once(
 
     def noted(self: Hold, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
         held.append(bodies)
-        take(self, bodies, arrays, answers)
+        take(self, bodies=bodies, arrays=arrays, answers=answers)
 
     monkeypatch.setattr(Hold, "take", noted)
     worker, far, gate = Worker(10_000), time.monotonic() + FAR, threading.Event()

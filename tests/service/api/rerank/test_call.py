@@ -288,7 +288,7 @@ async def test_the_documents_that_come_back_are_in_the_price(
 
     def noted(self: Hold, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
         priced.append(answers)
-        take(self, bodies, arrays, answers)
+        take(self, bodies=bodies, arrays=arrays, answers=answers)
 
     texts = ['All is "well" here.\n' * 40] * 40
     asked: dict[str, Any] = {"query": UNBELIEVABLE * 10, "top_n": most, "truncate": True}
