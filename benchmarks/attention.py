@@ -68,9 +68,9 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.outputs.attention
-            arrays = dict(maps.tensors(shown, one.attention)) if shown else {}
+            arrays = dict(maps.named_tensors(shown, one.attention)) if shown else {}
             items.append(answer.Item(len(work), {}, one.pooled, arrays=arrays))
-        return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
+        return b"".join(answer.write_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
         selection = Selection(

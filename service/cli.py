@@ -25,19 +25,19 @@ from pydantic import ValidationError
 from service import keys, launch
 from service.commands.options import (
     CONFIG,
+    EXISTING_FILE,
     JSON,
-    PRESENT,
-    Grouped,
-    Sectioned,
-    of_settings,
+    GroupedCommands,
+    SectionedCommand,
+    add_setting_options,
 )
 from service.commands.terminal import (
     FAILED,
     USAGE,
-    one_line_ends,
+    end_in_one_line,
+    exit_with,
     open_standard,
-    refuse,
-    tell,
+    print_now,
 )
 from service.commands.texts import encode, heads, space
 from service.settings import Settings, describe_error
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.group(cls=Grouped)
+@click.group(cls=GroupedCommands)
 @click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
     open_standard()
 
 
-@click.command(cls=Sectioned)
-@of_settings
+@click.command(cls=SectionedCommand)
+@add_setting_options
 @CONFIG
 @click.option("--example", is_flag=True, help="once ready, send one request and print the answer")
-@one_line_ends()
+@end_in_one_line()
 def serve(config: Path | None, example: bool, **flags: Any) -> None:
     """Start the service and run it until Ctrl-C.
 
@@ -71,25 +71,29 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
         # our own: while Ray runs, the process's stdout and stderr are a log file
         out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (1, 2))
         stopped = stack.enter_context(stop_on_signals())
-        address = stack.enter_context(launch.run_service(settings, lambda line: tell(err, line)))
-        tell(out, greeting(settings, address))
+        address = stack.enter_context(
+            launch.run_service(settings, lambda line: print_now(err, line))
+        )
+        print_now(out, greeting(settings, address))
         if example and settings.keyed:
-            tell(err, "no example: this service needs an API key")
+            print_now(err, "no example: this service needs an API key")
         elif example and settings.tls_cert:
-            tell(err, "no example: the certificate is for another name than this machine's")
+            print_now(err, "no example: the certificate is for another name than this machine's")
         elif example:
             from service.commands import encode
 
-            tell(out, encode.example(address))
+            print_now(out, encode.show_example(address))
         while not stopped.wait(1):
             launch.check_ray()
 
 
-@click.command(cls=Sectioned)
-@of_settings
+@click.command(cls=SectionedCommand)
+@add_setting_options
 @CONFIG
 @click.option(
-    "--file", type=PRESENT, help="check this Serve file for `serve deploy` instead; send nothing"
+    "--file",
+    type=EXISTING_FILE,
+    help="check this Serve file for `serve deploy` instead; send nothing",
 )
 @JSON
 def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) -> None:
@@ -103,16 +107,16 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
     if file is None:
         found, options = examine_machine(settings_from_flags(flags, config))
     elif config or any(value is not None for value in flags.values()):
-        refuse("--file is checked alone: leave the other options out", USAGE)
+        exit_with("--file is checked alone: leave the other options out", USAGE)
     else:
         found, options = read_serve_file(file), None
     rows = [(each.grade, each.place or "settings", each.what, each.mend) for each in found]
     if as_json:
         named = [dict(zip(("grade", "what", "fact", "remedy"), row, strict=True)) for row in rows]
-        tell(sys.stdout, json.dumps({"findings": named}))
+        print_now(sys.stdout, json.dumps({"findings": named}))
     else:
         for grade, part, what, mend in rows:
-            tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
+            print_now(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
     if wrong := {each.place for each in found if each.wrong}:
         raise SystemExit(USAGE if options is None or options & wrong else FAILED)
 
@@ -140,7 +144,7 @@ def read_serve_file(file: Path) -> list["Finding"]:
     try:
         found = list(serve_file.check(file))
     except OSError as error:
-        refuse(str(error), USAGE)
+        exit_with(str(error), USAGE)
     return found or [Finding(str(file), "is as Ray's schema has it", grade="ok")]
 
 
@@ -157,9 +161,14 @@ def convert(model: str, out: Path) -> None:
     from service.commands import convert as conversion
 
     # every signal is as Ctrl-C, so that nothing half made is left
-    with one_line_ends("stopped; nothing was written"), handle_signals(signal.default_int_handler):
-        conversion.convert(model, out, lambda line: tell(sys.stderr, line))
-    tell(sys.stdout, f"headlight: {out} is ready; headlight serve --model {shlex.quote(str(out))}")
+    with (
+        end_in_one_line("stopped; nothing was written"),
+        handle_signals(signal.default_int_handler),
+    ):
+        conversion.convert_folder(model, out, lambda line: print_now(sys.stderr, line))
+    print_now(
+        sys.stdout, f"headlight: {out} is ready; headlight serve --model {shlex.quote(str(out))}"
+    )
 
 
 main.section("Serve", serve, doctor)
@@ -171,16 +180,16 @@ def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     named = flags.pop("named")
     if None not in (named, flags["model"]):
-        refuse(f"the model is given twice: {named} and --model {flags['model']}", USAGE)
+        exit_with(f"the model is given twice: {named} and --model {flags['model']}", USAGE)
     try:
         flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         return settings
     except ValidationError as error:
-        refuse("; ".join(map(describe_error, error.errors())), USAGE)
+        exit_with("; ".join(map(describe_error, error.errors())), USAGE)
     except (OSError, ValueError) as error:
-        refuse(str(error), USAGE)
+        exit_with(str(error), USAGE)
 
 
 @contextmanager

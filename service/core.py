@@ -128,7 +128,7 @@ class Ask(Wire):
         """Return all that is asked about."""
 
     @abstractmethod
-    def tree(self, encoded: "Encoded") -> dict[str, Any]:
+    def to_json(self, encoded: "Encoded") -> dict[str, Any]:
         """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
 
@@ -136,24 +136,24 @@ class Ask(Wire):
 class WritesFile(Protocol):
     """A request that is answered as a safetensors file too, where the client prefers one."""
 
-    def file(self, encoded: "Encoded") -> Iterator[bytes]:
+    def write_file(self, encoded: "Encoded") -> Iterator[bytes]:
         """Return the answer as a safetensors file, in pieces."""
 
 
-At = Callable[..., Loc]  # by the number of a text and the names of its fields
+Placer = Callable[..., Loc]  # by the number of a text and the names of its fields
 
 
-def listed(name: str) -> At:
+def place_in_list(name: str) -> Placer:
     """Place texts in a list of the request."""
     return lambda number, *field: (name, number, *field)
 
 
-def lone(name: str) -> At:
+def place_alone(name: str) -> Placer:
     """Place a text that is a field of the request."""
     return lambda number, *field: (name, *field)
 
 
-INPUTS = listed("inputs")
+PLACE_INPUTS = place_in_list("inputs")
 
 
 class Side(NamedTuple):
@@ -180,7 +180,7 @@ class Side(NamedTuple):
 
     inputs: Texts
     outputs: "Outputs"
-    at: At = INPUTS
+    at: Placer = PLACE_INPUTS
     cut: Truncation = "refuse"
     most: int | None = None
     counted: bool = True
@@ -196,7 +196,7 @@ class Side(NamedTuple):
     each: int = 1
 
 
-def place(sides: Sequence[Side], number: int, *field: str | int) -> Loc:
+def place_of_work(sides: Sequence[Side], number: int, *field: str | int) -> Loc:
     """Return where in the request the text of a work stands, or a field of it."""
     for side in sides:
         if number < len(side.inputs):
@@ -236,7 +236,7 @@ class Step(NamedTuple):
         return len(self.works) + sum(count for _, count in self.follow)
 
 
-Read = Callable[[Side], "Awaitable[list[Work]]"]
+ReadSide = Callable[[Side], "Awaitable[list[Work]]"]
 
 
 class Question(Protocol):
@@ -245,7 +245,9 @@ class Question(Protocol):
     def sides(self) -> Sequence[Side]:
         """Return what is read; refuse what this model lacks."""
 
-    async def plan(self, works: "list[Work]", read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: "list[Work]", read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         """Return what runs first, and what follows.
 
         Args:
@@ -256,5 +258,5 @@ class Question(Protocol):
     def price(self, step: Step) -> "Price":
         """Return what the answer will weigh."""
 
-    async def end(self, deadline: float) -> "Iterable[Item]":
+    async def make_items(self, deadline: float) -> "Iterable[Item]":
         """Return what is answered, in the order of the answer; the works have their results."""

@@ -103,13 +103,13 @@ SweepField = Annotated[
 ]
 
 
-FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
-ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
-NUMBER_AND_FORM: dict[str, LiteralString] = {
+ROWS_NEED_FORM: LiteralString = '"rows" goes with "form": "rows"'
+FORM_NEEDS_ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
+NEEDS_FORM: dict[str, LiteralString] = {
     "k": '"k" goes with "form": "top"',
     "size": '"size" goes with "form": "blocks"',
 }
-WEIGHT_AND_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
+WEIGHT_NEEDS_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
 
 
 class Attention(Wire):
@@ -144,17 +144,19 @@ class Attention(Wire):
     def _of_its_form(self) -> "Attention":
         """Refuse what a form does not read: its sender expects it to have an effect."""
         if (self.form == "rows") != bool(self.rows):
-            raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
+            raise PydanticCustomError(
+                "rows_and_form", ROWS_NEED_FORM if self.rows else FORM_NEEDS_ROWS
+            )
         for name, form in (("k", "top"), ("size", "blocks")):
             if getattr(self, name) is not None and self.form != form:
-                raise PydanticCustomError("number_and_form", NUMBER_AND_FORM[name])
+                raise PydanticCustomError("number_and_form", NEEDS_FORM[name])
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
-            raise PydanticCustomError("weight_and_form", WEIGHT_AND_FORM)
+            raise PydanticCustomError("weight_and_form", WEIGHT_NEEDS_FORM)
         return self
 
     @field_validator("rows")
     @classmethod
-    def _once(cls, rows: list[int]) -> list[int]:
+    def _check_rows(cls, rows: list[int]) -> list[int]:
         if len(set(rows)) != len(rows):
             raise PydanticCustomError(
                 "index_out_of_range", "a row is named twice; each counts once"
@@ -205,32 +207,32 @@ Embeddings = TypeAliasType(
 )
 
 
-CUT: LiteralString = (
+SPANS_EXPECTED: LiteralString = (
     "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
 )
-ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
-MANY: LiteralString = "it holds {count} spans, and the limit is {most}"
-EMPTY: LiteralString = "a span ends where it starts"
-ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
+SPAN_ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
+TOO_MANY_SPANS: LiteralString = "it holds {count} spans, and the limit is {most}"
+EMPTY_SPAN: LiteralString = "a span ends where it starts"
+SPANS_IN_ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
 
 
-def _few(value: Any) -> Any:
+def _check_count(value: Any) -> Any:
     """Refuse words, and more spans than are worth checking."""
     if isinstance(value, str):
-        raise PydanticCustomError("spans_by_name", CUT)
+        raise PydanticCustomError("spans_by_name", SPANS_EXPECTED)
     if isinstance(value, list) and len(value) > MOST_SPANS:
         size = {"count": f"{len(value):,}", "most": f"{MOST_SPANS:,}"}
-        raise PydanticCustomError("span_count", MANY, size)
+        raise PydanticCustomError("span_count", TOO_MANY_SPANS, size)
     return value
 
 
 def _in_order(spans: list[list[int]]) -> list[list[int]]:
     if not all(len(span) == 2 and 0 <= span[0] <= span[1] for span in spans):
-        raise PydanticCustomError("span_ends", ENDS)
+        raise PydanticCustomError("span_ends", SPAN_ENDS)
     if any(start == end for start, end in spans):
-        raise PydanticCustomError("span_empty", EMPTY)
+        raise PydanticCustomError("span_empty", EMPTY_SPAN)
     if [*spans] != sorted(spans, key=lambda span: span[0]):
-        raise PydanticCustomError("span_ends", ORDER)
+        raise PydanticCustomError("span_ends", SPANS_IN_ORDER)
     return spans
 
 
@@ -241,7 +243,7 @@ Spans = TypeAliasType(
         list[Ends],
         FailFast(),
         AfterValidator(_in_order),
-        BeforeValidator(_few, json_schema_input_type=list[list[int]]),
+        BeforeValidator(_check_count, json_schema_input_type=list[list[int]]),
     ],
 )
 
@@ -286,10 +288,10 @@ class Item(Wire):
         lone_spans = self.spans is not None and (self.text is None or self.pair is not None)
         wrong = lone_pair or lone_types or lone_spans
         if sum(value is not None for value in kinds) != 1 or wrong:
-            raise PydanticCustomError("exactly_one_input", self._kinds())
+            raise PydanticCustomError("exactly_one_input", self._word_broken_rule())
         return self
 
-    def _kinds(self) -> LiteralString:
+    def _word_broken_rule(self) -> LiteralString:
         """Say which rule on combining fields is broken."""
         if self.text is None and self.pair is not None:
             return 'a "pair" goes with a "text"'
@@ -336,13 +338,13 @@ Text = str | tuple[str, str] | Item
 Texts = Sequence[Text]
 
 
-def words(text: Text) -> tuple[str | None, str | None]:
+def text_and_pair(text: Text) -> tuple[str | None, str | None]:
     """Return a text and its pair; None for what it has not."""
     if type(text) is Item:
         return text.text, text.pair
     return (text, None) if isinstance(text, str) else text
 
 
-def items(texts: Texts) -> list[tuple[int, Item]]:
+def numbered_items(texts: Texts) -> list[tuple[int, Item]]:
     """Return the inputs that are more than texts, and their numbers."""
     return [(number, one) for number, one in enumerate(texts) if type(one) is Item]

@@ -10,9 +10,11 @@ from model.config import PoolingMode, Side, Task
 from model.maps.choices import Level
 from service.wire import Wire
 
-Smaller = Literal["int8", "uint8", "binary", "ubinary"]
+SmallPrecision = Literal["int8", "uint8", "binary", "ubinary"]
 
-LENGTH_1: LiteralString = '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
+NEEDS_LENGTH_1: LiteralString = (
+    '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
+)
 
 
 class Pooled(Wire):
@@ -27,7 +29,7 @@ class Pooled(Wire):
     """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled
     where `normalize` says so. Left out or null: the `truncate_dim` that the checkpoint stores, else
     all."""
-    precision: Literal["float", Smaller] = "float"
+    precision: Literal["float", SmallPrecision] = "float"
     """How vectors are written, those of spans too: in `dtype`, or in fewer bytes as int8 or uint8,
     one for each number ("int8", "uint8") or for eight of them ("binary", "ubinary"). They are made
     of vectors of length 1, where `normalize` is left out."""
@@ -35,7 +37,7 @@ class Pooled(Wire):
     @model_validator(mode="after")
     def _of_length_1(self) -> "Pooled":
         if self.precision in ("int8", "uint8") and self.normalize is False:
-            raise PydanticCustomError("steps_of_length_1", LENGTH_1)
+            raise PydanticCustomError("steps_of_length_1", NEEDS_LENGTH_1)
         return self
 
     @property

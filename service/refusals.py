@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
 from service.wording import schema
-from service.wording.words import Fault, Loc, capitalised, ended, place
+from service.wording.words import Fault, Loc, capitalise, end_sentence, write_place
 
 MEDIA_TYPE = "application/problem+json"
-MOST_ERRORS = 10  # of a request that are reported
+MOST_SHOWN_FAULTS = 10  # of a request that are reported
 
 
-class Kind(NamedTuple):
+class RefusalKind(NamedTuple):
     """One row of the table.
 
     Args:
@@ -33,104 +33,118 @@ class Kind(NamedTuple):
     detail: str = ""
 
 
-REFUSALS: dict[str, Kind] = {
-    "invalid_json": Kind(400, "The body is not valid JSON."),
-    "duplicate_key": Kind(400, "An object of the body has a key twice."),
-    "bad_request": Kind(
+REFUSALS: dict[str, RefusalKind] = {
+    "invalid_json": RefusalKind(400, "The body is not valid JSON."),
+    "duplicate_key": RefusalKind(400, "An object of the body has a key twice."),
+    "bad_request": RefusalKind(
         400,
         "The request is no HTTP/1.1, or its headers contradict each other or announce a body that "
         "the method cannot have.",
     ),
-    "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
-    "forbidden_origin": Kind(
+    "unauthorized": RefusalKind(
+        401, "This service asks for an API key: Authorization: Bearer <key>."
+    ),
+    "forbidden_origin": RefusalKind(
         403, "A web page of another origin sent this; the setting cors_origins lists allowed ones."
     ),
-    "not_found": Kind(404, "There is nothing at this path."),
-    "task_not_found": Kind(404, "The model's checkpoint has no head for this task."),
-    "model_not_found": Kind(404, "This service serves another model."),
-    "space_changed": Kind(
+    "not_found": RefusalKind(404, "There is nothing at this path."),
+    "task_not_found": RefusalKind(404, "The model's checkpoint has no head for this task."),
+    "model_not_found": RefusalKind(404, "This service serves another model."),
+    "space_changed": RefusalKind(
         409, "The vectors would be of another space than the one that the request expects."
     ),
-    "request_timeout": Kind(408, "The body did not arrive in time."),
-    "method_not_allowed": Kind(405, "This path does not support this method."),
-    "not_acceptable": Kind(
+    "request_timeout": RefusalKind(408, "The body did not arrive in time."),
+    "method_not_allowed": RefusalKind(405, "This path does not support this method."),
+    "not_acceptable": RefusalKind(
         406, "The answer can be JSON or safetensors, but the Accept header allows neither."
     ),
-    "body_too_large": Kind(413, "The body is larger than this service accepts."),
-    "too_many_values": Kind(413, "The body holds more values than any request needs."),
-    "too_many_tokens": Kind(413, "The request has more tokens than this service takes at once."),
-    "attention_too_large": Kind(
+    "body_too_large": RefusalKind(413, "The body is larger than this service accepts."),
+    "too_many_values": RefusalKind(413, "The body holds more values than any request needs."),
+    "too_many_tokens": RefusalKind(
+        413, "The request has more tokens than this service takes at once."
+    ),
+    "attention_too_large": RefusalKind(
         413,
         "The attention is larger than an answer may be.",
         "it takes {bytes:,} bytes, and the limit is {limit:,}",
     ),
-    "answer_too_large": Kind(
+    "answer_too_large": RefusalKind(
         413,
         "The answer is too large: ask for fewer inputs, fewer outputs or a smaller dtype.",
         "it takes {bytes:,} bytes, and the limit is {limit:,}",
     ),
-    "unsupported_media_type": Kind(415, "This route does not accept the body's Content-Type."),
-    "unsupported_encoding": Kind(
+    "unsupported_media_type": RefusalKind(
+        415, "This route does not accept the body's Content-Type."
+    ),
+    "unsupported_encoding": RefusalKind(
         415, "The body is compressed; this service reads only uncompressed bodies."
     ),
-    "bad_host": Kind(
+    "bad_host": RefusalKind(
         421,
         "The host name is none of this service's; --allowed-hosts (allowed_hosts) adds names, such "
         "as host.docker.internal for containers.",
     ),
-    "invalid_type": Kind(422, "A value has the wrong type."),
-    "out_of_range": Kind(422, "A value is outside its range."),
-    "unknown_field": Kind(422, "The request has an unknown field or query parameter."),
-    "missing_field": Kind(422, "A required field is missing."),
-    "exactly_one_input": Kind(
+    "invalid_type": RefusalKind(422, "A value has the wrong type."),
+    "out_of_range": RefusalKind(422, "A value is outside its range."),
+    "unknown_field": RefusalKind(422, "The request has an unknown field or query parameter."),
+    "missing_field": RefusalKind(422, "A required field is missing."),
+    "exactly_one_input": RefusalKind(
         422, "An input must have exactly one of text, token_ids and embeddings."
     ),
-    "batch_empty": Kind(422, "The request has no inputs."),
-    "batch_too_large": Kind(422, "The request has more inputs than this service takes at once."),
-    "sequence_empty": Kind(422, "An input is empty."),
-    "sequence_too_long": Kind(
+    "batch_empty": RefusalKind(422, "The request has no inputs."),
+    "batch_too_large": RefusalKind(
+        422, "The request has more inputs than this service takes at once."
+    ),
+    "sequence_empty": RefusalKind(422, "An input is empty."),
+    "sequence_too_long": RefusalKind(
         422,
         "A sequence has more tokens than the model takes.",
         "it has {length:,} tokens, and the model takes at most {limit:,}",
     ),
-    "text_too_long": Kind(
+    "text_too_long": RefusalKind(
         422,
         "A text has more characters than this service accepts.",
         "it has {length:,} characters, and the limit is {limit:,}",
     ),
-    "invalid_text": Kind(422, "A text contains characters that are not valid Unicode."),
-    "token_out_of_range": Kind(422, "A token id or type is outside the model's tables."),
-    "shape_mismatch": Kind(422, "An array's shape does not fit the model or its sequence."),
-    "bad_base64": Kind(422, "A base64 string cannot be decoded."),
-    "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
-    "non_finite": Kind(422, "Some numbers are NaN or infinity."),
-    "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
-    "words_unknown": Kind(422, "Token ids and embeddings have no words."),
-    "specials_unknown": Kind(422, "Embeddings do not say which tokens are special."),
-    "nothing_left": Kind(422, "A sequence has no token left: all of them are left out."),
-    "prompt_not_found": Kind(422, "The model has no prompt of that name."),
-    "prompt_without_text": Kind(422, "A prompt needs texts, and an input is not a text."),
-    "patch_mismatch": Kind(422, "A patch takes values from an input of another length."),
-    "span_empty": Kind(422, "A span of a text holds no token."),
-    "similarity_not_explainable": Kind(
+    "invalid_text": RefusalKind(422, "A text contains characters that are not valid Unicode."),
+    "token_out_of_range": RefusalKind(422, "A token id or type is outside the model's tables."),
+    "shape_mismatch": RefusalKind(422, "An array's shape does not fit the model or its sequence."),
+    "bad_base64": RefusalKind(422, "A base64 string cannot be decoded."),
+    "payload_length_mismatch": RefusalKind(422, "An array's bytes do not match its shape."),
+    "non_finite": RefusalKind(422, "Some numbers are NaN or infinity."),
+    "index_out_of_range": RefusalKind(
+        422, "A layer, head or row does not exist, or is named twice."
+    ),
+    "words_unknown": RefusalKind(422, "Token ids and embeddings have no words."),
+    "specials_unknown": RefusalKind(422, "Embeddings do not say which tokens are special."),
+    "nothing_left": RefusalKind(422, "A sequence has no token left: all of them are left out."),
+    "prompt_not_found": RefusalKind(422, "The model has no prompt of that name."),
+    "prompt_without_text": RefusalKind(422, "A prompt needs texts, and an input is not a text."),
+    "patch_mismatch": RefusalKind(422, "A patch takes values from an input of another length."),
+    "span_empty": RefusalKind(422, "A span of a text holds no token."),
+    "similarity_not_explainable": RefusalKind(
         422, "The model's vectors are no sum over tokens, so a similarity has no shares of tokens."
     ),
-    "deadline_unreachable": Kind(
+    "deadline_unreachable": RefusalKind(
         422,
         "The request takes longer than its deadline, even on an idle service.",
         "it takes at least {estimate_ms:,} ms, and its deadline is {deadline_ms:,} ms",
     ),
-    "overloaded": Kind(429, "The service is busy; the request was not started."),
-    "headers_too_large": Kind(431, "The URL or the headers are larger than this service accepts."),
-    "internal": Kind(500, "The service failed; the request is not to blame."),
-    "nonfinite_output": Kind(
+    "overloaded": RefusalKind(429, "The service is busy; the request was not started."),
+    "headers_too_large": RefusalKind(
+        431, "The URL or the headers are larger than this service accepts."
+    ),
+    "internal": RefusalKind(500, "The service failed; the request is not to blame."),
+    "nonfinite_output": RefusalKind(
         500,
         "The model produced NaN or infinity.",
         "the first hidden state to hold them is that of layer {layer} (-1 is the last), in {dtype}",
     ),
-    "replica_lost": Kind(502, "The replica broke off before it answered; send the request again."),
-    "not_ready": Kind(503, "The replica is not ready."),
-    "deadline_exceeded": Kind(504, "The request was not finished by its deadline."),
+    "replica_lost": RefusalKind(
+        502, "The replica broke off before it answered; send the request again."
+    ),
+    "not_ready": RefusalKind(503, "The replica is not ready."),
+    "deadline_exceeded": RefusalKind(504, "The request was not finished by its deadline."),
 }
 
 # whose fault each is: the caller's, no one's (429), or ours
@@ -138,7 +152,7 @@ CALLER_CODES = frozenset(
     c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429
 )
 SERVICE_CODES = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
-UNAUTHORIZED = 401
+UNAUTHORIZED_STATUS = 401
 
 # Statuses that clients of other APIs expect instead: OpenAI's openapi.yaml; TEI 1.9's
 # router/src/http/server.rs, From<&ErrorType> for StatusCode
@@ -205,13 +219,13 @@ class Refused(Exception):
         return self.status >= 500
 
 
-def refusal(error: BaseException) -> Refused:
+def refusal_of(error: BaseException) -> Refused:
     """Return the refusal for any error; one that is in no table is our own fault."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        errors = error.errors(include_url=False)[:MOST_ERRORS]
-        faults = [schema.fault(each, error.title) for each in errors]
+        errors = error.errors(include_url=False)[:MOST_SHOWN_FAULTS]
+        faults = [schema.locate_fault(each, error.title) for each in errors]
         return Refused(faults[0].code, faults)
     if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
         return Refused("sequence_too_long", length=error.length, limit=error.limit)
@@ -220,21 +234,21 @@ def refusal(error: BaseException) -> Refused:
 
 def unreadable_json(error: ValueError) -> Refused:
     """Return the refusal for JSON that failed to parse before a schema was known."""
-    fault = schema.unreadable(str(error))
+    fault = schema.word_unreadable(str(error))
     return Refused(fault.code, detail=fault.detail)
 
 
 def problem_details(refused: Refused, request_id: str) -> bytes:
     """Return the body of a refusal, at most MOST_BYTES long."""
     kind = REFUSALS[refused.code]
-    for most in range(min(len(refused.faults), MOST_ERRORS), -1, -1):
+    for most in range(min(len(refused.faults), MOST_SHOWN_FAULTS), -1, -1):
         faults = refused.faults[:most]
         body: dict[str, Any] = {
             "type": "about:blank",
             "title": kind.title,
             "status": kind.status,
             "code": refused.code,
-            "detail": explain(refused, faults),
+            "detail": word_refusal(refused, faults),
             "request_id": request_id,
             **refused.facts,
         }
@@ -246,7 +260,9 @@ def problem_details(refused: Refused, request_id: str) -> bytes:
     return told
 
 
-def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], str] = place) -> str:
+def word_refusal(
+    refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], str] = write_place
+) -> str:
     """Word a refusal for people: the place, what is expected there, and what came.
 
     Args:
@@ -256,7 +272,7 @@ def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], st
     kind, facts = REFUSALS[refused.code], refused.facts
     numbers = refused.detail or (kind.detail.format(**facts) if facts else "")
     each = [_word_fault(where(f.loc), f.detail or numbers, f.code) for f in faults[:MOST_DETAILS]]
-    told = [*dict.fromkeys(each)] or [kind.title, ended(capitalised(numbers))]
+    told = [*dict.fromkeys(each)] or [kind.title, end_sentence(capitalise(numbers))]
     if len(faults) > MOST_DETAILS:
         told.append(f"The errors name {len(faults) - MOST_DETAILS} more.")
     if refused.retry_after:
@@ -269,4 +285,4 @@ def _word_fault(where: str, detail: str, code: str) -> str:
     title = REFUSALS[code].title
     if not detail:
         return f"{where}: {title}" if where else title
-    return f"{where}: {ended(detail)}" if where else ended(capitalised(detail))
+    return f"{where}: {end_sentence(detail)}" if where else end_sentence(capitalise(detail))

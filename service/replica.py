@@ -17,7 +17,7 @@ from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.gateway import Gateway
-from service.encode.price import costs
+from service.encode.price import make_cost_counter
 from service.encode.reader import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
@@ -128,7 +128,7 @@ class Replica:
             lanes=len(lanes),
             budget=self.proof.budget,
             speed=self.proof.speed,
-            costs=costs(model.config, model.adapters),
+            costs=make_cost_counter(model.config, model.adapters),
             small=self.proof.small,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,

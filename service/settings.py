@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from service import keys
-from service.wording.words import meant, nearest
+from service.wording.words import find_nearest, suggest_name
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def load_settings(
         if name not in theirs
     }
     for name in sorted(variables.keys() - Settings.model_fields.keys()):
-        near = nearest(name, Settings.model_fields).upper()
+        near = find_nearest(name, Settings.model_fields).upper()
         hint = f"; did you mean {PREFIX}{near}?" if near else ""
         raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
     variables = {name: value for name, value in variables.items() if value or name in NEVER_EMPTY}
@@ -326,7 +326,7 @@ def describe_error(error: ErrorDetails) -> str:
     """Say in a line what is wrong with one setting."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting{meant(name, Settings.model_fields)}"
+        return f"{name}: no such setting{suggest_name(name, Settings.model_fields)}"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
     said = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -170,7 +170,7 @@ ROWS = (
     Row("encode.reader.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),
     # what an answer may hold
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
-    Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
+    Row("refusals.MOST_SHOWN_FAULTS", "the others are left out", "errors that a refusal lists"),
     Row(
         "refusals.MOST_DETAILS",
         "the others are counted",

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from service.api import ROUTES
-from service.api.pages import PART
+from service.api.pages import PAGE_PREFIX
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -96,7 +96,7 @@ def test_the_routes_are_the_codes() -> None:
     named = re.findall(r"`([A-Z]+ /\S*)`", table)
 
     rows = ROUTES
-    rows = [row for row in rows if not row.path.startswith(PART)]  # the files of GET /
+    rows = [row for row in rows if not row.path.startswith(PAGE_PREFIX)]  # the files of GET /
     routes = {f"{row.method.upper()} {row.path}" for row in rows if "{version}" not in row.path}
 
     assert sorted(routes) == sorted(named)

@@ -73,7 +73,7 @@ DIALECT: Mapping[str, Change] = {
 
         from typing import Any
 
-        from service.api.dialect import EMBEDDING, Api, Example, JSONCall, Reply, to_json
+        from service.api.dialect import EMBEDDING_CODES, Api, Example, JSONCall, Reply, json_reply
         from service.encode.answer import Each, Encoded
         from service.inputs import Strings
         from service.observe.families import OF_TEXT
@@ -92,7 +92,7 @@ DIALECT: Mapping[str, Change] = {
         class Toy(JSONCall):
             """A request."""
 
-            def tree(self, encoded: Encoded) -> dict[str, Any]:
+            def to_json(self, encoded: Encoded) -> dict[str, Any]:
                 return {"vectors": Each(item.pooled for item in encoded.items)}
 
 
@@ -103,10 +103,10 @@ DIALECT: Mapping[str, Change] = {
 
         def problem(refused: Refused, request_id: str) -> Reply:
             """Return a refusal as a toy knows it."""
-            return to_json({"toy": refused.code}, refused.status)
+            return json_reply({"toy": refused.code}, refused.status)
 
 
-        API = Api("Toy", problem, body_codes=EMBEDDING, document="https://toy.example")
+        API = Api("Toy", problem, body_codes=EMBEDDING_CODES, document="https://toy.example")
         EXAMPLE = Example("one", "A vector", '{"sentences": ["All is well"]}')
         ROUTES = [
             API.post(
@@ -186,7 +186,7 @@ QUESTION: Mapping[str, Change] = {
             def texts(self) -> Texts:
                 return self.inputs
 
-            def tree(self, encoded: Encoded) -> dict[str, Any]:
+            def to_json(self, encoded: Encoded) -> dict[str, Any]:
                 return {"lengths": [item.facts["length"] for item in encoded.items]}
     '''),
     "service/questions/toy/question.py": new('''
@@ -226,11 +226,11 @@ QUESTION: Mapping[str, Change] = {
             def price(self, step: Step) -> Price:
                 return Price({}, self._custom.layout)
 
-            async def end(self, deadline: float) -> Iterable[Item]:
+            async def make_items(self, deadline: float) -> Iterable[Item]:
                 return [Item(len(work), {"length": work.length}) for work in self._works]
     '''),
     "service/api/questions.py": after(
-        ("from service.api.own import question", "from service.api.dialect import Example\n"),
+        ("from service.api.own import question_route", "from service.api.dialect import Example\n"),
         (
             "from service.questions.similarity import ComparisonRequest",
             "from service.questions.toy import LengthsRequest\n",
@@ -238,7 +238,7 @@ QUESTION: Mapping[str, Change] = {
         (
             "ROUTES = [",
             """\
-    question(
+    question_route(
         "/v1/toy",
         "How long texts are",
         LengthsRequest,

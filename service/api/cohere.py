@@ -17,18 +17,18 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service.api.dialect import (
-    EMBEDDING,
+    EMBEDDING_CODES,
     Api,
     Example,
     JSONCall,
+    ModelFacts,
     Reply,
-    Sent,
-    Served,
-    sentence,
-    to_json,
+    RequestHead,
+    explain_refusal,
+    json_reply,
 )
 from service.api.inputs import Dimensions, check_dense, find_prompt
-from service.api.precisions import NUMBER_BYTES, Precision, vectors, written
+from service.api.precisions import NUMBER_BYTES, Precision, pooled_vectors, to_precision
 from service.core import PARTS, Custom, Documents, Layout
 from service.encode.answer import Each, Encoded
 from service.inputs import Strings
@@ -42,15 +42,15 @@ from service.wording.words import Loc
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])
 
-CUTS: dict[str, Literal["refuse", "left", "right"]] = {
+TRUNCATE_CUTS: dict[str, Literal["refuse", "left", "right"]] = {
     "NONE": "refuse",
     "START": "left",
     "END": "right",
 }
-FIRST = 'it goes with "truncate": "END", since the first tokens are read'
-EMPTY = "expected one character or more, received an empty string"
-NONE_ASKED = "expected one kind or more, received none"
-TWICE = "expected each kind once"
+NEEDS_END_CUT = 'it goes with "truncate": "END", since the first tokens are read'
+EMPTY_TEXT = "expected one character or more, received an empty string"
+NO_PRECISION = "expected one kind or more, received none"
+PRECISION_TWICE = "expected each kind once"
 
 
 class EmbedV2Request(ForeignRequest):
@@ -80,7 +80,7 @@ class EmbedV2Request(ForeignRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embed(JSONCall):
+class EmbedCall(JSONCall):
     """A request of POST /v2/embed.
 
     Args:
@@ -91,13 +91,13 @@ class Embed(JSONCall):
     precisions: Sequence[Precision]
     texts: Sequence[str]
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        found = list(vectors(encoded))
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        found = list(pooled_vectors(encoded))
         return {
             "id": str(uuid4()),
             "response_type": "embeddings_by_type",
             "embeddings": {
-                precision: Each(map(partial(written, precision=precision), found))
+                precision: Each(map(partial(to_precision, precision=precision), found))
                 for precision in self.precisions
             },
             "texts": self.texts,
@@ -108,27 +108,27 @@ class Embed(JSONCall):
         }
 
 
-def parse(body: bytes, sent: Sent, served: Served) -> Embed:
+def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     asked = EmbedV2Request.parse(body, sent.ignored)
-    _check(asked)
+    _check_precisions(asked)
     check_dense(served.tasks)
     cut = "END" if asked.max_tokens else asked.truncate
     kinds = asked.embedding_types
-    return Embed(
+    return EmbedCall(
         request=EncodeRequest.of(
             asked.texts,
             model=asked.model,
-            truncate=CUTS[cut] if cut else None,
+            truncate=TRUNCATE_CUTS[cut] if cut else None,
             prompt_name=find_prompt(asked.input_type, served),
             pooled=POOLED.altered(normalize=True, dimensions=asked.output_dimension),
         ),
         custom=Custom(
-            _layout(kinds, len(body)),
+            _answer_layout(kinds, len(body)),
             usual="right",
             counted=False,
             documents=Documents(asked.max_tokens) if asked.max_tokens else None,
@@ -138,21 +138,23 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embed:
     )
 
 
-def _check(asked: EmbedV2Request) -> None:
+def _check_precisions(asked: EmbedV2Request) -> None:
     """Refuse kinds that are none or twice there, and what the number of tokens does not go with."""
     kinds = asked.embedding_types
     if len(set(kinds)) < len(kinds) or not kinds:
-        raise Refused.at("out_of_range", "embedding_types", detail=TWICE if kinds else NONE_ASKED)
+        raise Refused.at(
+            "out_of_range", "embedding_types", detail=PRECISION_TWICE if kinds else NO_PRECISION
+        )
     if asked.max_tokens is None:
         return
     if asked.truncate not in (None, "END"):
-        raise Refused.at("out_of_range", "max_tokens", detail=FIRST)
+        raise Refused.at("out_of_range", "max_tokens", detail=NEEDS_END_CUT)
     for index, text in enumerate(asked.texts):
         if not text:  # which a document to rank may be
-            raise Refused.at("sequence_empty", "inputs", index, "text", detail=EMPTY)
+            raise Refused.at("sequence_empty", "inputs", index, "text", detail=EMPTY_TEXT)
 
 
-def _layout(precisions: Sequence[Precision], body: int) -> Layout:
+def _answer_layout(precisions: Sequence[Precision], body: int) -> Layout:
     """Return how vectors are written: in each of the kinds, and with the texts of the body.
 
     Args:
@@ -167,12 +169,12 @@ def _layout(precisions: Sequence[Precision], body: int) -> Layout:
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal that Cohere's clients can read."""
     here = copy.copy(refused)
-    here.faults = [replace(fault, loc=_place(fault.loc)) for fault in refused.faults]
-    told = sentence(here, {})
-    return to_json({"message": told, "detail": told, "code": refused.code}, refused.status)
+    here.faults = [replace(fault, loc=_cohere_place(fault.loc)) for fault in refused.faults]
+    told = explain_refusal(here, {})
+    return json_reply({"message": told, "detail": told, "code": refused.code}, refused.status)
 
 
-def _place(loc: Loc) -> Loc:
+def _cohere_place(loc: Loc) -> Loc:
     """Return where in the request as it was sent stands what has this place in the native one."""
     match loc:
         case ("inputs", *index):
@@ -183,7 +185,10 @@ def _place(loc: Loc) -> Loc:
 
 
 API = Api(
-    "Cohere", problem, body_codes=EMBEDDING, document="https://docs.cohere.com/reference/embed"
+    "Cohere",
+    problem,
+    body_codes=EMBEDDING_CODES,
+    document="https://docs.cohere.com/reference/embed",
 )
 ROUTES = [
     API.post(

@@ -30,14 +30,14 @@ from service.refusals import (
     REFUSALS,
     Refused,
 )
-from service.wording.words import Loc, listed, place
+from service.wording.words import Loc, list_names, write_place
 
 if TYPE_CHECKING:  # it stands above, and hands itself to a route's answer
     from service.replica import Replica
 
 # What may be refused by any route, by one that takes a body, by one that encodes
-ALWAYS = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
-TAKING = (
+ANY_ROUTE_CODES = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
+BODY_ROUTE_CODES = (
     *BODY_CODES,
     "invalid_json",
     "invalid_text",
@@ -54,10 +54,10 @@ TAKING = (
     "prompt_not_found",
     "overloaded",
     "deadline_exceeded",
-    *ALWAYS,
+    *ANY_ROUTE_CODES,
 )
-ENCODING = (
-    *TAKING,
+ENCODE_CODES = (
+    *BODY_ROUTE_CODES,
     "answer_too_large",
     "deadline_unreachable",
     "sequence_too_long",
@@ -65,8 +65,8 @@ ENCODING = (
     "space_changed",
     "nonfinite_output",
 )
-EMBEDDING = (*ENCODING, "model_not_found", "task_not_found")
-READING = (*ALWAYS, "not_ready")
+EMBEDDING_CODES = (*ENCODE_CODES, "model_not_found", "task_not_found")
+READ_ROUTE_CODES = (*ANY_ROUTE_CODES, "not_ready")
 
 
 class Reply:
@@ -99,12 +99,12 @@ class Reply:
         self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
 
 
-def to_json(value: Any, status: int = 200) -> Reply:
+def json_reply(value: Any, status: int = 200) -> Reply:
     """Return a value as it is sent."""
     return Reply(orjson.dumps(value), status, media_type=JSON)
 
 
-class Served(NamedTuple):
+class ModelFacts(NamedTuple):
     """What parsers know of the replica.
 
     Args:
@@ -141,7 +141,7 @@ class Call(ABC):
         """Return what is sent, in the answer's media type."""
         return Reply(body, media_type=self.media_type)
 
-    def at_once(self, encoded: Encoded) -> Reply | None:
+    def write_small(self, encoded: Encoded) -> Reply | None:
         """Return the answer as sent if it is small; otherwise it has to be written."""
         return None
 
@@ -158,33 +158,33 @@ class JSONCall(Call):
     """A call that is answered with one tree of JSON."""
 
     @abstractmethod
-    def tree(self, encoded: Encoded) -> Any:
+    def to_json(self, encoded: Encoded) -> Any:
         """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
-    def at_once(self, encoded: Encoded) -> Reply | None:
+    def write_small(self, encoded: Encoded) -> Reply | None:
         if not encoded.small:
             return None
         made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # may raise Refused
-        return self.reply(answer.whole(self.tree(made), self.request.array_encoding))
+        return self.reply(answer.write_whole(self.to_json(made), self.request.array_encoding))
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """Return the answer in pieces, end to end."""
-        return answer.in_pieces(self.tree(encoded), self.request.array_encoding)
+        return answer.write_pieces(self.to_json(encoded), self.request.array_encoding)
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
-        return self.reply(await answer.collect(self.pieces(encoded), turn))
+        return self.reply(await answer.collect_body(self.pieces(encoded), turn))
 
 
 Read = TypeVar("Read")
 
 
-class Wording(Protocol):
+class RefusalWriter(Protocol):
     """How a dialect words a refusal."""
 
     def __call__(self, refused: Refused, request_id: str, /) -> Reply: ...
 
 
-class Sent(Protocol):
+class RequestHead(Protocol):
     """What parsers know of a request apart from its body.
 
     Attributes:
@@ -207,7 +207,7 @@ class Sent(Protocol):
         """Return the body, which from then on belongs to the caller alone."""
 
 
-class Here(Protocol):
+class RouteContext(Protocol):
     """What the answer of a route that does not encode may ask of the replica.
 
     Attributes:
@@ -222,19 +222,19 @@ class Here(Protocol):
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
 
-    def deadline(self, sent: Sent) -> float:
+    def deadline(self, sent: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
 
-    async def read(self, sent: Sent, parse: Callable[[bytes], Read]) -> Read:
+    async def read(self, sent: RequestHead, parse: Callable[[bytes], Read]) -> Read:
         """Return what a JSON body asks for."""
 
-    async def write(self, sent: Sent, pieces: Iterator[bytes]) -> Reply:
+    async def write(self, sent: RequestHead, pieces: Iterator[bytes]) -> Reply:
         """Return an answer in pieces of JSON."""
 
 
-Parse = Callable[[bytes, Sent, Served], Call]
-Answers = Callable[[Sent, Here], Awaitable[Reply]]
-ANY = "any"  # the kind of JSON that another API describes
+Parser = Callable[[bytes, RequestHead, ModelFacts], Call]
+RouteHandler = Callable[[RequestHead, RouteContext], Awaitable[Reply]]
+UNDESCRIBED = "any"  # the kind of JSON that another API describes
 
 
 class Api(NamedTuple):
@@ -249,10 +249,10 @@ class Api(NamedTuple):
     """
 
     name: str
-    problem: Wording
+    problem: RefusalWriter
     statuses: Mapping[str, int] = {}
-    codes: Sequence[str] = READING
-    body_codes: Sequence[str] = ENCODING
+    codes: Sequence[str] = READ_ROUTE_CODES
+    body_codes: Sequence[str] = ENCODE_CODES
     document: str = ""
 
     def get(self, path: str, summary: str = "", **more: Any) -> "Route":
@@ -260,7 +260,7 @@ class Api(NamedTuple):
         return Route(self, "get", path, summary, **more)
 
     def post(
-        self, path: str, summary: str, request: Any, parse: Parse | None = None, **more: Any
+        self, path: str, summary: str, request: Any, parse: Parser | None = None, **more: Any
     ) -> "Route":
         """Return a route of it with a body."""
         return Route(self, "post", path, summary, request, parse, **more)
@@ -314,10 +314,10 @@ class Route(NamedTuple):
     path: str
     summary: str = ""
     request: Any = None
-    parse: Parse | None = None
-    when: Callable[[bytes, Served], bool] | None = None
-    answers: Answers | None = None
-    kind: str = ANY
+    parse: Parser | None = None
+    when: Callable[[bytes, ModelFacts], bool] | None = None
+    answers: RouteHandler | None = None
+    kind: str = UNDESCRIBED
     inputs: tuple[str, ...] = NO_INPUT
     metric: str = ""
     codes: Sequence[str] = ()
@@ -365,7 +365,7 @@ class Route(NamedTuple):
         return [each["name"] for each in self.parameters if each["in"] == "query"]
 
 
-def sentence(refused: Refused, names: Mapping[str, str]) -> str:
+def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
     """Return a refusal in one line, for people: what is wrong, where, and the numbers that help.
 
     Args:
@@ -374,13 +374,13 @@ def sentence(refused: Refused, names: Mapping[str, str]) -> str:
 
     def where(loc: Loc) -> str:
         first, *rest = (names.get(str(loc[0]), loc[0]), *loc[1:]) if loc else ("",)
-        return place((first, *(rest[1:] if rest[:1] == [first] else rest)))
+        return write_place((first, *(rest[1:] if rest[:1] == [first] else rest)))
 
-    return refusals.explain(refused, refused.faults, where)
+    return refusals.word_refusal(refused, refused.faults, where)
 
 
 # what programs send by default
-COMMON = {
+COMMON_MEDIA_TYPES = {
     "": "empty",
     "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
     "multipart/form-data": "multipart/form-data",
@@ -389,13 +389,15 @@ COMMON = {
 }
 
 
-def check_type(given: str | None, types: Sequence[str]) -> None:
+def check_media_type(given: str | None, types: Sequence[str]) -> None:
     """Refuse a body whose media type the route does not read.
 
     Args:
         given: as in the request, in lower case and without parameters; None is JSON.
     """
     if given is not None and given not in types:
-        came = COMMON.get(given, "another")  # repeated only if it reveals nothing about the sender
-        detail = f"the Content-Type is {came}; expected {listed(types)}"
+        came = COMMON_MEDIA_TYPES.get(
+            given, "another"
+        )  # repeated only if it reveals nothing about the sender
+        detail = f"the Content-Type is {came}; expected {list_names(types)}"
         raise Refused("unsupported_media_type", detail=detail)

@@ -18,33 +18,33 @@ from pydantic import TypeAdapter
 from model.config import Task
 from model.maps.choices import STATISTIC_FIELDS
 from service.api import ROUTES
-from service.api.dialect import ANY, Route
+from service.api.dialect import UNDESCRIBED, Route
 from service.encode.answer import JSON
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.wire import IGNORED, WARNING
 
-WORDS = {  # the enums that answers.yaml takes from the code
+ENUM_WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
-OF_OTHERS = {
+FOREIGN_HEADERS = {
     IGNORED: {
         "schema": {"type": "string"},
         "description": "fields that this route does not know: up to 8 names, then + and the count "
         "of others",
     }
 }
-OF_IDS = {
+TOKEN_ID_HEADERS = {
     WARNING: {
         "schema": {"type": "string"},
         "description": "ids without this model's special tokens: some have none at either end, as "
         "those of another vocabulary",
     }
 }
-REF = "#/components/schemas/"
-IN_PATH = re.compile(r"{(\w+)}")
-EITHER = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
+SCHEMA_PREFIX = "#/components/schemas/"
+PATH_PARAMETER = re.compile(r"{(\w+)}")
+UNION_BAR = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
 
 Schemas = dict[Any, dict[str, Any]]  # by type
 
@@ -56,12 +56,14 @@ def document() -> dict[str, Any]:
     shared: dict[tuple[str, str], list[Route]] = {}
     for row in rows:
         shared.setdefault((row.path, row.method), []).append(row)
-    requests = [_request(each) for each in shared.values()]
+    requests = [_request_type(each) for each in shared.values()]
     answers = [getattr(request, "answer", None) for request in requests]
-    schemas, components = _schemas([kind for kind in (*requests, *answers) if kind is not None])
+    schemas, components = _collect_schemas(
+        [kind for kind in (*requests, *answers) if kind is not None]
+    )
     paths: dict[str, dict[str, Any]] = {}
     for (path, method), several in shared.items():
-        paths.setdefault(path, {})[method] = _operation(several, schemas)
+        paths.setdefault(path, {})[method] = _describe_operation(several, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
@@ -71,37 +73,40 @@ def document() -> dict[str, Any]:
     }
 
 
-def _request(rows: Sequence[Route]) -> Any:
+def _request_type(rows: Sequence[Route]) -> Any:
     """Return the type of the body that routes with one path and method take, or None."""
     first, *others = (row.request for row in rows)
     return reduce(or_, others, first)
 
 
-def _schemas(kinds: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
+def _collect_schemas(kinds: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
     """Return how operations refer to each type, and all schemas by name."""
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in dict.fromkeys(kinds)],
-        ref_template=REF + "{model}",
+        ref_template=SCHEMA_PREFIX + "{model}",
     )
-    answers = {name: _answer(name, told) for name, told in _load_answers()["schemas"].items()}
+    answers = {
+        name: _answer_schema(name, told) for name, told in _load_answers()["schemas"].items()
+    }
     return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"] | answers
 
 
 @cache
 def _load_answers() -> dict[str, Any]:
+    """Read answers.yaml, once."""
     told: dict[str, Any] = yaml.safe_load(
         files("service.api").joinpath("answers.yaml").read_bytes()
     )
     return told
 
 
-def _answer(name: str, told: Any) -> dict[str, Any]:
+def _answer_schema(name: str, told: Any) -> dict[str, Any]:
     """Return the schema of an object in answers.yaml, or of a value."""
     if isinstance(told, list):
-        return _value(*told)
+        return _field_schema(*told)
     fields = {field: value for field, value in told.items() if isinstance(value, list)}
     properties = {
-        field.removesuffix("?"): _titled(field.removesuffix("?"), _value(*value))
+        field.removesuffix("?"): _add_title(field.removesuffix("?"), _field_schema(*value))
         for field, value in fields.items()
     }
     required = [field for field in fields if not field.endswith("?")]
@@ -115,40 +120,40 @@ def _answer(name: str, told: Any) -> dict[str, Any]:
     }
 
 
-def _titled(field: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _add_title(field: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a field's schema with its title, in pydantic's style for requests."""
     return schema if "$ref" in schema else {"title": field.replace("_", " ").title(), **schema}
 
 
-def _value(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
+def _field_schema(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
     """Return the schema of a field."""
-    told = _kind(kind) | {"description": sentence}
+    told = _kind_schema(kind) | {"description": sentence}
     return told | {"examples": list(examples)} if examples else told
 
 
-def _kind(kind: str) -> dict[str, Any]:
+def _kind_schema(kind: str) -> dict[str, Any]:
     """Return the schema of a kind, written as the top of answers.yaml says."""
     named = _load_answers()["kinds"].get(kind, kind)
     if isinstance(named, dict):
         return {**named}
-    if kind in WORDS:
-        return {"type": "string", "enum": WORDS[kind]}
+    if kind in ENUM_WORDS:
+        return {"type": "string", "enum": ENUM_WORDS[kind]}
     if named[0] + named[-1] == "{}":
-        return {"type": "object", "additionalProperties": _kind(named[1:-1])}
-    if len(either := EITHER.split(named)) > 1:
-        kinds = [_kind(each) for each in either]
+        return {"type": "object", "additionalProperties": _kind_schema(named[1:-1])}
+    if len(either := UNION_BAR.split(named)) > 1:
+        kinds = [_kind_schema(each) for each in either]
         words = [each["const"] for each in kinds if "const" in each]
         return {"type": "string", "enum": words} if words else {"anyOf": kinds}
     if named.endswith("[]"):
-        return {"type": "array", "items": _kind(named[:-2].strip("()"))}
+        return {"type": "array", "items": _kind_schema(named[:-2].strip("()"))}
     if named.endswith("?"):
-        return {"anyOf": [_kind(named[:-1].strip("()")), {"type": "null"}]}
+        return {"anyOf": [_kind_schema(named[:-1].strip("()")), {"type": "null"}]}
     if named[0] == "'":
         return {"type": "string", "const": named.strip("'")}
-    return {"$ref": REF + named} if named[0].isupper() else {"type": named}
+    return {"$ref": SCHEMA_PREFIX + named} if named[0].isupper() else {"type": named}
 
 
-def _operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
+def _describe_operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
     """Return what the document says of the routes with one path and method, mostly one."""
     route = rows[0]
     tree: dict[str, Any] = {"summary": route.summary, "tags": [route.api.name]}
@@ -156,16 +161,16 @@ def _operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
         tree["description"] = route.more
     if route.api.document:
         tree["externalDocs"] = {"url": route.api.document}
-    if parameters := [*_in_path(route.path), *route.parameters]:
+    if parameters := [*_path_parameters(route.path), *route.parameters]:
         tree["parameters"] = parameters
     if route.request is not None:
-        body = {JSON: {"schema": schemas[_request(rows)], "examples": _examples(route)}}
-        tree["requestBody"] = {"required": True, "content": body | _content(route.media)}
-    tree["responses"] = {"200": _success(route)} | _refusals(rows)
+        body = {JSON: {"schema": schemas[_request_type(rows)], "examples": _show_examples(route)}}
+        tree["requestBody"] = {"required": True, "content": body | _body_schemas(route.media)}
+    tree["responses"] = {"200": _describe_success(route)} | _describe_refusals(rows)
     return tree
 
 
-def _examples(route: Route) -> dict[str, Any]:
+def _show_examples(route: Route) -> dict[str, Any]:
     """Return its examples by name; x-query is the end of the address."""
     return {
         each.name: {"summary": each.summary, "value": each.value}
@@ -174,44 +179,45 @@ def _examples(route: Route) -> dict[str, Any]:
     }
 
 
-def _in_path(path: str) -> list[dict[str, Any]]:
+def _path_parameters(path: str) -> list[dict[str, Any]]:
     """Return the parameters in a path."""
     string = {"type": "string"}
     return [
         {"name": name, "in": "path", "required": True, "schema": string}
-        for name in IN_PATH.findall(path)
+        for name in PATH_PARAMETER.findall(path)
     ]
 
 
-def _success(route: Route) -> dict[str, Any]:
+def _describe_success(route: Route) -> dict[str, Any]:
+    """Return what the document says of a route's 200."""
     response: dict[str, Any] = {"description": "The answer." if route.kind else "No body."}
-    content = _content(route.answer_media)
+    content = _body_schemas(route.answer_media)
     if route.kind:
-        content = {JSON: {"schema": _kind(route.kind)}, **content}
+        content = {JSON: {"schema": _kind_schema(route.kind)}, **content}
     elif content:
         response["description"] = "The page."
     if content:
         response["content"] = content
-    headers = {**route.headers, **(OF_OTHERS if route.foreign else {})}
-    if headers := {**headers, **(OF_IDS if route.takes_ids else {})}:
+    headers = {**route.headers, **(FOREIGN_HEADERS if route.foreign else {})}
+    if headers := {**headers, **(TOKEN_ID_HEADERS if route.takes_ids else {})}:
         response["headers"] = headers
     return response
 
 
-def _content(bodies: Any) -> dict[str, Any]:
+def _body_schemas(bodies: Any) -> dict[str, Any]:
     """Return bodies by media type."""
     return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
 
 
-def _refusals(rows: Sequence[Route]) -> dict[str, Any]:
+def _describe_refusals(rows: Sequence[Route]) -> dict[str, Any]:
     """Return the refusals by status, each with the codes it may carry."""
     by_status: dict[int, dict[str, None]] = {}
     statuses = [(code, row.status(code)) for row in rows for code in row.refusals]
     order = {code: place for place, (code, _) in reversed([*enumerate(statuses)])}
     for code, status in sorted(statuses, key=lambda each: order[each[0]]):
         by_status.setdefault(status, {})[code] = None
-    media_type, kind = (JSON, ANY) if rows[0].api.document else (MEDIA_TYPE, "Problem")
-    content = {media_type: {"schema": _kind(kind)}}
+    media_type, kind = (JSON, UNDESCRIBED) if rows[0].api.document else (MEDIA_TYPE, "Problem")
+    content = {media_type: {"schema": _kind_schema(kind)}}
     return {
         str(status): {"description": ", ".join(codes), "content": content}
         for status, codes in sorted(by_status.items())

@@ -8,8 +8,8 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service import inputs
-from service.api.dialect import Served
-from service.encode.names import SPARSE, only_sparse
+from service.api.dialect import ModelFacts
+from service.encode.names import SPARSE_ONLY, only_sparse
 from service.inputs import Item, Strings
 from service.refusals import Refused
 from service.wire import Integers
@@ -21,16 +21,19 @@ MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
     AfterValidator(lambda most: UNBOUNDED if most == -1 else most),
 ]
 UNBOUNDED = 2**31  # more tokens than any model takes
-DOCUMENT = ("document", "passage", "corpus")
-PROMPTS = {  # by what texts are for: the first that a checkpoint has, after that of the same name
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+# by what texts are for: the first that a checkpoint has, after that of the same name
+PROMPTS_BY_PURPOSE = {
     **dict.fromkeys(("search_query", "retrieval.query"), ("query",)),
-    **dict.fromkeys(("search_document", "retrieval.passage", "document", "passage"), DOCUMENT),
+    **dict.fromkeys(
+        ("search_document", "retrieval.passage", "document", "passage"), DOCUMENT_PROMPTS
+    ),
     "clustering": ("separation",),
     "separation": ("clustering",),
 }
 
 
-def tag(value: object) -> str:
+def tag_form(value: object) -> str:
     """Return which of its forms an input has, by its first entry."""
     if not isinstance(value, list):
         return "<text>"
@@ -44,10 +47,12 @@ Text = Annotated[str, Tag("<text>")]
 Texts = Annotated[Strings, Tag("<texts>")]
 Ids = Annotated[Integers, Tag("<ids>")]
 Batch = Annotated[Sequences, Tag("<sequences>")]
-TextsOrIds = TypeAliasType("TextsOrIds", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
+TextsOrIds = TypeAliasType(
+    "TextsOrIds", Annotated[Text | Texts | Ids | Batch, Discriminator(tag_form)]
+)
 
 
-def items(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
+def make_inputs(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
     """Return inputs as questions read them."""
     if isinstance(value, str):
         return [value]
@@ -60,9 +65,9 @@ def items(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
     ]
 
 
-def find_prompt(purpose: str, served: Served) -> str | None:
+def find_prompt(purpose: str, served: ModelFacts) -> str | None:
     """Return the name of the checkpoint's prompt for what texts are for; None: it has none."""
-    names = (purpose, *PROMPTS.get(purpose, ()))
+    names = (purpose, *PROMPTS_BY_PURPOSE.get(purpose, ()))
     return next((name for name in names if name in served.prompts), None)
 
 
@@ -73,4 +78,4 @@ def check_dense(tasks: Collection[str]) -> None:
         Refused: the model has such tasks.
     """
     if only_sparse(tasks):
-        raise Refused("task_not_found", detail=SPARSE, tasks=list(tasks))
+        raise Refused("task_not_found", detail=SPARSE_ONLY, tasks=list(tasks))

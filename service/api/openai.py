@@ -18,17 +18,17 @@ from typing_extensions import TypeAliasType
 from model.text.tokenizer import Truncate
 from service import inputs
 from service.api.dialect import (
-    ALWAYS,
-    EMBEDDING,
+    ANY_ROUTE_CODES,
+    EMBEDDING_CODES,
     Api,
     Example,
-    Here,
     JSONCall,
+    ModelFacts,
     Reply,
-    Sent,
-    Served,
-    sentence,
-    to_json,
+    RequestHead,
+    RouteContext,
+    explain_refusal,
+    json_reply,
 )
 from service.api.inputs import (
     Batch,
@@ -38,28 +38,28 @@ from service.api.inputs import (
     Text,
     check_dense,
     find_prompt,
-    items,
-    tag,
+    make_inputs,
+    tag_form,
 )
-from service.api.precisions import Precision, vectors, written
+from service.api.precisions import Precision, pooled_vectors, to_precision
 from service.core import Custom, Layout
 from service.encode.answer import Each, Encoded
-from service.encode.names import find
+from service.encode.names import find_name
 from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
 from service.outputs import POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
-from service.wording.words import quoted
+from service.wording.words import quote_names
 
 
-def _tag(value: object) -> str:
+def _tag_form(value: object) -> str:
     """Return which of its forms an input has, by its first entry."""
     if isinstance(value, dict):
         return "<document>"
     objects = isinstance(value, list) and value and isinstance(value[0], dict)
-    return "<texts>" if objects else tag(value)
+    return "<texts>" if objects else tag_form(value)
 
 
 Inputs = TypeAliasType(
@@ -70,7 +70,7 @@ Inputs = TypeAliasType(
         | Annotated[Documents, Tag("<texts>")]
         | Ids
         | Batch,
-        Discriminator(_tag),
+        Discriminator(_tag_form),
     ],
 )
 Cut = Annotated[
@@ -140,62 +140,66 @@ class EmbeddingsRequest(ForeignRequest):
 
 
 # our codes -> OpenAI's names for the same
-CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
-NAMES = {"inputs": "input", "pooled": "dimensions"}
-NUMBERS, BYTES = Layout(), Layout(numbers=())
+OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
+OPENAI_FIELDS = {"inputs": "input", "pooled": "dimensions"}
+NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())
 
 NO_PROMPT = (
     "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
 )
-ALONE = (
+READ_ALONE = (
     "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
 )
 LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
-SWITCHED: dict[bool, Truncate] = {True: "right", False: "refuse"}
+SWITCH_CUTS: dict[bool, Truncate] = {True: "right", False: "refuse"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embeddings(JSONCall):
+class EmbeddingsCall(JSONCall):
     """A request of POST /v1/embeddings."""
 
     precision: Precision
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
         data = Each(
-            {"object": "embedding", "index": index, "embedding": written(vector, self.precision)}
-            for index, vector in enumerate(vectors(encoded))
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": to_precision(vector, self.precision),
+            }
+            for index, vector in enumerate(pooled_vectors(encoded))
         )
         model, usage = encoded.preamble["model"], count_usage(encoded)
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
+def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbeddingsCall:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.parse(body, sent.ignored)
-    _check(request)
+    _check_request(request)
     check_dense(served.tasks)
     cut, precision = request.truncate, request.encoding_format
-    task, prompt_name = purpose(request.task, served)
+    task, prompt_name = choose_purpose(request.task, served)
     prompt_name = request.prompt_name or prompt_name
     if request.input_type and not prompt_name:
         prompt_name = find_prompt(request.input_type, served)
     if request.input_type and not prompt_name:
         sent.ignored["input_type"] = None
-    return Embeddings(
+    return EmbeddingsCall(
         request=EncodeRequest.of(
-            _items(request.input),
+            _make_inputs(request.input),
             model=request.model,
             task=task,
-            truncate=SWITCHED[cut] if isinstance(cut, bool) else cut,
+            truncate=SWITCH_CUTS[cut] if isinstance(cut, bool) else cut,
             prompt_name=prompt_name,
             pooled=POOLED.altered(normalize=request.normalized, dimensions=request.dimensions),
         ),
         custom=Custom(
-            NUMBERS if precision == "float" else BYTES,
+            NUMBER_LAYOUT if precision == "float" else BASE64_LAYOUT,
             usual="refuse" if request.truncate_prompt_tokens is None else "right",
             most=request.truncate_prompt_tokens,
             counted=False,
@@ -204,15 +208,15 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     )
 
 
-def _check(request: EmbeddingsRequest) -> None:
+def _check_request(request: EmbeddingsRequest) -> None:
     """Refuse what cannot be done, and what does not go together."""
     if request.late_chunking:
-        raise Refused.at("out_of_range", "late_chunking", detail=ALONE)
+        raise Refused.at("out_of_range", "late_chunking", detail=READ_ALONE)
     if not request.normalized and request.encoding_format in ("int8", "uint8"):
         raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)
 
 
-def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
+def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, str | None]:
     """Return the adapter and the name of the prompt that a task chooses.
 
     An adapter of its whole name brings its own instruction. One of the part before the dot, such as
@@ -221,31 +225,32 @@ def purpose(task: str | None, served: Served) -> tuple[str | None, str | None]:
     Raises:
         Refused: the checkpoint has neither.
     """
-    adapters = _adapters(served)
+    adapters = _adapter_names(served)
     if task is None or task in adapters:
         return task, None
     if (prompt := find_prompt(task, served)) is None:
         has = sorted(served.prompts)
         detail = NO_PROMPT
         if adapters:
-            detail = f"{NO_PROMPT}; this model has the adapters {quoted(adapters, 'and')}"
+            detail = f"{NO_PROMPT}; this model has the adapters {quote_names(adapters, 'and')}"
         raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
     kind = task.partition(".")[0]
     return kind if kind in adapters else None, prompt
 
 
-def _adapters(served: Served) -> list[str]:
+def _adapter_names(served: ModelFacts) -> list[str]:
+    """Return the names of the adapters, without the model's."""
     model, *adapted = served.names
     return [name.removeprefix(f"{model}:") for name in adapted]
 
 
-def _items(value: Any) -> inputs.Texts:
+def _make_inputs(value: Any) -> inputs.Texts:
     """Return inputs as encode/ knows them."""
     if isinstance(value, Document):
         return [value.text]
     if isinstance(value, list):
         value = [one.text if isinstance(one, Document) else one for one in value]
-    return items(value)
+    return make_inputs(value)
 
 
 def count_usage(encoded: Encoded) -> dict[str, int]:
@@ -255,54 +260,56 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
     return counts if truncated is None else counts | {"truncated": truncated}
 
 
-async def models(sent: Sent, here: Here) -> Reply:
+async def answer_models(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v1/models: the one that is served, and with each of its adapters."""
-    data = [_model(name) for name in here.replica.gateway.names.every]
-    return to_json({"object": "list", "data": data})
+    data = [_describe_model(name) for name in here.replica.gateway.names.every]
+    return json_reply({"object": "list", "data": data})
 
 
-async def model(sent: Sent, here: Here) -> Reply:
+async def answer_model(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v1/models/{id}; raises Refused where the id is none of them."""
-    name = find(sent.path_params["id"], here.replica.gateway.names.every)
-    return to_json(_model(name))
+    name = find_name(sent.path_params["id"], here.replica.gateway.names.every)
+    return json_reply(_describe_model(name))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as OpenAI's API words it."""
     status = OPENAI_STATUSES.get(refused.code, refused.status)
     fault = {
-        "message": sentence(refused, NAMES),
-        "type": _type(refused),
-        "param": _param(refused),
-        "code": CODES.get(refused.code, refused.code),
+        "message": explain_refusal(refused, OPENAI_FIELDS),
+        "type": _error_type(refused),
+        "param": _wrong_field(refused),
+        "code": OPENAI_CODES.get(refused.code, refused.code),
     }
     told = {"error": fault, "detail": fault["message"]}  # where Jina's clients look
-    return to_json(told, status)
+    return json_reply(told, status)
 
 
-def _model(name: str) -> dict[str, Any]:
+def _describe_model(name: str) -> dict[str, Any]:
     # no file of a checkpoint says when it was made
+    """Return a model as OpenAI's API lists it."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "headlight"}
 
 
-def _type(refused: Refused) -> str:
+def _error_type(refused: Refused) -> str:
+    """Return OpenAI's type for a refusal."""
     if refused.code == "overloaded":
         return "rate_limit_error"
     return "server_error" if refused.ours else "invalid_request_error"
 
 
-def _param(refused: Refused) -> str | None:
+def _wrong_field(refused: Refused) -> str | None:
     """Return the field that is wrong."""
     loc = refused.faults[0].loc if refused.faults else ()
-    return NAMES.get(str(loc[0]), str(loc[0])) if loc else None
+    return OPENAI_FIELDS.get(str(loc[0]), str(loc[0])) if loc else None
 
 
 API = Api(
     "OpenAI",
     problem,
     OPENAI_STATUSES,
-    ALWAYS,
-    EMBEDDING,
+    ANY_ROUTE_CODES,
+    EMBEDDING_CODES,
     "https://platform.openai.com/docs/api-reference/embeddings",
 )
 _embeddings = partial(
@@ -322,12 +329,12 @@ _embeddings = partial(
 ROUTES = [
     _embeddings("/v1/embeddings", "OpenAI: one vector for each input"),
     _embeddings("/embeddings", "OpenAI: as POST /v1/embeddings"),
-    API.get("/v1/models", "OpenAI: the model that is served", answers=models),
-    API.get("/models", "OpenAI: as GET /v1/models", answers=models, metric="/v1/models"),
+    API.get("/v1/models", "OpenAI: the model that is served", answers=answer_models),
+    API.get("/models", "OpenAI: as GET /v1/models", answers=answer_models, metric="/v1/models"),
     API.get(
         "/v1/models/{id}",
         "OpenAI: a model by its name",
-        answers=model,
-        codes=(*ALWAYS, "model_not_found"),
+        answers=answer_model,
+        codes=(*ANY_ROUTE_CODES, "model_not_found"),
     ),
 ]

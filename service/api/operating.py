@@ -3,44 +3,51 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.api.dialect import ALWAYS, READING, Here, Reply, Sent, to_json
+from service.api.dialect import (
+    ANY_ROUTE_CODES,
+    READ_ROUTE_CODES,
+    Reply,
+    RequestHead,
+    RouteContext,
+    json_reply,
+)
 from service.api.own import NATIVE
-from service.api.query import choice
+from service.api.query import read_choice
 from service.cores import count_cores
 from service.encode.names import only_sparse
 from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages
 from service.refusals import Refused
 
-SCOPES = ("all", "replica")  # of a page of metrics
-LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
+METRICS_SCOPES = ("all", "replica")  # of a page of metrics
+LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 
 
-async def heads(sent: Sent, here: Here) -> Reply:
+async def answer_heads(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v1/heads: what each head of the model does, as measured."""
-    return to_json(await here.replica.heads.answer(here.deadline(sent)))
+    return json_reply(await here.replica.heads.answer(here.deadline(sent)))
 
 
-async def live(sent: Sent, here: Here) -> Reply:
+async def answer_live(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /live: the process answers."""
-    return to_json({"status": "live"})
+    return json_reply({"status": "live"})
 
 
-async def ready(sent: Sent, here: Here) -> Reply:
+async def answer_ready(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /ready: the forward path proved itself lately."""
     here.replica.check_ready()
-    return to_json({"status": "ready"})
+    return json_reply({"status": "ready"})
 
 
-async def info(sent: Sent, here: Here) -> Reply:
+async def answer_info(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
     replica, workers = here.replica, count_cores()
     own, classes = replica.info(), replica.lanes.model.classes
     cut = replica.settings.truncate != "refuse"
-    return to_json({**own, **_for_tei(own, classes, workers, auto_truncate=cut)})
+    return json_reply({**own, **_tei_info(own, classes, workers, auto_truncate=cut)})
 
 
-def _for_tei(
+def _tei_info(
     own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
 ) -> dict[str, Any]:
     """Return what TEI's clients look for.
@@ -83,11 +90,11 @@ def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
     return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
 
 
-async def metrics(sent: Sent, here: Here) -> Reply:
+async def answer_metrics(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /metrics: every replica's metrics, or this one's."""
     openmetrics = _prefers_openmetrics(sent.headers.get("accept", ""))
     media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
-    if choice(sent.query, "scope", SCOPES) == "replica":
+    if read_choice(sent.query, "scope", METRICS_SCOPES) == "replica":
         page = join_pages([here.replica.render_metrics(openmetrics)], False, openmetrics)
     else:
         page = await here.scrape(openmetrics)
@@ -100,12 +107,12 @@ def _prefers_openmetrics(accept: str) -> bool:
     return OPENMETRICS_TYPE.partition(";")[0] in names
 
 
-async def targets(sent: Sent, here: Here) -> Reply:
+async def answer_targets(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
     if here.targets is None:
         raise Refused("not_found", detail="replicas have no addresses of their own here")
     labels = {"__metrics_path__": f"{sent.root_path}/metrics", "__param_scope": "replica"}
-    return to_json([{"targets": await here.targets(), "labels": labels}])
+    return json_reply([{"targets": await here.targets(), "labels": labels}])
 
 
 _get = NATIVE.get
@@ -113,28 +120,35 @@ ROUTES = [
     _get(
         "/v1/heads",
         "What each head of the model does, as measured",
-        answers=heads,
+        answers=answer_heads,
         kind="Heads",
-        codes=(*READING, *LATE),
+        codes=(*READ_ROUTE_CODES, *LATE_CODES),
     ),
-    _get("/live", "The process answers", answers=live, kind="Live", public="always", trusted=False),
+    _get(
+        "/live",
+        "The process answers",
+        answers=answer_live,
+        kind="Live",
+        public="always",
+        trusted=False,
+    ),
     _get(
         "/ready",
         "The forward path lately proved itself",
-        answers=ready,
+        answers=answer_ready,
         kind="Ready",
         public="always",
     ),
-    _get("/info", "The model and its limits", answers=info, kind="Info"),
+    _get("/info", "The model and its limits", answers=answer_info, kind="Info"),
     _get(
         "/metrics",
         "Every replica's metrics, as Prometheus text or OpenMetrics",
-        answers=metrics,
+        answers=answer_metrics,
         kind="",
         answer_media=dict.fromkeys(
             form.partition(";")[0] for form in (TEXT_TYPE, OPENMETRICS_TYPE)
         ),
-        codes=(*ALWAYS, "out_of_range"),
+        codes=(*ANY_ROUTE_CODES, "out_of_range"),
         public="public_metrics",
         trusted=False,
         parameters=[
@@ -144,16 +158,16 @@ ROUTES = [
                 "description": "all gathers every replica's metrics into one page; replica "
                 "answers with those of the replica that is asked, for scrapers that ask each one "
                 "at its own address (GET /metrics/targets).",
-                "schema": {"enum": [*SCOPES], "default": SCOPES[0]},
+                "schema": {"enum": [*METRICS_SCOPES], "default": METRICS_SCOPES[0]},
             }
         ],
     ),
     _get(
         "/metrics/targets",
         "Where Prometheus finds each replica by itself",
-        answers=targets,
+        answers=answer_targets,
         kind="Targets",
-        codes=(*READING, "not_found"),
+        codes=(*READ_ROUTE_CODES, "not_found"),
         public="public_metrics",
         metric="/metrics",
     ),

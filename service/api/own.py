@@ -7,12 +7,21 @@ from typing import Any
 
 import yaml
 
-from service.api.dialect import Api, Example, JSONCall, Parse, Reply, Route, Sent, Served
+from service.api.dialect import (
+    Api,
+    Example,
+    JSONCall,
+    ModelFacts,
+    Parser,
+    Reply,
+    RequestHead,
+    Route,
+)
 from service.core import Ask, Custom, Layout, WritesFile
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.observe.families import INPUTS
 from service.refusals import MEDIA_TYPE, REFUSALS, Refused, problem_details
-from service.wording.words import listed
+from service.wording.words import list_names
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
@@ -26,33 +35,33 @@ NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 class QuestionCall(JSONCall):
     """A request that is answered as its question writes it, in JSON or as a safetensors file."""
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        return self.request.tree(encoded)
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        return self.request.to_json(encoded)
 
-    def at_once(self, encoded: Encoded) -> Reply | None:
-        return None if self.media_type == SAFETENSORS else super().at_once(encoded)
+    def write_small(self, encoded: Encoded) -> Reply | None:
+        return None if self.media_type == SAFETENSORS else super().write_small(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
-            return self.request.file(encoded)
+            return self.request.write_file(encoded)
         return super().pieces(encoded)
 
 
-def accepted(sent: Sent) -> str:
+def accepted_type(sent: RequestHead) -> str:
     """Return the media type to answer in.
 
     Raises:
         Refused: the client accepts neither.
     """
-    return answer_type(sent.headers.get("accept", "*/*"))
+    return negotiate_type(sent.headers.get("accept", "*/*"))
 
 
-def layout(encoding: str, accept: str) -> Layout:
+def array_layout(encoding: str, accept: str) -> Layout:
     """Return how the arrays of an answer are written."""
     return Layout() if accept == JSON and encoding == "json" else Layout(numbers=())
 
 
-def answer_type(accept: str) -> str:
+def negotiate_type(accept: str) -> str:
     """Return the media type to answer in: JSON, or safetensors if it is preferred.
 
     Raises:
@@ -67,16 +76,17 @@ def answer_type(accept: str) -> str:
         for media_type in weights:
             general = name.strip() in ("*/*", "application/*")
             if name.strip() == media_type or (general and media_type not in exact):
-                weights[media_type] = _quality(parameters)
+                weights[media_type] = _read_quality(parameters)
                 exact |= set() if general else {media_type}
     best = max(weights, key=weights.__getitem__)  # on a tie the first, JSON
     if not weights[best]:
-        detail = f"expected an Accept header that allows {listed(weights)}, or no such header"
+        detail = f"expected an Accept header that allows {list_names(weights)}, or no such header"
         raise Refused("not_acceptable", detail=detail)
     return best
 
 
-def _quality(parameters: str) -> float:
+def _read_quality(parameters: str) -> float:
+    """Read the q of a media type; 0 if it is no number."""
     name, _, value = parameters.strip().partition("=")
     if name.strip() != "q":
         return 1.0
@@ -86,9 +96,9 @@ def _quality(parameters: str) -> float:
         return 0.0
 
 
-FILE = {SAFETENSORS: {"type": "string", "format": "binary"}}
+FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}
 DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
-PRICED = {
+DRY_RUN_PARAMETER = {
     "name": DRY_RUN,
     "in": "query",
     "description": "true computes nothing and answers what the request would cost.",
@@ -96,37 +106,37 @@ PRICED = {
 }
 
 
-TOLD = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
+EXAMPLES_BY_PATH = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
 EXAMPLES = {
     path: [
         Example(name, one["summary"], json.dumps(one["value"]), one.get("query", ""))
         for name, one in told.items()
     ]
-    for path, told in TOLD.items()
+    for path, told in EXAMPLES_BY_PATH.items()
 }
 
 
-def reads(kind: type[Ask]) -> Parse:
+def make_parser(kind: type[Ask]) -> Parser:
     """Return what reads the requests of a question."""
     files = issubclass(kind, WritesFile)
 
-    def parse(body: bytes, sent: Sent, served: Served) -> QuestionCall:
-        accept = accepted(sent) if files else JSON
+    def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> QuestionCall:
+        accept = accepted_type(sent) if files else JSON
         request = kind.model_validate_json(body)
-        custom = Custom(layout(request.array_encoding, accept))
+        custom = Custom(array_layout(request.array_encoding, accept))
         return QuestionCall(request=request, media_type=accept, custom=custom)
 
     return parse
 
 
-def question(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
+def question_route(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
     """Return the route of a question, which is priced where its query asks for that."""
     shared: dict[str, Any] = {
         "inputs": INPUTS,
-        "parameters": (PRICED,),
+        "parameters": (DRY_RUN_PARAMETER,),
         "examples": EXAMPLES.get(path, ()),
-        "answer_media": FILE if issubclass(request, WritesFile) else {},
+        "answer_media": FILE_MEDIA if issubclass(request, WritesFile) else {},
     }
     if request.answer:
         shared["kind"] = f"{request.answer.__name__} | Priced"
-    return Route(NATIVE, "post", path, summary, request, reads(request), **shared | more)
+    return Route(NATIVE, "post", path, summary, request, make_parser(request), **shared | more)

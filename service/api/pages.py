@@ -3,40 +3,42 @@
 import asyncio
 from functools import partial
 
-from service.api.dialect import Here, Reply, Sent, to_json
+from service.api.dialect import Reply, RequestHead, RouteContext, json_reply
 from service.api.own import NATIVE
 from service.page import site
 
-PART = "/page/"  # prefix of the attention page's files
+PAGE_PREFIX = "/page/"  # prefix of the attention page's files
 
 
-async def docs(sent: Sent, here: Here) -> Reply:
+async def answer_docs(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /docs: the API for people."""
-    return Reply(site.docs(), 200, {"content-security-policy": site.POLICY}, site.HTML)
+    return Reply(
+        site.read_docs_page(), 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML
+    )
 
 
-async def openapi(sent: Sent, here: Here) -> Reply:
+async def answer_openapi(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /openapi.json: the API for programs."""
     servers = [{"url": sent.root_path or "/"}]
-    return to_json(await asyncio.to_thread(here.document) | {"servers": servers})
+    return json_reply(await asyncio.to_thread(here.document) | {"servers": servers})
 
 
-async def page(sent: Sent, here: Here) -> Reply:
+async def answer_page(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /: what every head attends to, for people."""
-    text = site.attention(sent.root_path)
-    return Reply(text, 200, {"content-security-policy": site.POLICY}, site.HTML)
+    text = site.read_attention_page(sent.root_path)
+    return Reply(text, 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML)
 
 
-async def part(sent: Sent, here: Here) -> Reply:
+async def answer_page_file(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /page/...: a file of that page."""
-    body, kind = site.part(sent.path.removeprefix(PART))
+    body, kind = site.read_part(sent.path.removeprefix(PAGE_PREFIX))
     return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
 
 _get = partial(NATIVE.get, public="always", metric="/docs")
 ROUTES = [
-    _get("/docs", answers=docs),
-    NATIVE.get("/openapi.json", answers=openapi),
-    _get("/", answers=page),
-    *(_get(PART + name, answers=part) for name in site.PARTS),
+    _get("/docs", answers=answer_docs),
+    NATIVE.get("/openapi.json", answers=answer_openapi),
+    _get("/", answers=answer_page),
+    *(_get(PAGE_PREFIX + name, answers=answer_page_file) for name in site.PAGE_FILES),
 ]

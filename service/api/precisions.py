@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from service.encode.answer import Array, Encoded
-from service.encode.precisions import smaller
+from service.encode.precisions import quantize
 
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -21,7 +21,7 @@ NUMBER_BYTES: Mapping[Precision, float] = {  # of a vector's number as it is wri
 }
 
 
-def vectors(encoded: Encoded) -> Iterator[Array]:
+def pooled_vectors(encoded: Encoded) -> Iterator[Array]:
     """Yield the vector of each input, which was asked for."""
     for item in encoded.items:
         if item.pooled is None:
@@ -29,7 +29,7 @@ def vectors(encoded: Encoded) -> Iterator[Array]:
         yield item.pooled
 
 
-def written(vector: Array, precision: Precision) -> Array | str:
+def to_precision(vector: Array, precision: Precision) -> Array | str:
     """Return a vector, (numbers,) float32 of length 1, as it is written.
 
     Returns:
@@ -41,4 +41,4 @@ def written(vector: Array, precision: Precision) -> Array | str:
         case "base64":
             return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
         case _:
-            return smaller(vector, precision)
+            return quantize(vector, precision)

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from starlette.datastructures import QueryParams
 
 from service.refusals import Refused
-from service.wording.words import counted, meant, quoted, received
+from service.wording.words import count_noun, describe_value, quote_names, suggest_name
 
-QUERY = "query"  # the place of an unknown parameter, whose name is not repeated
+QUERY_PLACE = "query"  # the place of an unknown parameter, whose name is not repeated
 
 
 def check_query(query: bytes, names: Collection[str]) -> None:
@@ -21,7 +21,7 @@ def check_query(query: bytes, names: Collection[str]) -> None:
     parameters = [name for name, _ in QueryParams(query).multi_items()]
     for name in parameters:
         if name not in names:
-            raise Refused.at("unknown_field", QUERY, detail=_unknown(name, names))
+            raise Refused.at("unknown_field", QUERY_PLACE, detail=_word_unknown(name, names))
     for name in names:
         if (count := parameters.count(name)) > 1:
             raise Refused.at(
@@ -29,7 +29,7 @@ def check_query(query: bytes, names: Collection[str]) -> None:
             )
 
 
-def flag(query: bytes, name: str) -> bool:
+def read_flag(query: bytes, name: str) -> bool:
     """Return a switch in the query; absent is off.
 
     Raises:
@@ -37,12 +37,12 @@ def flag(query: bytes, name: str) -> bool:
     """
     value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
-        detail = f"expected true or false, received {received(value)}"
+        detail = f"expected true or false, received {describe_value(value)}"
         raise Refused.at("out_of_range", name, detail=detail)
     return value == "true"
 
 
-def choice(query: bytes, name: str, values: Sequence[str]) -> str:
+def read_choice(query: bytes, name: str, values: Sequence[str]) -> str:
     """Return one of several words in the query; by default the first.
 
     Raises:
@@ -50,12 +50,13 @@ def choice(query: bytes, name: str, values: Sequence[str]) -> str:
     """
     value = QueryParams(query).get(name, values[0])
     if value not in values:
-        detail = f"expected {quoted(values)}, received {received(value)}"
+        detail = f"expected {quote_names(values)}, received {describe_value(value)}"
         raise Refused.at("out_of_range", name, detail=detail)
     return value
 
 
-def _unknown(name: str, names: Collection[str]) -> str:
-    size, near = counted(len(name), "character"), meant(name, names) or "."
-    takes = f"takes only {quoted(names)}" if names else "takes none"
+def _word_unknown(name: str, names: Collection[str]) -> str:
+    """Say that a parameter is unknown, and which are known."""
+    size, near = count_noun(len(name), "character"), suggest_name(name, names) or "."
+    takes = f"takes only {quote_names(names)}" if names else "takes none"
     return f"unknown parameter ({size}){near} This route {takes}"

@@ -1,6 +1,6 @@
 """Our own routes that encode: one for each question."""
 
-from service.api.own import question
+from service.api.own import question_route
 from service.observe.families import OF_TEXT
 from service.questions.classify import ZeroShotRequest
 from service.questions.encode import EncodeRequest
@@ -9,25 +9,25 @@ from service.questions.maxsim import MaxsimRequest
 from service.questions.similarity import ComparisonRequest
 
 ROUTES = [
-    question(
+    question_route(
         "/v1/encode",
         "Encode texts, token ids or embeddings, with the attention asked for",
         EncodeRequest,
         kind="Answer | Priced",
     ),
-    question(
+    question_route(
         "/v1/similarity",
         "Why one text is like others: each cosine, and the pairs of tokens that make it",
         ComparisonRequest,
         kind="Compared | Priced",
     ),
-    question(
+    question_route(
         "/v1/maxsim",
         "Many vectors: how well each document answers a query, and which tokens match",
         MaxsimRequest,
         kind="Matched | Priced",
     ),
-    question(
+    question_route(
         "/v1/classify",
         "Texts by labels of your own, with a model of natural language inference",
         ZeroShotRequest,
@@ -38,7 +38,7 @@ ROUTES = [
         'it. It takes a classifier with a class whose name begins\nwith "entail": "zero_shot" '
         "in `tasks` of GET /info.",
     ),
-    question(
+    question_route(
         "/v1/highlight",
         "Which sentences or words of a document carry its score, and what is left without them",
         HighlightRequest,

@@ -8,25 +8,25 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from model.text.tokenizer import Truncation
-from service.api.dialect import ENCODING, JSONCall, Served
+from service.api.dialect import ENCODE_CODES, JSONCall, ModelFacts
 from service.core import Custom, Documents, Layout
 from service.encode.answer import Array, Encoded
-from service.encode.shown import Classes, numbers, of_kind
+from service.encode.shown import Classes, of_kind, short_numbers
 from service.questions.encode import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
 from service.wording.words import Loc
 
-RANKING = (*ENCODING, "task_not_found", "model_not_found")  # codes of routes that rank
+RANKING_CODES = (*ENCODE_CODES, "task_not_found", "model_not_found")  # codes of routes that rank
 UNRANKED = (
     "this model makes dense, sparse and token vectors, and no score of a pair: ask POST /v1/encode"
     " for all three, and POST /v1/maxsim for the score of its token vectors"
 )
 ONE_INSTRUCTION = "it goes without `prompt_name`, which names a stored one"
-THREE = {"sparse", "multi_vector"}  # next to dense vectors
+HYBRID_TASKS = {"sparse", "multi_vector"}  # next to dense vectors
 
 
-class Instructed(ForeignRequest):
+class InstructedRequest(ForeignRequest):
     """What every request to rank says of its query."""
 
     query: str
@@ -40,10 +40,10 @@ class Instructed(ForeignRequest):
 
 
 def ranking_request(
-    asked: Instructed,
+    asked: InstructedRequest,
     texts: Sequence[str],
     name: str,
-    served: Served,
+    served: ModelFacts,
     *,
     layout: Layout,
     truncate: Truncation | None = None,
@@ -55,7 +55,7 @@ def ranking_request(
 
     Args:
         name: of the texts, in the request as sent.
-        layout: how the answer is written; see `echoing`.
+        layout: how the answer is written; see `echo_layout`.
         most_of_text: how many of a text's first tokens are read; None: all.
         most: as of Custom.
 
@@ -65,7 +65,7 @@ def ranking_request(
     """
     if not texts:
         raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
-    if "rerank" not in served.tasks and {*served.tasks} >= THREE:
+    if "rerank" not in served.tasks and {*served.tasks} >= HYBRID_TASKS:
         raise Refused("task_not_found", detail=UNRANKED, tasks=list(served.tasks))
     room = served.most_json  # characters of all pairs: each text is tokenized with the query
     query, instruction = asked.query, asked.instruction
@@ -96,7 +96,7 @@ def ranking_request(
     return request, custom
 
 
-def echoing(body: bytes, query: str, texts: Sequence[str], most: int | None) -> Layout:
+def echo_layout(body: bytes, query: str, texts: Sequence[str], most: int | None) -> Layout:
     """Return how an answer is written that brings texts back, as long as in the body.
 
     Args:
@@ -107,7 +107,7 @@ def echoing(body: bytes, query: str, texts: Sequence[str], most: int | None) -> 
     return Layout(beside=len(body) * shown // max(every, 1))
 
 
-class Best(NamedTuple):
+class RankedText(NamedTuple):
     """One text in the order of the scores.
 
     Args:
@@ -121,7 +121,7 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking(JSONCall):
+class RankingCall(JSONCall):
     """A request to rank texts.
 
     Args:
@@ -134,7 +134,7 @@ class Ranking(JSONCall):
     scored: Literal["own", "logits", "sigmoid"]
     texts: Sequence[str]
 
-    def best(self, encoded: Encoded) -> Iterator[Best]:
+    def best(self, encoded: Encoded) -> Iterator[RankedText]:
         """Yield the texts, best first; ties keep their order."""
         classes = [of_kind(item.tasks, Classes) for item in encoded.items]
         logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
@@ -142,10 +142,11 @@ class Ranking(JSONCall):
         scores = logits if self.scored == "logits" else sigmoid(logits)
         if self.scored == "own":
             scores = np.array([one.scores[0] for one in classes], dtype=np.float32)
-        for place, score in zip(order.tolist(), numbers(scores[order]), strict=True):
-            yield Best(place, score, self._text(place))
+        for place, score in zip(order.tolist(), short_numbers(scores[order]), strict=True):
+            yield RankedText(place, score, self._text_at(place))
 
-    def _text(self, place: int) -> str | None:
+    def _text_at(self, place: int) -> str | None:
+        """Return the text at a place, if the answer shows it."""
         return self.texts[place] if self.texts else None
 
 
@@ -163,11 +164,12 @@ def relocate(refused: Refused, name: str) -> Refused:
         name: of the texts, in the request.
     """
     other = copy.copy(refused)
-    other.faults = [replace(f, loc=_place(f.loc, name)) for f in refused.faults]
+    other.faults = [replace(f, loc=_ranking_place(f.loc, name)) for f in refused.faults]
     return other
 
 
-def _place(loc: Loc, name: str) -> Loc:
+def _ranking_place(loc: Loc, name: str) -> Loc:
+    """Return where in a request to rank a place in the native one stands."""
     match loc:
         case ("inputs", _, "text"):
             return ("query",)

@@ -13,19 +13,35 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from model.text.tokenizer import Truncation
-from service.api.dialect import Api, Example, JSONCall, Reply, Sent, Served, sentence, to_json
+from service.api.dialect import (
+    Api,
+    Example,
+    JSONCall,
+    ModelFacts,
+    Reply,
+    RequestHead,
+    explain_refusal,
+    json_reply,
+)
 from service.api.inputs import MostTokens
-from service.api.ranking import RANKING, Instructed, Ranking, echoing, ranking_request, relocate
+from service.api.ranking import (
+    RANKING_CODES,
+    InstructedRequest,
+    RankingCall,
+    echo_layout,
+    ranking_request,
+    relocate,
+)
 from service.encode.answer import Each, Encoded
 from service.inputs import Documents
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
 
-DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
-CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "refuse", None: None}
+DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
+TRUNCATE_CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "refuse", None: None}
 
 
-class RerankRequest(Instructed):
+class RerankRequest(InstructedRequest):
     """The body of POST /v1/rerank and POST /v2/rerank."""
 
     aliases: ClassVar = {"top_k": "top_n"}
@@ -59,15 +75,15 @@ class RerankRequest(Instructed):
     """Cohere's former one: of a document as an object, its text is all that is read."""
 
 
-class Reranking(Ranking):
+class RerankCall(RankingCall):
     """A request."""
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
         rows = (
             {
                 "index": best.place,
                 "relevance_score": best.score,
-                **_document(best.text),
+                **_show_document(best.text),
             }
             for best in self.best(encoded)
         )
@@ -78,16 +94,17 @@ class Reranking(Ranking):
         return {"model": encoded.preamble["model"], "results": results, "usage": usage}
 
 
-def _document(text: str | None) -> dict[str, Any]:
+def _show_document(text: str | None) -> dict[str, Any]:
+    """Return the field of a result that shows its document."""
     return {} if text is None else {"document": {"text": text}}
 
 
-def names_documents(body: bytes, served: Served) -> bool:
+def names_documents(body: bytes, served: ModelFacts) -> bool:
     """Tell whether a request to rank calls the texts so."""
-    return DOCUMENTS.search(body) is not None
+    return DOCUMENTS_KEY.search(body) is not None
 
 
-def jina(body: bytes, sent: Sent, served: Served) -> JSONCall:
+def parse_jina(body: bytes, sent: RequestHead, served: ModelFacts) -> JSONCall:
     """Read a request of POST /v1/rerank, whose results come with their documents.
 
     Raises:
@@ -96,12 +113,12 @@ def jina(body: bytes, sent: Sent, served: Served) -> JSONCall:
     return _parse(body, sent, served, documents=True)
 
 
-def cohere(body: bytes, sent: Sent, served: Served) -> JSONCall:
-    """Read a request of POST /v2/rerank, whose results come without; raises as `jina` does."""
+def parse_cohere(body: bytes, sent: RequestHead, served: ModelFacts) -> JSONCall:
+    """Read a request of POST /v2/rerank, whose results have none; raises as `parse_jina`."""
     return _parse(body, sent, served, documents=False)
 
 
-def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONCall:
+def _parse(body: bytes, sent: RequestHead, served: ModelFacts, *, documents: bool) -> JSONCall:
     """Read a request.
 
     Args:
@@ -117,26 +134,26 @@ def _parse(body: bytes, sent: Sent, served: Served, *, documents: bool) -> JSONC
         texts,
         "documents",
         served,
-        truncate=CUTS[request.truncate],
+        truncate=TRUNCATE_CUTS[request.truncate],
         model=request.model,
         most_of_text=request.max_tokens_per_doc,
         most=request.truncate_prompt_tokens,
-        layout=echoing(body, request.query, shown, request.top_n),
+        layout=echo_layout(body, request.query, shown, request.top_n),
     )
     scored: Literal["logits", "own"] = "logits" if request.raw_scores else "own"
-    return Reranking(request=asked, custom=custom, most=request.top_n, scored=scored, texts=shown)
+    return RerankCall(request=asked, custom=custom, most=request.top_n, scored=scored, texts=shown)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal that the clients of both can read."""
-    told = sentence(relocate(refused, "documents"), {})
-    return to_json({"message": told, "detail": told, "code": refused.code}, refused.status)
+    told = explain_refusal(relocate(refused, "documents"), {})
+    return json_reply({"message": told, "detail": told, "code": refused.code}, refused.status)
 
 
 API = Api(
     "Rerank (Jina, Cohere)",
     problem,
-    body_codes=RANKING,
+    body_codes=RANKING_CODES,
     document="https://docs.cohere.com/reference/rerank",
 )
 _route = partial(
@@ -158,7 +175,7 @@ _route = partial(
     ],
 )
 ROUTES = [
-    _route("/rerank", parse=jina, when=names_documents),
-    _route("/v1/rerank", parse=jina),
-    _route("/v2/rerank", parse=cohere),
+    _route("/rerank", parse=parse_jina, when=names_documents),
+    _route("/v1/rerank", parse=parse_jina),
+    _route("/v2/rerank", parse=parse_cohere),
 ]

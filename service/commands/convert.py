@@ -26,25 +26,25 @@ from service.commands import pickles
 from service.commands.terminal import Failed
 from service.engine import tokenizers, weights
 
-WHOLE = ("pytorch_model.bin", "model.pt", "model.bin")
-INDEX = "pytorch_model.bin.index.json"
-WRITTEN, WRITTEN_INDEX = "model.safetensors", "model.safetensors.index.json"
-LINEARS = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
-COPIED = (".json", ".txt", ".model", ".safetensors", ".metadata")
-FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
+PICKLE_FILES = ("pytorch_model.bin", "model.pt", "model.bin")
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+SAFETENSORS_FILE, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+LINEAR_FILES = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
+COPIED_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".metadata")
+MODULE_FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
 STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ConvertJob:
     """A pickle, and the file that is made of it; both relative to their folders."""
 
     source: str
     target: str
 
 
-def convert(model: str, out: Path, say: Say) -> None:
+def convert_folder(model: str, out: Path, say: Say) -> None:
     """Make a folder that serves of a folder or hub id with pickles, or without a tokenizer.json.
 
     Args:
@@ -64,8 +64,8 @@ def convert(model: str, out: Path, say: Say) -> None:
         folder = weights.locate_with_pickles(model)
     except weights.ModelNotFound as error:
         raise Failed(str(error)) from error
-    shards = _shards(folder)
-    jobs = list(_jobs(folder, shards))
+    shards = _shards_by_tensor(folder)
+    jobs = list(_list_jobs(folder, shards))
     tokenizer = tokenizers.needs_tokenizer(folder)
     if not jobs and not tokenizer:
         raise Failed(f"{folder} holds no pickle to convert, and needs no other tokenizer.json")
@@ -74,14 +74,11 @@ def convert(model: str, out: Path, say: Say) -> None:
     except OSError as error:
         raise Failed(f"cannot write next to {out}: {error.strerror}") from error
     try:
-        left = _copy(folder, made, {job.source for job in jobs})
+        left = _copy_files(folder, made, {job.source for job in jobs})
         if tokenizer:
             tokenizers.make_tokenizer(folder, made)
-            say(
-                f"tokenizer.json: made by transformers, {tokenizers.TEXT_COUNT} texts read as it "
-                "does"
-            )
-        sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
+            say(f"tokenizer.json: made by transformers, {tokenizers.TEXT_COUNT} texts read as it does")
+        sizes = {job: _convert_pickle(folder / job.source, made, job, say) for job in jobs}
         if shards:
             _write_index(made, shards, sizes)
         if left:
@@ -96,9 +93,12 @@ def convert(model: str, out: Path, say: Say) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _shards(folder: Path) -> dict[str, str]:
+def _shards_by_tensor(folder: Path) -> dict[str, str]:
     """Find which shard has each tensor, in a folder whose pickles are shards; empty otherwise."""
-    path, others = folder / INDEX, (WRITTEN, WRITTEN_INDEX, WHOLE[0])  # which go before it
+    path, others = (
+        folder / PICKLE_INDEX,
+        (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILES[0]),
+    )  # which go before it
     if any((folder / name).is_file() for name in others) or not path.is_file():
         return {}
     try:
@@ -106,49 +106,49 @@ def _shards(folder: Path) -> dict[str, str]:
         names = sorted(set(shards.values()))
         inside = all(Path(name).name == name and name.endswith(".bin") for name in names)
     except (ValueError, KeyError, TypeError) as error:
-        raise Failed(f"{INDEX} has no weight_map") from error
+        raise Failed(f"{PICKLE_INDEX} has no weight_map") from error
     if not inside:
-        raise Failed(f"{INDEX} names files that are not .bin files of the folder")
+        raise Failed(f"{PICKLE_INDEX} names files that are not .bin files of the folder")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise Failed(f"{folder} lacks {', '.join(missing)}")
     return shards
 
 
-def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
+def _list_jobs(folder: Path, shards: dict[str, str]) -> Iterator[ConvertJob]:
     """List the pickles of a folder, but those that have safetensors next to them."""
     if shards:
-        yield from (Job(name, _renamed(name)) for name in sorted(set(shards.values())))
-    elif not any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)):
-        whole = [name for name in WHOLE if (folder / name).is_file()]
-        yield from (Job(name, WRITTEN) for name in whole[:1])
-    for inside in _inside(folder):
-        there = (folder / inside / WHOLE[0]).is_file()
-        if there and not (folder / inside / WRITTEN).is_file():
-            yield Job(str(inside / WHOLE[0]), str(inside / WRITTEN))
-    for name in LINEARS:
+        yield from (ConvertJob(name, _shard_name(name)) for name in sorted(set(shards.values())))
+    elif not any((folder / name).is_file() for name in (SAFETENSORS_FILE, SAFETENSORS_INDEX)):
+        whole = [name for name in PICKLE_FILES if (folder / name).is_file()]
+        yield from (ConvertJob(name, SAFETENSORS_FILE) for name in whole[:1])
+    for inside in _module_folders(folder):
+        there = (folder / inside / PICKLE_FILES[0]).is_file()
+        if there and not (folder / inside / SAFETENSORS_FILE).is_file():
+            yield ConvertJob(str(inside / PICKLE_FILES[0]), str(inside / SAFETENSORS_FILE))
+    for name in LINEAR_FILES:
         if (folder / name).is_file():
-            yield Job(name, str(Path(name).with_suffix(".safetensors")))
+            yield ConvertJob(name, str(Path(name).with_suffix(".safetensors")))
 
 
-def _inside(folder: Path) -> list[Path]:
+def _module_folders(folder: Path) -> list[Path]:
     """List the folders of modules, relative to theirs; a link may lead anywhere, and is none."""
-    found = {path for name in FOLDERS for path in folder.glob(name) if path.is_dir()}
+    found = {path for name in MODULE_FOLDERS for path in folder.glob(name) if path.is_dir()}
     return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
 
 
-def _renamed(shard: str) -> str:
+def _shard_name(shard: str) -> str:
     return f"{shard.removeprefix('pytorch_').removesuffix('.bin')}.safetensors"
 
 
-def _convert(source: Path, made: Path, job: Job, say: Say) -> dict[str, int]:
+def _convert_pickle(source: Path, made: Path, job: ConvertJob, say: Say) -> dict[str, int]:
     """Convert one pickle.
 
     Returns:
         The bytes of each tensor by its name.
     """
     with tempfile.TemporaryDirectory(dir=made) as folder:
-        file = Path(folder) / WRITTEN
-        sizes = _run(source, file, job)
+        file = Path(folder) / SAFETENSORS_FILE
+        sizes = _run_reader(source, file, job)
         file.chmod(0o644)
         (made / job.target).parent.mkdir(exist_ok=True)
         file.rename(made / job.target)
@@ -156,7 +156,7 @@ def _convert(source: Path, made: Path, job: Job, say: Say) -> dict[str, int]:
     return sizes
 
 
-def _run(source: Path, target: Path, job: Job) -> dict[str, int]:
+def _run_reader(source: Path, target: Path, job: ConvertJob) -> dict[str, int]:
     """Run the process that reads one pickle.
 
     Returns:
@@ -186,12 +186,14 @@ def _run(source: Path, target: Path, job: Job) -> dict[str, int]:
     reason = lines[-1]
     if done.returncode < 0:
         reason = f"its process ended by {signal.Signals(-done.returncode).name}, as at a bound"
-    elif done.returncode != pickles.REFUSED:
+    elif done.returncode != pickles.REFUSED_STATUS:
         reason = f"its process failed: {reason}"
     raise Failed(f"{job.source} is refused: {reason}")
 
 
-def _write_index(made: Path, shards: dict[str, str], sizes: dict[Job, dict[str, int]]) -> None:
+def _write_index(
+    made: Path, shards: dict[str, str], sizes: dict[ConvertJob, dict[str, int]]
+) -> None:
     """Write which of the new shards has each tensor.
 
     Raises:
@@ -201,21 +203,21 @@ def _write_index(made: Path, shards: dict[str, str], sizes: dict[Job, dict[str, 
     found = {name: shard for name, shard in found.items() if shard in shards.values()}
     if found != shards:
         wrong = sorted({name for name, _ in found.items() ^ shards.items()})
-        raise Failed(f"{INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
+        raise Failed(f"{PICKLE_INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
     of_shards = [tensors for job, tensors in sizes.items() if job.source in shards.values()]
     total = sum(sum(tensors.values()) for tensors in of_shards)
-    named = {name: _renamed(shard) for name, shard in sorted(shards.items())}
+    named = {name: _shard_name(shard) for name, shard in sorted(shards.items())}
     index = {"metadata": {"total_size": total}, "weight_map": named}
-    (made / WRITTEN_INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    (made / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
 
-def _copy(folder: Path, made: Path, converted: set[str]) -> list[str]:
+def _copy_files(folder: Path, made: Path, converted: set[str]) -> list[str]:
     """Copy what a model is served from.
 
     Returns:
         What is left out, folders included, except the pickles that were converted.
     """
-    modules = _inside(folder)
+    modules = _module_folders(folder)
     every = sorted(path for one in [Path(), *modules] for path in (folder / one).iterdir())
     folders = [path for path in every if path.is_dir() and path.name != made.name]
     inner = (path.relative_to(folder) for path in folders)
@@ -224,9 +226,9 @@ def _copy(folder: Path, made: Path, converted: set[str]) -> list[str]:
         if not path.is_file():
             continue
         inside = path.relative_to(folder)
-        if path.suffix not in COPIED or path.name == INDEX:
+        if path.suffix not in COPIED_SUFFIXES or path.name == PICKLE_INDEX:
             left.append(str(inside))
         elif not (made / inside).exists():
             (made / inside).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, made / inside)
-    return [name for name in left if name not in {*converted, INDEX}]
+    return [name for name in left if name not in {*converted, PICKLE_INDEX}]

@@ -13,28 +13,27 @@ from rich.text import Text
 from headlight_client import Encoded, Item, Options
 from headlight_client.formats import Array
 from service.commands import pictures
-from service.commands.bulk.jobs import connected
-from service.commands.terminal import Unusable, plain
+from service.commands.bulk.jobs import connect
+from service.commands.terminal import Unusable, strip_control
 
-EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
+EXAMPLE_BODY = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 PATIENCE_SECONDS = 60.0
 SHADES = "\u00b7\u2591\u2592\u2593\u2588"
 MOST_SHADES = 40  # rows and columns of a map that a terminal holds
 SHOWN_NUMBERS = 3  # of a vector, before the dots
 
 
-def example(url: str) -> str:
+def show_example(url: str) -> str:
     """Show one real request as a curl command, and its real answer, with long lists shortened.
 
     Raises:
         Failed: no answer came.
     """
-    with connected(url, None, PATIENCE_SECONDS) as (client, _):
-        answer = client.ask("/v1/encode", EXAMPLE)
-    command = (
-        f"curl {url}/v1/encode -H 'Content-Type: application/json' \\\n  -d '{json.dumps(EXAMPLE)}'"
-    )
-    return f"{command}\n{json.dumps(_shortened(answer))}"
+    with connect(url, None, PATIENCE_SECONDS) as (client, _):
+        answer = client.ask("/v1/encode", EXAMPLE_BODY)
+    body = json.dumps(EXAMPLE_BODY)
+    command = f"curl {url}/v1/encode -H 'Content-Type: application/json' \\\n  -d '{body}'"
+    return f"{command}\n{json.dumps(_shorten(answer))}"
 
 
 def parse_head(name: str) -> tuple[int, int]:
@@ -49,7 +48,7 @@ def parse_head(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def table(url: str, key: str | None, text: str, name: str | None, plot: Path | None) -> Group:
+def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Path | None) -> Group:
     """Draw what the model makes of a text, a row for each token; with a head, its map too.
 
     Args:
@@ -59,12 +58,12 @@ def table(url: str, key: str | None, text: str, name: str | None, plot: Path | N
         Unusable, Failed: why not, in a line.
     """
     if plot:
-        pictures.check(plot)
+        pictures.check_picture(plot)
     asked: dict[str, Any] = {}
     if name:
         layer, head = parse_head(name)
         asked["attention"] = {"heads": {str(layer): [head]}}
-    encoded, item = _ask(url, key, text, tokens=True, **asked)
+    encoded, item = _request_one(url, key, text, tokens=True, **asked)
     if encoded.pooled is None or item.token_vectors is None:
         raise RuntimeError("an answer without vectors: this is a bug")
     (pooled,), tokens = encoded.pooled, [token or "" for token in item.tokens or ()]
@@ -72,57 +71,59 @@ def table(url: str, key: str | None, text: str, name: str | None, plot: Path | N
     if plot and maps is not None:
         title = f"{name} of {encoded.model}: what each row's token attends to"
         pictures.draw_map(title, tokens, maps.tolist(), plot)
-    title = f"{encoded.model}: {len(pooled)} numbers {_numbers(pooled)}"
-    grid = Table(title=plain(title), title_justify="left", caption=encoded.numerics)
+    title = f"{encoded.model}: {len(pooled)} numbers {_write_numbers(pooled)}"
+    grid = Table(title=strip_control(title), title_justify="left", caption=encoded.numerics)
     grid.add_column("token")
     for column in [*([] if maps is None else ["attends most to", "with"]), "vector"]:
         grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(tokens):
-        most = [] if maps is None else _strongest(maps[index], tokens)
-        grid.add_row(*map(plain, (token, *most, _numbers(item.token_vectors[index]))))
-    return Group(grid, *([shades(name, tokens, maps)] if name and maps is not None else []))
+        most = [] if maps is None else _strongest_tokens(maps[index], tokens)
+        grid.add_row(*map(strip_control, (token, *most, _write_numbers(item.token_vectors[index]))))
+    return Group(grid, *([draw_shades(name, tokens, maps)] if name and maps is not None else []))
 
 
-def _ask(url: str, key: str | None, text: str, **options: Unpack[Options]) -> tuple[Encoded, Item]:
+def _request_one(
+    url: str, key: str | None, text: str, **options: Unpack[Options]
+) -> tuple[Encoded, Item]:
     """Return the answer to one text, and its part on that text."""
-    with connected(url, key, PATIENCE_SECONDS) as (client, _):
+    with connect(url, key, PATIENCE_SECONDS) as (client, _):
         options["truncate"] = "refuse"  # whatever the service is set to: nothing here would say it
         encoded = client.encode([text], **options)
     return encoded, encoded.items[0]
 
 
-def shades(name: str, tokens: Sequence[str], maps: Array) -> Group:
+def draw_shades(name: str, tokens: Sequence[str], maps: Array) -> Group:
     """Draw one head's map as shades: a row for each query, a column for each key, in turn."""
     grid = Table.grid()
     for token, row in list(zip(tokens, maps.tolist(), strict=True))[:MOST_SHADES]:
-        shown = "".join(_shade(share) * 2 for share in row[:MOST_SHADES])
-        grid.add_row(plain(f"{token} "), Text(shown, style="cyan"))
+        shown = "".join(_choose_shade(share) * 2 for share in row[:MOST_SHADES])
+        grid.add_row(strip_control(f"{token} "), Text(shown, style="cyan"))
     return Group(f"{name.upper()}: each token looks along its row at every token in turn", grid)
 
 
-def _shade(share: float) -> str:
+def _choose_shade(share: float) -> str:
     """Choose a letter as full as the root of the share, which tells small shares apart too."""
     return SHADES[min(len(SHADES) - 1, round(share**0.5 * (len(SHADES) - 1)))]
 
 
-def _strongest(row: Array, tokens: Sequence[str]) -> list[str]:
+def _strongest_tokens(row: Array, tokens: Sequence[str]) -> list[str]:
     best = int(row.argmax())
     return [tokens[best], f"{row[best]:.3f}"]
 
 
-def _numbers(vector: Array) -> str:
+def _write_numbers(vector: Array) -> str:
     return f"{', '.join(f'{x:.4f}' for x in vector[:SHOWN_NUMBERS])}, ..."
 
 
-def _shortened(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     """Cut long lists of numbers to their first few, and all numbers to four places."""
     if isinstance(value, dict):
-        return {key: _shortened(part) for key, part in value.items()}
+        return {key: _shorten(part) for key, part in value.items()}
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, list):
         numbers = len(value) > 8 and isinstance(value[0], float)
-        return [_shortened(part) for part in value[: SHOWN_NUMBERS if numbers else None]] + (
+        return [_shorten(part) for part in value[: SHOWN_NUMBERS if numbers else None]] + (
             ["..."] if numbers else []
         )
     return value

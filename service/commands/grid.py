@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 # what stands in a cell; any other role by its first letters
-BADGES = {
+ROLE_BADGES = {
     "previous": "prev",
     "positional": "pos",
     "delimiter sink": "sink",
@@ -18,16 +18,16 @@ BADGES = {
     "agreement": "agr",
     "object": "obj",
 }
-LETTERS = 4
-MORE = "+"  # after the badge of a head that fills other roles too
-CELL = 5  # letters; twelve heads then fit into a terminal of 80
-COMMON = ("delimiter sink", "broad")  # what most heads do steps back
-EMPTY = "\u00b7"
+BADGE_LETTERS = 4
+MORE_ROLES_MARK = "+"  # after the badge of a head that fills other roles too
+CELL_WIDTH = 5  # letters; twelve heads then fit into a terminal of 80
+COMMON_ROLES = ("delimiter sink", "broad")  # what most heads do steps back
+NO_ROLE = "\u00b7"
 
 Facts = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
 
 
-def title(survey: Facts) -> str:
+def word_title(survey: Facts) -> str:
     """Tell what was measured on what, in two lines."""
     corpus = survey["corpus"]
     return (
@@ -36,7 +36,7 @@ def title(survey: Facts) -> str:
     )
 
 
-def layers(survey: Facts) -> list[list[Facts]]:
+def heads_by_layer(survey: Facts) -> list[list[Facts]]:
     """List the heads of each layer."""
     rows: dict[int, list[Facts]] = {}
     for head in survey["heads"]:
@@ -44,24 +44,24 @@ def layers(survey: Facts) -> list[list[Facts]]:
     return list(rows.values())
 
 
-def badge(head: Facts) -> str:
+def role_badge(head: Facts) -> str:
     """Write a head's role in a few letters, marked where it fills others too."""
     role: str = head["role"]
-    return BADGES.get(role, role[:LETTERS]) + (MORE if head["also"] else "")
+    return ROLE_BADGES.get(role, role[:BADGE_LETTERS]) + (MORE_ROLES_MARK if head["also"] else "")
 
 
-def heads(survey: Facts) -> Table:
+def draw_heads(survey: Facts) -> Table:
     """Draw a row for each layer, a column for each head: its role, and the score that made it."""
-    table = Table(title=title(survey), title_justify="left", show_lines=True, padding=0)
-    rows = layers(survey)
+    table = Table(title=word_title(survey), title_justify="left", show_lines=True, padding=0)
+    rows = heads_by_layer(survey)
     for name in ("", *(f"H{head['head']}" for head in rows[0])):
-        table.add_column(name, justify="center", min_width=CELL)
+        table.add_column(name, justify="center", min_width=CELL_WIDTH)
     for row in rows:
-        table.add_row(f"L{row[0]['layer']}", *map(_cell, row))
+        table.add_row(f"L{row[0]['layer']}", *map(_draw_cell, row))
     return table
 
 
-def roles(survey: Facts) -> Table:
+def draw_roles(survey: Facts) -> Table:
     """Draw a row for each role by position that a head fills, with what it takes to fill it."""
     columns = ("role", "heads", "best", "its score", "threshold", "uniform head")
     table = Table(*columns, title="By position", title_justify="left")
@@ -74,25 +74,27 @@ def roles(survey: Facts) -> Table:
     return table
 
 
-def relations(survey: Facts) -> Table:
+def draw_relations(survey: Facts) -> Table:
     """Draw a row for each relation: the head found, or none, and the controls that say so."""
     table = Table(title="Between words", title_justify="left")
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
     for name, verdict in survey["relations"].items():
-        right, blind, needed = (_share(verdict[key]) for key in ("score", "baseline", "threshold"))
+        right, blind, needed = (
+            _write_share(verdict[key]) for key in ("score", "baseline", "threshold")
+        )
         tried = verdict["candidate"] or verdict["reason"], right, str(verdict["controls"])
-        table.add_row(label(name, verdict), verdict["found"], *tried, blind, needed)
+        table.add_row(relation_label(name, verdict), verdict["found"], *tried, blind, needed)
     return table
 
 
-def label(relation: str, verdict: Facts) -> str:
+def relation_label(relation: str, verdict: Facts) -> str:
     """Name a relation, and its kind where that is another word."""
     kind = verdict["kind"]
     return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
-def ablations(distances: Sequence[Sequence[float]]) -> Table:
+def draw_ablations(distances: Sequence[Sequence[float]]) -> Table:
     """Draw a row for each layer: its heads, the one that the encoding needs most first."""
     table = Table(
         "layer",
@@ -109,12 +111,12 @@ def ablations(distances: Sequence[Sequence[float]]) -> Table:
     return table
 
 
-def _cell(head: Facts) -> Text:
+def _draw_cell(head: Facts) -> Text:
     if head["role"] is None:
-        return Text(EMPTY, style="dim")
-    style = "dim" if head["role"] in COMMON else "bold"
-    return Text(f"{badge(head)}\n{head['score']:.2f}", style=style)
+        return Text(NO_ROLE, style="dim")
+    style = "dim" if head["role"] in COMMON_ROLES else "bold"
+    return Text(f"{role_badge(head)}\n{head['score']:.2f}", style=style)
 
 
-def _share(value: float | None) -> str:
+def _write_share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"

@@ -28,10 +28,10 @@ from service.heads.sentences import BadCorpus, Corpus
 from service.heads.survey import survey_heads as surveyed
 
 CPU = torch.device("cpu")
-BATCH = 16  # copies of a text in one pass
+BATCH_SIZE = 16  # copies of a text in one pass
 
 
-def measure(
+def measure_heads(
     model: str,
     *,
     corpus: Path | None,
@@ -52,14 +52,14 @@ def measure(
     """
     console = Console()
     try:
-        thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
+        thresholds = {**roles.THRESHOLDS, **dict(map(_read_threshold, threshold))}
         sample = sentences.read_corpus(corpus) if corpus else sentences.read_bundled()
         if plot:
-            pictures.check(plot)
-        survey = _measure(model, sample, thresholds)
+            pictures.check_picture(plot)
+        survey = _measure_now(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
-    for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
+    for table in (grid.draw_heads(survey), grid.draw_roles(survey), grid.draw_relations(survey)):
         console.print(table)
     if plot:
         pictures.draw_survey(survey, plot)
@@ -71,23 +71,23 @@ def measure(
         console.print(f"not saved: {error}", soft_wrap=True)
 
 
-def ablate(model: str, text: str) -> None:
+def print_ablation(model: str, text: str) -> None:
     """Print how far a text's encoding moves without each head.
 
     Raises:
         Unusable: the model, or the text is too long for it.
     """
     try:
-        distances = Solo(model).ablate(text)
+        distances = LoadedModel(model).ablate(text)
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
         reason = f"the text has {error.length} tokens; {model} takes at most {error.limit}"
         raise Unusable(reason) from error
-    Console().print(grid.ablations(distances.tolist()))
+    Console().print(grid.draw_ablations(distances.tolist()))
 
 
-def _threshold(text: str) -> tuple[str, float]:
+def _read_threshold(text: str) -> tuple[str, float]:
     """Read a role and its threshold.
 
     Raises:
@@ -105,8 +105,8 @@ def _threshold(text: str) -> tuple[str, float]:
     return role, value
 
 
-def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
-    solo = Solo(model)
+def _measure_now(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
+    solo = LoadedModel(model)
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
             return solo.measure(corpus, thresholds)
@@ -116,7 +116,7 @@ def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[s
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
-class Solo:
+class LoadedModel:
     """A loaded model, float32 on the processor.
 
     Args:
@@ -157,8 +157,8 @@ class Solo:
         copies = [packing.Sequence(ids)]
         copies += [packing.Sequence(ids, gates={layer: {head: 0.0}}) for layer, head in heads]
         vectors: list[Tensor] = []
-        for first in range(0, len(copies), BATCH):
-            packed = encoder.pack(copies[first : first + BATCH])
+        for first in range(0, len(copies), BATCH_SIZE):
+            packed = encoder.pack(copies[first : first + BATCH_SIZE])
             rows = [packed.rows(index) for index in range(len(packed.lengths))]
             vectors += pool_each(encoder(packed).last, rows, self.model.pooling)
         pooled = torch.stack(vectors).double()

@@ -14,14 +14,14 @@ from service.commands.terminal import Unusable
 from service.settings import Settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-PRESENT = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 CONFIG = click.option(
     "--config",
-    type=PRESENT,
+    type=EXISTING_FILE,
     help="YAML file of settings; flags and HEADLIGHT_* variables override it",
 )
-HERE = "http://127.0.0.1:8000"
-URL = click.option("--url", default=HERE, show_default=True, help="the service")
+DEFAULT_URL = "http://127.0.0.1:8000"
+URL = click.option("--url", default=DEFAULT_URL, show_default=True, help="the service")
 KEY_FILE = click.option(
     "--key-file",
     type=FILE,
@@ -42,7 +42,7 @@ TRUNCATE = click.option(
     help="what to do with over-long texts in a file: refuse, or cut on this side  "
     "[default: refuse]",
 )
-RANKING = (
+RANKING_OPTIONS = (
     click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),
     click.option(
         "--statistic",
@@ -56,20 +56,20 @@ RANKING = (
     FORMAT,
     COLUMN,
     TRUNCATE,
-    click.option("--url", help=f"with --head: the service  [default: {HERE}]"),
+    click.option("--url", help=f"with --head: the service  [default: {DEFAULT_URL}]"),
     KEY_FILE,
 )
 
 
-def of_ranking(command: Callable[..., None]) -> Callable[..., None]:
+def add_ranking_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a ranking to a command, each None or False where it is left out."""
-    for add in reversed(RANKING):
+    for add in reversed(RANKING_OPTIONS):
         command = add(command)
     return command
 
 
 # The sections of --help, each by the setting that begins it; settings stand in this order
-SECTIONS = {
+SECTION_TITLES = {
     "model": "The model",
     "host": "Where it listens",
     "replicas": "Replicas and what they run on",
@@ -80,18 +80,18 @@ SECTIONS = {
     "log_format": "Logs and traces",
     "batch_tokens": "Queues",
 }
-WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
-WHOLE = 200  # letters of a sentence that --help wraps, and does not cut
+TYPE_WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
+FULL_WIDTH = 200  # letters of a sentence that --help wraps, and does not cut
 # A switch with a value, as it was written before there were switches
-ON, OFF = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
+ON_WORDS, OFF_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
-class Sectioned(click.Command):
+class SectionedCommand(click.Command):
     """A command whose options are the settings: --help in sections, switches as switches."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read `--switch false` and `--switch=false` as `--no-switch`, then as click does."""
-        return super().parse_args(ctx, list(_switched(args)))
+        return super().parse_args(ctx, list(_replace_switches(args)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each subject, and one for options that are not settings."""
@@ -100,7 +100,7 @@ class Sectioned(click.Command):
         for parameter in self.get_params(ctx):
             record = isinstance(parameter, click.Option) and parameter.get_help_record(ctx)
             if parameter.name in Settings.model_fields:
-                title = SECTIONS.get(parameter.name, title)
+                title = SECTION_TITLES.get(parameter.name, title)
                 records = settings.setdefault(title, [])
             else:
                 records = others
@@ -111,7 +111,7 @@ class Sectioned(click.Command):
                 formatter.write_dl(records)
 
 
-class Grouped(click.Group):
+class GroupedCommands(click.Group):
     """Commands in sections of --help, each with the name of the section it stands in."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -129,13 +129,14 @@ class Grouped(click.Group):
         longest = max(len(each.name or "") for group in self.sections.values() for each in group)
         for title, commands in self.sections.items():
             rows = [
-                (str(each.name).ljust(longest), each.get_short_help_str(WHOLE)) for each in commands
+                (str(each.name).ljust(longest), each.get_short_help_str(FULL_WIDTH))
+                for each in commands
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
-def _switched(args: list[str]) -> Iterator[str]:
+def _replace_switches(args: list[str]) -> Iterator[str]:
     """Replace a switch with a value by the switch or its opposite."""
     rest = iter([*args, ""])
     given = next(rest)
@@ -143,8 +144,8 @@ def _switched(args: list[str]) -> Iterator[str]:
         name, equal, value = given.partition("=")
         if name not in SWITCHES:
             yield given
-        elif (word := (value if equal else following).lower()) in ON | OFF:
-            yield name if word in ON else f"--no-{name.removeprefix('--')}"
+        elif (word := (value if equal else following).lower()) in ON_WORDS | OFF_WORDS:
+            yield name if word in ON_WORDS else f"--no-{name.removeprefix('--')}"
             if not equal:
                 following = next(rest, "")
         else:
@@ -152,7 +153,7 @@ def _switched(args: list[str]) -> Iterator[str]:
         given = following
 
 
-def _kind(field: FieldInfo) -> Any:
+def _setting_type(field: FieldInfo) -> Any:
     """Return the type of a setting, without its bounds and without None."""
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     whole = field.annotation if get_origin(field.annotation) in (Literal, tuple) else None
@@ -163,13 +164,15 @@ def _kind(field: FieldInfo) -> Any:
 SWITCHES = {
     "--" + name.replace("_", "-")
     for name, field in Settings.model_fields.items()
-    if _kind(field) is bool
+    if _setting_type(field) is bool
 }
 
 
-def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def make_option(
+    name: str, field: FieldInfo
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make the option of one setting; settings.load_settings checks, for all sources alike."""
-    kind, flag = _kind(field), "--" + name.replace("_", "-")
+    kind, flag = _setting_type(field), "--" + name.replace("_", "-")
     if kind is bool:
         both = f"{flag}/--no-{flag.removeprefix('--')}"
         default = "  [default: on]" if field.default else ""
@@ -182,7 +185,7 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
         name,
         multiple=listed,  # as good as commas
         callback=(lambda context, parameter, given: ",".join(given) or None) if listed else None,
-        metavar="|".join(choices) or WORDS.get(get_origin(kind) or kind, "TEXT"),
+        metavar="|".join(choices) or TYPE_WORDS.get(get_origin(kind) or kind, "TEXT"),
         help=f"{field.description}{default}",
         shell_complete=lambda context, parameter, typed: [
             CompletionItem(value) for value in choices if value.startswith(typed)
@@ -190,11 +193,11 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
     )
 
 
-def of_settings(command: Callable[..., None]) -> Callable[..., None]:
+def add_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option per setting to a command, in the order of the settings, and MODEL by place."""
     for name, field in reversed(Settings.model_fields.items()):
         if not field.exclude:  # never on a command line, which others can read
-            command = option(name, field)(command)
+            command = make_option(name, field)(command)
     return click.argument("named", metavar="[MODEL]", required=False)(command)
 
 

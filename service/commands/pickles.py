@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REFUSED = 3
+REFUSED_STATUS = 3
 MIB = 2**20
 # over what Python and torch have mapped: the file, its tensors as bytes, what was written, one more
 FILES_IN_MEMORY, SPARE_MEMORY = 4, 512 * MIB
 OPEN_FILES = 64
-GLOBAL = re.compile(r"GLOBAL (\S+)")
+GLOBAL_NAME = re.compile(r"GLOBAL (\S+)")
 
 
 class Refused(Exception):
@@ -39,11 +39,11 @@ def main(source: Path, target: Path, seconds: int) -> None:
     """
     import torch  # slow, and the bound on memory counts from here
 
-    bound(source.stat().st_size, seconds)
+    limit_resources(source.stat().st_size, seconds)
     try:
-        tensors = load(torch, source)
-        sizes = write(torch, tensors, target)
-        compare(torch, tensors, target)
+        tensors = load_pickle(torch, source)
+        sizes = write_safetensors(torch, tensors, target)
+        compare_tensors(torch, tensors, target)
     except (MemoryError, RuntimeError) as error:  # the second is torch's allocator
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
@@ -51,25 +51,25 @@ def main(source: Path, target: Path, seconds: int) -> None:
     print(json.dumps(sizes))
 
 
-def bound(size: int, seconds: int) -> None:
+def limit_resources(size: int, seconds: int) -> None:
     """Bound memory and processor time by what a file of this size explains."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + FILES_IN_MEMORY * size + SPARE_MEMORY
-    limit(resource.RLIMIT_AS, most)
-    limit(resource.RLIMIT_FSIZE, 2 * size + SPARE_MEMORY)
-    limit(resource.RLIMIT_CPU, seconds)
-    limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_AS, most)
+    lower_limit(resource.RLIMIT_FSIZE, 2 * size + SPARE_MEMORY)
+    lower_limit(resource.RLIMIT_CPU, seconds)
+    lower_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    lower_limit(resource.RLIMIT_CORE, 0)
 
 
-def limit(kind: int, most: int) -> None:
+def lower_limit(kind: int, most: int) -> None:
     """Take no more than this, or than the shell that called leaves."""
     _, left = resource.getrlimit(kind)
     most = most if left == resource.RLIM_INFINITY else min(most, left)
     resource.setrlimit(kind, (most, most))
 
 
-def load(torch: Any, source: Path) -> dict[str, Any]:
+def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
     """Read the tensors of a pickle by name.
 
     Raises:
@@ -82,16 +82,16 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
-        wanted = GLOBAL.search(str(error))
+        wanted = GLOBAL_NAME.search(str(error))
         if wanted:
             raise Refused(
                 f"it asks for {wanted[1]}, which is not a tensor; it may run code"
             ) from error
-        raise Refused(f"it is not a pickle of tensors: {line(error)}") from error
+        raise Refused(f"it is not a pickle of tensors: {first_sentence(error)}") from error
     except Exception as error:  # the file may be anything
         if "allocate" in str(error):
             raise MemoryError from error
-        raise Refused(f"torch cannot read it: {line(error)}") from error
+        raise Refused(f"torch cannot read it: {first_sentence(error)}") from error
     if not isinstance(tensors, dict) or not tensors:
         raise Refused("it holds no tensors by name")
     for name, tensor in tensors.items():
@@ -102,7 +102,7 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
     return tensors
 
 
-def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, int]:
+def write_safetensors(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, int]:
     """Write the tensors; those that share memory are written once for each name.
 
     Returns:
@@ -126,7 +126,7 @@ def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, int]:
     return {name: tensor.nbytes for name, tensor in plain.items()}
 
 
-def compare(torch: Any, tensors: dict[str, Any], target: Path) -> None:
+def compare_tensors(torch: Any, tensors: dict[str, Any], target: Path) -> None:
     """Compare what was written with the pickle: names, dtypes, shapes, bits.
 
     Raises:
@@ -140,16 +140,16 @@ def compare(torch: Any, tensors: dict[str, Any], target: Path) -> None:
         for name, tensor in tensors.items():
             written = file.get_tensor(name)
             same = written.dtype == tensor.dtype and written.shape == tensor.shape
-            if not same or not torch.equal(bits(torch, written), bits(torch, tensor)):
+            if not same or not torch.equal(as_bytes(torch, written), as_bytes(torch, tensor)):
                 raise Refused(f"what was written of {name[:80]!r} differs")
 
 
-def bits(torch: Any, tensor: Any) -> Any:
+def as_bytes(torch: Any, tensor: Any) -> Any:
     """View a tensor's numbers as bytes, (bytes,)."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def line(error: Exception) -> str:
+def first_sentence(error: Exception) -> str:
     """Write the first sentence of an error in one line."""
     return " ".join(str(error).split(". ")[0].split())[:200] or type(error).__name__
 
@@ -159,4 +159,4 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     except Refused as refusal:
         sys.stderr.write(f"{refusal}\n")
-        raise SystemExit(REFUSED) from None
+        raise SystemExit(REFUSED_STATUS) from None

@@ -12,27 +12,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.commands.grid import MORE, Facts, badge, label, layers, title
+from service.commands.grid import (
+    MORE_ROLES_MARK,
+    Facts,
+    heads_by_layer,
+    relation_label,
+    role_badge,
+    word_title,
+)
 from service.commands.terminal import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = (".png", ".svg")
-MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
+PICTURE_SUFFIXES = (".png", ".svg")
+MATPLOTLIB_MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 NO_FONT = "no font here has some of the text's letters; an .svg keeps them"
 DPI = 160
 # of a map
-INK = "#76797e"  # as far from white as from black
-PALE, DEEP = (0xF1, 0xF4, 0xF9), (0x0B, 0x3D, 0x91)  # of a share of 0 and of 1
-DARKER = 0.67  # from this share on a cell's number is white
-SMALL = 0.05  # a share below which no number stands
+INK_COLOUR = "#76797e"  # as far from white as from black
+PALE_BLUE, DEEP_BLUE = (0xF1, 0xF4, 0xF9), (0x0B, 0x3D, 0x91)  # of a share of 0 and of 1
+DARKER_FROM = 0.67  # from this share on a cell's number is white
+SMALL_SHARE = 0.05  # a share below which no number stands
 MOST_TOKENS = 128  # along a side: 9,000 pixels
 MOST_LETTERS = 24  # of a label
 
 # Of a survey: Okabe and Ito's colours, which colour-blind eyes tell apart; greys for what most
 # heads do. A relation has the colour of its kind.
-COLOURS = {
+ROLE_COLOURS = {
     "previous": "#56b4e9",
     "next": "#e69f00",
     "self": "#f0e442",
@@ -43,24 +50,28 @@ COLOURS = {
     "grammar": "#009e73",
     "syntax": "#0072b2",
 }
-OTHER, NONE = "#333333", "#ffffff"  # a relation of the user's own; no role
-DARK = ("#d55e00", "#009e73", "#0072b2", OTHER)  # letters on these are white
-RIMMED = {"edgecolor": "#9a9a9a", "linewidth": 0.6}
-SIDE, CELL, LINE = 0.44, 0.6, 0.2  # inches: a cell's side in a map and in a survey, a line of text
+OTHER_COLOUR, NO_ROLE_COLOUR = "#333333", "#ffffff"  # a relation of the user's own; no role
+DARK_COLOURS = ("#d55e00", "#009e73", "#0072b2", OTHER_COLOUR)  # letters on these are white
+RIM_STYLE = {"edgecolor": "#9a9a9a", "linewidth": 0.6}
+SIDE_INCHES, CELL_INCHES, LINE_INCHES = (
+    0.44,
+    0.6,
+    0.2,
+)  # inches: a cell's side in a map and in a survey, a line of text
 
 
-def check(path: Path) -> None:
+def check_picture(path: Path) -> None:
     """Check that a picture can be made, before anything is measured for it.
 
     Raises:
         Unusable: the file's name ends in none of FORMATS, or matplotlib is missing.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise Unusable(f"{path.name}: a picture must end in {' or '.join(FORMATS)}")
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
+        raise Unusable(f"{path.name}: a picture must end in {' or '.join(PICTURE_SUFFIXES)}")
     try:
         import matplotlib  # noqa: F401  # whether it is there
     except ImportError as error:
-        raise Unusable(MISSING) from error
+        raise Unusable(MATPLOTLIB_MISSING) from error
 
 
 def draw_map(
@@ -76,29 +87,35 @@ def draw_map(
     """
     if len(tokens) > MOST_TOKENS:
         raise Unusable(f"a picture holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
-    labels = [_short(token) for token in tokens]
-    with _grid(SIDE, labels, labels, path, INK, transparent=True) as axes:
-        axes.set_title(title, loc="left", color=INK, fontsize=10)
+    labels = [_shorten(token) for token in tokens]
+    with _make_grid(SIDE_INCHES, labels, labels, path, INK_COLOUR, transparent=True) as axes:
+        axes.set_title(title, loc="left", color=INK_COLOUR, fontsize=10)
         axes.tick_params(axis="x", rotation=90)
         for query, row in enumerate(shares):
             for key, share in enumerate(row):
-                _square(axes, key, query, 1, colour(share), edgecolor=INK, linewidth=0.3)
-                if share >= SMALL:
-                    _write(axes, key + 0.5, query + 0.5, f"{share:.2f}", ink(share), size=8)
+                _draw_square(
+                    axes, key, query, 1, share_colour(share), edgecolor=INK_COLOUR, linewidth=0.3
+                )
+                if share >= SMALL_SHARE:
+                    _draw_text(
+                        axes, key + 0.5, query + 0.5, f"{share:.2f}", number_colour(share), size=8
+                    )
 
 
-def colour(share: float) -> str:
+def share_colour(share: float) -> str:
     """Colour a cell, the deeper the larger its share."""
-    mixed = (round(pale + (deep - pale) * share) for pale, deep in zip(PALE, DEEP, strict=True))
+    mixed = (
+        round(pale + (deep - pale) * share) for pale, deep in zip(PALE_BLUE, DEEP_BLUE, strict=True)
+    )
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
-def ink(share: float) -> str:
+def number_colour(share: float) -> str:
     """Colour a cell's number."""
-    return "#ffffff" if share >= DARKER else "#0b0d10"
+    return "#ffffff" if share >= DARKER_FROM else "#0b0d10"
 
 
-class Line(NamedTuple):
+class LegendLine(NamedTuple):
     """A line below the grid, and the colour it explains."""
 
     colour: str | None
@@ -107,46 +124,46 @@ class Line(NamedTuple):
 
 def draw_survey(survey: Facts, path: Path) -> None:
     """Draw what each head does: a row for each layer, a column for each head."""
-    rows, lines = layers(survey), legend(survey)
+    rows, lines = heads_by_layer(survey), explain_colours(survey)
     columns = [f"H{head['head']}" for head in rows[0]]
-    with _grid(CELL, columns, [f"L{row[0]['layer']}" for row in rows], path) as axes:
-        axes.set_title(title(survey), loc="left", fontsize=10)
+    with _make_grid(CELL_INCHES, columns, [f"L{row[0]['layer']}" for row in rows], path) as axes:
+        axes.set_title(word_title(survey), loc="left", fontsize=10)
         for layer, row in enumerate(rows):
             for place, head in enumerate(row):
                 _draw_head(axes, place, layer, head, survey)
-        step = LINE / CELL
+        step = LINE_INCHES / CELL_INCHES
         for number, line in enumerate(lines, 2):
             y = len(rows) + number * step
             if line.colour:
-                _square(axes, 0, y - 0.4 * step, 0.7 * step, line.colour, **RIMMED)
-            _write(axes, 1.2 * step, y, line.text, size=8, ha="left")
+                _draw_square(axes, 0, y - 0.4 * step, 0.7 * step, line.colour, **RIM_STYLE)
+            _draw_text(axes, 1.2 * step, y, line.text, size=8, ha="left")
 
 
-def legend(survey: Facts) -> list[Line]:
+def explain_colours(survey: Facts) -> list[LegendLine]:
     """Say what the colours mean, with the numbers behind them; then each relation's verdict."""
     counts = Counter(head["role"] for head in survey["heads"])
     example = {head["role"]: head for head in survey["heads"]}
     lines = [
-        Line(
-            COLOURS[role],
-            f"{role}: {_count(counts[role])}; scores at least {threshold:.2f}, where a head that "
-            f"looks everywhere alike scores {example[role]['baseline']:.2f}",
+        LegendLine(
+            ROLE_COLOURS[role],
+            f"{role}: {_count_heads(counts[role])}; scores at least {threshold:.2f}, where a head "
+            f"that looks everywhere alike scores {example[role]['baseline']:.2f}",
         )
         for role, threshold in survey["thresholds"].items()
         if counts[role]
     ]
-    lines.append(Line(NONE, f"no role: {_count(counts[None])}"))
-    lines += [_verdict(name, verdict) for name, verdict in survey["relations"].items()]
-    return [*lines, Line(None, f"{MORE} after a role: the head fills another too")]
+    lines.append(LegendLine(NO_ROLE_COLOUR, f"no role: {_count_heads(counts[None])}"))
+    lines += [_word_verdict(name, verdict) for name, verdict in survey["relations"].items()]
+    return [*lines, LegendLine(None, f"{MORE_ROLES_MARK} after a role: the head fills another too")]
 
 
-def _verdict(relation: str, verdict: Facts) -> Line:
+def _word_verdict(relation: str, verdict: Facts) -> LegendLine:
     """Say how a relation did on its controls."""
-    name = label(relation, verdict)
+    name = relation_label(relation, verdict)
     if verdict["candidate"] is None:
-        return Line(None, f"{name}: {verdict['found']}; {verdict['reason']}")
-    colour = None if verdict["head"] is None else COLOURS.get(verdict["kind"], OTHER)
-    return Line(
+        return LegendLine(None, f"{name}: {verdict['found']}; {verdict['reason']}")
+    colour = None if verdict["head"] is None else ROLE_COLOURS.get(verdict["kind"], OTHER_COLOUR)
+    return LegendLine(
         colour,
         f"{name}: {verdict['found']}; on {verdict['controls']} controls "
         f"{verdict['candidate']} is right in {verdict['score']:.0%}, "
@@ -155,23 +172,27 @@ def _verdict(relation: str, verdict: Facts) -> Line:
     )
 
 
-def _count(heads: int) -> str:
+def _count_heads(heads: int) -> str:
     return "1 head" if heads == 1 else f"{heads} heads"
 
 
 def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> None:
     """Draw one head: its colour, badge and score."""
     role, relation = head["role"], survey["relations"].get(head["role"])
-    filled = COLOURS.get(relation["kind"], OTHER) if relation else COLOURS.get(role, NONE)
-    _square(axes, x, y, 1, filled, **RIMMED)
+    filled = (
+        ROLE_COLOURS.get(relation["kind"], OTHER_COLOUR)
+        if relation
+        else ROLE_COLOURS.get(role, NO_ROLE_COLOUR)
+    )
+    _draw_square(axes, x, y, 1, filled, **RIM_STYLE)
     if role:
-        letters = "white" if filled in DARK else "black"
-        _write(axes, x + 0.5, y + 0.4, badge(head), letters)
-        _write(axes, x + 0.5, y + 0.73, f"{head['score']:.2f}", letters, size=7)
+        letters = "white" if filled in DARK_COLOURS else "black"
+        _draw_text(axes, x + 0.5, y + 0.4, role_badge(head), letters)
+        _draw_text(axes, x + 0.5, y + 0.73, f"{head['score']:.2f}", letters, size=7)
 
 
 @contextmanager
-def _grid(
+def _make_grid(
     side: float,
     columns: Sequence[str],
     rows: Sequence[str],
@@ -210,17 +231,17 @@ def _grid(
                 raise Unusable(NO_FONT) from warning
 
 
-def _square(axes: "Axes", x: float, y: float, side: float, colour: str, **how: Any) -> None:
+def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **how: Any) -> None:
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, clip_on=False, **how))
 
 
-def _write(axes: "Axes", x: float, y: float, text: str, ink: str = "black", **how: Any) -> None:
+def _draw_text(axes: "Axes", x: float, y: float, text: str, ink: str = "black", **how: Any) -> None:
     how = {"size": 9, "ha": "center", "va": "center", **how}
     axes.text(x, y, text, color=ink, **how)
 
 
-def _short(token: str) -> str:
+def _shorten(token: str) -> str:
     """Return a label, with dots where it is cut."""
     return token if len(token) <= MOST_LETTERS else f"{token[: MOST_LETTERS - 1]}\u2026"

@@ -11,21 +11,21 @@ from rich.console import Console
 
 from headlight_client import Checked, Client, Space
 from headlight_client.spaces import SPACE_FACTS
-from service.commands.terminal import Unusable, plain, tell
+from service.commands.terminal import Unusable, print_now, strip_control
 
-SHOWN = 10  # texts that moved
+SHOWN_CANARIES = 10  # texts that moved
 
 
-def show(info: Mapping[str, Any], console: Console, *, as_json: bool) -> None:
+def print_space(info: Mapping[str, Any], console: Console, *, as_json: bool) -> None:
     """Print the name of the space, and what decides it."""
     if as_json:
-        return tell(sys.stdout, json.dumps({name: info[name] for name in SPACE_FACTS}))
+        return print_now(sys.stdout, json.dumps({name: info[name] for name in SPACE_FACTS}))
     console.print(info["space"], soft_wrap=True)
     for name, value in info["space_parts"].items():
-        console.print(plain(f"  {name:12} {value!r}"), soft_wrap=True)
+        console.print(strip_control(f"  {name:12} {value!r}"), soft_wrap=True)
 
 
-def save(client: Client, path: Path) -> str:
+def save_space(client: Client, path: Path) -> str:
     """Save the space with its canaries; return its name.
 
     Raises:
@@ -38,7 +38,7 @@ def save(client: Client, path: Path) -> str:
     return str(space.facts["space"])
 
 
-def recheck(client: Client, path: Path) -> Checked:
+def recheck_space(client: Client, path: Path) -> Checked:
     """Compute the canaries of a saved space again.
 
     Raises:
@@ -50,15 +50,19 @@ def recheck(client: Client, path: Path) -> Checked:
         raise Unusable(str(error)) from error
 
 
-def report(checked: Checked, console: Console, *, as_json: bool) -> None:
+def print_comparison(checked: Checked, console: Console, *, as_json: bool) -> None:
     """Print what was found."""
     if as_json:
         moved = [{"text": text, "distance": far} for text, far in checked.moved]
         facts = {"verdict": checked.verdict, "texts": len(checked.texts), "bound": checked.bound}
-        return tell(sys.stdout, json.dumps({**facts, "changed": checked.changed, "moved": moved}))
+        return print_now(
+            sys.stdout, json.dumps({**facts, "changed": checked.changed, "moved": moved})
+        )
     count, furthest = len(checked.texts), float(np.max(checked.distances))
     for name, (saved, now) in checked.changed.items():
-        console.print(plain(f"{name}: {saved!r} was saved, and it is {now!r} now"), soft_wrap=True)
+        console.print(
+            strip_control(f"{name}: {saved!r} was saved, and it is {now!r} now"), soft_wrap=True
+        )
     if checked.bits:
         console.print(f"{count} vectors: the same bits")
     elif not checked.moved:
@@ -66,5 +70,5 @@ def report(checked: Checked, console: Console, *, as_json: bool) -> None:
     else:
         beyond, bound = len(checked.moved), checked.bound
         console.print(f"{beyond} of {count} vectors moved beyond {bound:g} of their length:")
-        for text, far in checked.moved[:SHOWN]:
-            console.print(plain(f"  {far:.4f}  {text}"), soft_wrap=True)
+        for text, far in checked.moved[:SHOWN_CANARIES]:
+            console.print(strip_control(f"  {far:.4f}  {text}"), soft_wrap=True)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # controls a terminal, but for line ends
+CONTROL_CHARACTERS = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f]"
+)  # controls a terminal, but for line ends
 
 
 class Unusable(Exception):
@@ -34,20 +36,20 @@ def open_standard() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
-def tell(stream: IO[str], line: str) -> None:
+def print_now(stream: IO[str], line: str) -> None:
     """Print a line now."""
     stream.write(f"{line}\n")  # at once, since others write there too
     stream.flush()
 
 
-def refuse(line: str, status: int) -> NoReturn:
+def exit_with(line: str, status: int) -> NoReturn:
     """Leave with one line on stderr."""
-    tell(sys.stderr, f"headlight: {' '.join(line.split())}")
+    print_now(sys.stderr, f"headlight: {' '.join(line.split())}")
     raise SystemExit(status)
 
 
 @contextmanager
-def one_line_ends(interrupted: str | None = None) -> Iterator[None]:
+def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
     """Leave with one line where a command ends early.
 
     Args:
@@ -56,19 +58,19 @@ def one_line_ends(interrupted: str | None = None) -> Iterator[None]:
     try:
         yield
     except Unusable as error:
-        refuse(str(error), USAGE)
+        exit_with(str(error), USAGE)
     except BrokenPipeError:
         raise  # the reader of our output has left: click ends in silence
     except (Failed, StartFailed, OSError) as error:
-        refuse(str(error), FAILED)
+        exit_with(str(error), FAILED)
     except KeyboardInterrupt:
         if interrupted is None:
             raise
-        refuse(interrupted, INTERRUPTED)
+        exit_with(interrupted, INTERRUPTED)
 
 
-def plain(text: str) -> "Text":
+def strip_control(text: str) -> "Text":
     """Return foreign text without markup and without terminal control characters."""
     from rich.text import Text
 
-    return Text(CONTROL.sub("\ufffd", text))
+    return Text(CONTROL_CHARACTERS.sub("\ufffd", text))

@@ -11,22 +11,22 @@ import click
 
 from service.commands.options import (
     COLUMN,
+    DEFAULT_URL,
+    EXISTING_FILE,
     FILE,
     FORMAT,
-    HERE,
     JSON,
     KEY_FILE,
-    PRESENT,
     TRUNCATE,
     URL,
-    of_ranking,
+    add_ranking_options,
     read_key,
 )
-from service.commands.terminal import FAILED, Unusable, one_line_ends, tell
+from service.commands.terminal import FAILED, Unusable, end_in_one_line, print_now
 from service.settings import Settings
 
-RESUMED = "stopped; run the same command again to resume"
-BUNDLED = Settings.model_fields["model"].default
+STOPPED_MESSAGE = "stopped; run the same command again to resume"
+BUNDLED_MODEL = Settings.model_fields["model"].default
 
 
 @click.command()
@@ -45,7 +45,7 @@ BUNDLED = Settings.model_fields["model"].default
 @TRUNCATE
 @URL
 @KEY_FILE
-@one_line_ends()
+@end_in_one_line()
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table, or encode a whole file of texts.
 
@@ -70,7 +70,7 @@ def encode_text(
         raise Unusable("TEXT and --file, with the options of a file, exclude each other")
     if plot and not attention:
         raise Unusable("--plot draws one head's map: name it by --attention, such as L0H5")
-    Console().print(encode.table(url, key, text, attention, plot))
+    Console().print(encode.draw_tokens(url, key, text, attention, plot))
 
 
 def encode_file(
@@ -83,15 +83,17 @@ def encode_file(
         raise Unusable("--file also needs --out" if file else "expected TEXT, or --file and --out")
     if flags["attention"] or flags["plot"]:
         raise Unusable("--file excludes --attention and --plot")
-    texts = source.File.of(file, flags["format"], flags["column"])
-    with one_line_ends(RESUMED):
+    texts = source.TextFile.of(file, flags["format"], flags["column"])
+    with end_in_one_line(STOPPED_MESSAGE):
         how = {"precision": flags["precision"] or "float"}
-        count = jobs.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse", **how)
-    tell(sys.stdout, f"{count} vectors in {out}")
+        count = jobs.encode_lines(
+            url, key, texts, out, truncate=flags["truncate"] or "refuse", **how
+        )
+    print_now(sys.stdout, f"{count} vectors in {out}")
 
 
 @click.command()
-@click.option("--model", help=f"as for serve  [default: {BUNDLED}]")
+@click.option("--model", help=f"as for serve  [default: {BUNDLED_MODEL}]")
 @click.option("--corpus", type=FILE, help="sentences as JSON lines  [default: the bundled ones]")
 @click.option(
     "--threshold", multiple=True, metavar="ROLE=NUMBER", help="the lowest score of a role"
@@ -99,8 +101,8 @@ def encode_file(
 @click.option("--plot", type=FILE, help="also draw the grid to this .png or .svg")
 @click.option("--json", "saved", type=FILE, help="also write the results as JSON")
 @click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
-@of_ranking
-@one_line_ends()
+@add_ranking_options
+@end_in_one_line()
 def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it.
 
@@ -124,11 +126,11 @@ def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
     from service.commands import heads
 
     if ablate is None:
-        heads.measure(model or BUNDLED, **flags)
+        heads.measure_heads(model or BUNDLED_MODEL, **flags)
     elif any(flags.values()):
         raise Unusable("--ablate can be combined only with --model")
     else:
-        heads.ablate(model or BUNDLED, ablate)
+        heads.print_ablation(model or BUNDLED_MODEL, ablate)
 
 
 def rank_texts(
@@ -145,25 +147,27 @@ def rank_texts(
 
     if file is None or flags["statistic"] is None:
         raise Unusable("--head needs a --corpus of texts and a --statistic")
-    texts = source.File.of(file, flags["format"], flags["column"])
-    question = ranking.Question(
+    texts = source.TextFile.of(file, flags["format"], flags["column"])
+    question = ranking.RankingQuestion(
         *encode.parse_head(name),
         flags["statistic"],
-        top=flags["top"] or ranking.TOP,
+        top=flags["top"] or ranking.DEFAULT_TOP,
         lowest=flags["lowest"],
         truncate=flags["truncate"] or "refuse",
     )
-    with one_line_ends(RESUMED):
-        ranking.rank(url or HERE, read_key(key_file), texts, question, saved)
+    with end_in_one_line(STOPPED_MESSAGE):
+        ranking.rank_texts(url or DEFAULT_URL, read_key(key_file), texts, question, saved)
 
 
 @click.command()
-@click.argument("url", default=HERE)
+@click.argument("url", default=DEFAULT_URL)
 @click.option("--save", type=FILE, help="save the space with 32 canary vectors")
-@click.option("--check", "saved", type=PRESENT, help="compute the canaries of a saved space again")
+@click.option(
+    "--check", "saved", type=EXISTING_FILE, help="compute the canaries of a saved space again"
+)
 @KEY_FILE
 @JSON
-@one_line_ends()
+@end_in_one_line()
 def space(
     url: str, save: Path | None, saved: Path | None, key_file: Path | None, as_json: bool
 ) -> None:
@@ -178,12 +182,12 @@ def space(
 
     if save and saved:
         raise Unusable("--save and --check exclude each other")
-    with jobs.connected(url, read_key(key_file), jobs.PATIENCE_SECONDS) as (client, info):
+    with jobs.connect(url, read_key(key_file), jobs.PATIENCE_SECONDS) as (client, info):
         if save:
-            return tell(sys.stdout, f"{view.save(client, save)} in {save}")
+            return print_now(sys.stdout, f"{view.save_space(client, save)} in {save}")
         if not saved:
-            return view.show(info, Console(), as_json=as_json)
-        checked = view.recheck(client, saved)
-    view.report(checked, Console(), as_json=as_json)
+            return view.print_space(info, Console(), as_json=as_json)
+        checked = view.recheck_space(client, saved)
+    view.print_comparison(checked, Console(), as_json=as_json)
     if not checked.same:
         raise SystemExit(FAILED)

@@ -23,7 +23,7 @@ from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.engine.fair.rotation import FairThread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
-from service.refusals import Refused, refusal
+from service.refusals import Refused, refusal_of
 from service.settings import BODY_FACTOR, KIB, Settings
 from service.wire import FIELD_NAMES
 
@@ -67,7 +67,7 @@ def _refusing(work: Callable[[], Result]) -> Result:
     try:
         return work()
     except ValidationError as error:
-        raise refusal(error) from None
+        raise refusal_of(error) from None
 
 
 class Bounds(NamedTuple):

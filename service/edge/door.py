@@ -37,7 +37,7 @@ from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
 from service.observe.families import KEY_SHARE, OVERLOADED
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
-from service.refusals import Refused, refusal
+from service.refusals import Refused, refusal_of
 from service.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class Door:
         request.hold.release()
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
-        refused = refusal(error)
+        refused = refusal_of(error)
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word, _ = self._routes.refuse(request.path)

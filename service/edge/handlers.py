@@ -10,15 +10,24 @@ from math import isinf
 from typing import Any, TypeVar
 
 from service.api import ROUTES, dialect, own, query
-from service.api.dialect import Call, Read, Reply, Route, Sent, Served, Wording, to_json
+from service.api.dialect import (
+    Call,
+    ModelFacts,
+    Read,
+    RefusalWriter,
+    Reply,
+    RequestHead,
+    Route,
+    json_reply,
+)
 from service.api.document import document
 from service.api.own import DRY_RUN
 from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.request import Endpoint, Request, read_timeout
-from service.encode.answer import JSON, collect
-from service.encode.space import EXPECT
-from service.encode.space import HEADER as SPACE
-from service.inputs import Item, items
+from service.encode.answer import JSON, collect_body
+from service.encode.space import EXPECT_HEADER
+from service.encode.space import SPACE_HEADER as SPACE
+from service.inputs import Item, numbered_items
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.replica import Replica
@@ -74,7 +83,7 @@ class Routes:
         matches = (found for pattern, found in self._patterns.items() if pattern.fullmatch(path))
         return self._exact.get(path) or next(matches, {})
 
-    def refuse(self, path: str) -> tuple[str, Wording, Refused]:
+    def refuse(self, path: str) -> tuple[str, RefusalWriter, Refused]:
         """Return the name, the wording and the refusal of a request that no route takes.
 
         The refusal names the methods of its path, or all paths.
@@ -129,7 +138,7 @@ class Handlers:
         self.replica, self.scrape, self.targets = replica, scrape, targets
         self._worker = worker
         settings, model = replica.settings, replica.lanes.model
-        self._served = Served(
+        self._served = ModelFacts(
             replica.gateway.names.every,
             model.tasks,
             model.config.layers,
@@ -155,7 +164,7 @@ class Handlers:
             start = time.monotonic()
             try:
                 if request.media_type != JSON:
-                    dialect.check_type(request.media_type, media_types)
+                    dialect.check_media_type(request.media_type, media_types)
                 if len(body) <= LARGE_BYTES:
                     call = parse(body, request, served)
                 else:
@@ -168,15 +177,15 @@ class Handlers:
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
-            expected = request.headers.get(EXPECT)
+            expected = request.headers.get(EXPECT_HEADER)
             arguments = call.request, deadline, record, call.custom, expected
-            if priced and request.query and query.flag(request.query, DRY_RUN):
+            if priced and request.query and query.read_flag(request.query, DRY_RUN):
                 price = await replica.gateway.dry_run(*arguments)
-                return to_json(price)
+                return json_reply(price)
             encoded = await replica.gateway.encode(*arguments)
             start = time.monotonic()
             try:
-                reply = call.at_once(encoded)
+                reply = call.write_small(encoded)
                 if reply is None:
                     reply = await in_time(call.write(encoded, replica.writing), deadline)
             finally:
@@ -185,7 +194,9 @@ class Handlers:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
-            if self._special and any(self._is_bare(one) for _, one in items(call.request.texts())):
+            if self._special and any(
+                self._is_bare(one) for _, one in numbered_items(call.request.texts())
+            ):
                 reply.add(WARNING, BARE)
                 if not self._warned:
                     self._warned = True
@@ -203,26 +214,26 @@ class Handlers:
         """Return the OpenAPI document."""
         return document()
 
-    async def read(self, sent: Sent, parse: Callable[[bytes], Read]) -> Read:
+    async def read(self, sent: RequestHead, parse: Callable[[bytes], Read]) -> Read:
         """Return what a JSON body asks for."""
         start = time.monotonic()
         try:
-            dialect.check_type(sent.media_type, (JSON,))
+            dialect.check_media_type(sent.media_type, (JSON,))
             body = sent.take_body()
             return await self._worker.run(len(body), partial(parse, body))
         finally:
             sent.record.end_stage("parse", start)
 
-    async def write(self, sent: Sent, pieces: Iterator[bytes]) -> Reply:
+    async def write(self, sent: RequestHead, pieces: Iterator[bytes]) -> Reply:
         """Return an answer in pieces of JSON."""
         start = time.monotonic()
         try:
-            body = await in_time(collect(pieces, self.replica.writing), self.deadline(sent))
+            body = await in_time(collect_body(pieces, self.replica.writing), self.deadline(sent))
         finally:
             sent.record.end_stage("serialize", start)
         return Reply(body, media_type=JSON)
 
-    def deadline(self, sent: Sent) -> float:
+    def deadline(self, sent: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
         record = sent.record
         if isinf(record.given_seconds):  # of a GET: only some of them may take a while
@@ -231,12 +242,12 @@ class Handlers:
         return record.start + record.given_seconds
 
 
-def _parser(routes: Sequence[Route]) -> Callable[[bytes, Request, Served], Call]:
+def _parser(routes: Sequence[Route]) -> Callable[[bytes, Request, ModelFacts], Call]:
     """Return the parser of routes with one path, of which each tells its requests by the body."""
     parsers = [(route.parse, route) for route in routes if route.parse]
     ((usual, _),) = [each for each in parsers if each[1].when is None]
 
-    def parse(body: bytes, request: Request, served: Served) -> Call:
+    def parse(body: bytes, request: Request, served: ModelFacts) -> Call:
         for parse, route in parsers:
             if route.when and route.when(body, served):
                 request.word = route.api.problem

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from service.api.dialect import Reply, Wording
+from service.api.dialect import RefusalWriter, Reply
 from service.edge.gate import Place
 from service.memory import Hold
 from service.observe.record import REQUEST_ID, Record
@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
     """
 
     label: str
-    word: Wording
+    word: RefusalWriter
     query: Sequence[str]
     trusted: bool
     handle: Callable[["Request"], Awaitable[Reply]]
@@ -95,7 +95,7 @@ class Request:
         if (content_type := self.headers.get("content-type")) is not None:
             self.media_type = content_type.partition(";")[0].strip().lower()
         self.body, self.key = b"", ""
-        self.word: Wording | None = None
+        self.word: RefusalWriter | None = None
         self.ignored: dict[str, None] = {}
         self.place: Place | None = None
         self.shed: str | None = None

@@ -25,12 +25,12 @@ from service.api.dialect import Reply, Route
 from service.edge.handlers import TRUNCATED
 from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
-from service.encode.space import HEADER as SPACE
+from service.encode.space import SPACE_HEADER as SPACE
 from service.keys import Key
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings
-from service.wording.words import listed
+from service.wording.words import list_names
 
 MOST_HEADER_BYTES = 16 * KIB
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -49,9 +49,9 @@ TWINS = frozenset(name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-
 EXPECTED = {
     "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
     f"{MOST_HEADER_BYTES:,} bytes of headers",
-    "bad_request": f"{listed(sorted(SINGLE), 'and')} may occur "
+    "bad_request": f"{list_names(sorted(SINGLE), 'and')} may occur "
     "once each, spelt with hyphens; the only transfer-encoding is chunked; "
-    f"{listed(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
+    f"{list_names(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
     "unsupported_encoding": "leave out the header Content-Encoding",
 }
 

@@ -19,16 +19,16 @@ from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.lanes import NonFiniteOutput, ProcessBroken
 from service.engine.work import Result, Work
-from service.inputs import Base64Array, Item, Text, Texts, words
+from service.inputs import Base64Array, Item, Text, Texts, text_and_pair
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-LATE = (Overloaded, DeadlinePassed)
-AROUND = 2  # tokens that stand around a text
+LATE_ERRORS = (Overloaded, DeadlinePassed)
+ESTIMATE_MARGIN = 2  # tokens that stand around a text
 MOST_CHARACTERS = 8 << 20  # that wait for the tokenizer: 32 texts of the greatest length
-KEEP = 0.9  # of what was seen before, at each request
+ESTIMATE_MEMORY = 0.9  # of what was seen before, at each request
 USUAL_CHARACTERS = 4.0  # of a token, until one is seen
 
 # Bytes as tests/service/encode/test_held.py measures them
@@ -49,18 +49,18 @@ class Estimate:
 
     def __init__(self, longest: int, most: int) -> None:
         self._longest, self._most = longest, most
-        self._tokens, self._characters = 1.0, USUAL_CHARACTERS
+        self._tokens, self._count_characters = 1.0, USUAL_CHARACTERS
 
     def tokens(self, texts: Texts) -> tuple[int, int]:
         """Return about how many tokens these hold, and exactly how many characters.
 
         Embeddings count as few tokens.
         """
-        ratio, longest = self._tokens / self._characters, self._longest
+        ratio, longest = self._tokens / self._count_characters, self._longest
         tokens, characters = 0, 0
         for one in texts:
-            size, ids = _characters(one), one.token_ids if type(one) is Item else None
-            tokens += min(int(size * ratio) + AROUND if ids is None else len(ids), longest)
+            size, ids = _count_characters(one), one.token_ids if type(one) is Item else None
+            tokens += min(int(size * ratio) + ESTIMATE_MARGIN if ids is None else len(ids), longest)
             characters += size
         return min(tokens, self._most), characters
 
@@ -68,23 +68,23 @@ class Estimate:
         """Remember how many tokens texts turned out to be."""
         tokens, characters = 0, 0
         for one, work in zip(texts, works, strict=True):
-            size = _characters(one)
+            size = _count_characters(one)
             if size and len(work) >= work.length:  # not cut
-                tokens, characters = tokens + work.length - AROUND, characters + size
+                tokens, characters = tokens + work.length - ESTIMATE_MARGIN, characters + size
         if characters:
-            self._characters = KEEP * self._characters + characters
-            self._tokens = KEEP * self._tokens + max(1, tokens)
+            self._count_characters = ESTIMATE_MEMORY * self._count_characters + characters
+            self._tokens = ESTIMATE_MEMORY * self._tokens + max(1, tokens)
 
 
-def _characters(one: Text) -> int:
+def _count_characters(one: Text) -> int:
     """Count those of a text and its pair."""
     if type(one) is str:
         return len(one)
-    text, pair = words(one)
+    text, pair = text_and_pair(one)
     return len(text or "") + (len(pair) if pair else 0)
 
 
-def held(texts: Texts, works: Sequence[Work] = ()) -> int:
+def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
     """Return about how many bytes texts, token ids and embeddings keep.
 
     Args:
@@ -92,18 +92,18 @@ def held(texts: Texts, works: Sequence[Work] = ()) -> int:
     """
     size = REQUEST_BYTES + INPUT_BYTES * len(texts)
     for one in texts:
-        for text in words(one):
+        for text in text_and_pair(one):
             if text is not None:
                 size += getsizeof(text)
         if type(one) is Item and one.text is None:
-            size += _held(one)
+            size += _count_held(one)
     for one, work in zip(texts, works, strict=False):
-        token = COPY_BYTES if words(one)[0] is None else TOKEN_BYTES
+        token = COPY_BYTES if text_and_pair(one)[0] is None else TOKEN_BYTES
         size += len(work) * (token + FACT_BYTES if work.facts else token)
     return size
 
 
-def _held(item: Item) -> int:
+def _count_held(item: Item) -> int:
     """Count the bytes of token ids or embeddings."""
     size = ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
     if (rows := item.embeddings) is None:
@@ -184,7 +184,7 @@ class Admission:
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
         except Overloaded as error:
-            raise self._overloaded(error, record) from None
+            raise self._word_overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
 
@@ -232,7 +232,7 @@ class Admission:
     def check(self, step: Step, price: Priced, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now; nothing waits or runs."""
         self.hold(price, record)
-        self._check(step.tokens, self._costs(step), deadline, record)
+        self._check_works(step.tokens, self._step_costs(step), deadline, record)
 
     async def run(
         self,
@@ -258,12 +258,12 @@ class Admission:
         if price is not None:
             self.hold(price, record, inputs)
         record.batch_start, start = 0.0, time.monotonic()
-        tokens, costs = step.tokens, self._costs(step)
+        tokens, costs = step.tokens, self._step_costs(step)
         try:
-            self._check(tokens, costs, deadline, record)
+            self._check_works(tokens, costs, deadline, record)
             timing = await self._run_steps(step, tokens, costs, deadline, record.key)
-        except LATE as error:
-            raise self._late(error, sum(costs), deadline, record) from None
+        except LATE_ERRORS as error:
+            raise self._word_late(error, sum(costs), deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.count_cancelled("forward" if record.batch_start else "queue")
             raise
@@ -313,7 +313,7 @@ class Admission:
                 return Timing(queued, computed)
             step, costs = follows, self._batcher.costs(follows.works)
 
-    def _costs(self, step: Step) -> list[float]:
+    def _step_costs(self, step: Step) -> list[float]:
         """Return what a step's works take, then those that may follow, each with its like."""
         works, follow = step.works, step.follow
         if not follow:
@@ -322,13 +322,15 @@ class Admission:
         likes = zip(costs[len(works) :], follow, strict=True)
         return [*costs[: len(works)], *(cost * count for cost, (_, count) in likes)]
 
-    def _check(self, tokens: int, costs: Sequence[float], deadline: float, record: Record) -> None:
+    def _check_works(
+        self, tokens: int, costs: Sequence[float], deadline: float, record: Record
+    ) -> None:
         """Refuse works that would not be admitted now."""
         tokens, cost = self._with_following(tokens, sum(costs), record.key)
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
-        except LATE as error:
-            raise self._late(error, sum(costs), deadline, record) from None
+        except LATE_ERRORS as error:
+            raise self._word_late(error, sum(costs), deadline, record) from None
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Add the works that were admitted and wait for the results of others."""
@@ -337,7 +339,7 @@ class Admission:
                 tokens, cost = tokens + more, cost + worth
         return tokens, cost
 
-    def _late(self, error: Exception, cost: float, deadline: float, record: Record) -> Refused:
+    def _word_late(self, error: Exception, cost: float, deadline: float, record: Record) -> Refused:
         """Word what the batcher does not admit, or not in time.
 
         A client may come again with what is late because others wait; what is late by itself
@@ -355,8 +357,8 @@ class Admission:
             )
         if not isinstance(error, Overloaded):
             return Refused("deadline_exceeded")
-        return self._overloaded(error, record)
+        return self._word_overloaded(error, record)
 
-    def _overloaded(self, error: Overloaded, record: Record) -> Refused:
+    def _word_overloaded(self, error: Overloaded, record: Record) -> Refused:
         record.shed = error.bound
         return Refused("overloaded", retry_after=1 + int(error.retry_after))

@@ -148,7 +148,7 @@ class Each(NamedTuple):
     plain: bool = False
 
 
-def cast(array: Array, dtype: str) -> Array:
+def cast_array(array: Array, dtype: str) -> Array:
     """Return a float32 array in the dtype asked for.
 
     Raises:
@@ -163,39 +163,39 @@ def cast(array: Array, dtype: str) -> Array:
     return half
 
 
-def tree(encoded: Encoded) -> dict[str, Any]:
+def to_json(encoded: Encoded) -> dict[str, Any]:
     """Return an answer of our own API as JSON nests it, with arrays as leaves."""
-    data = Each(map(_tree, encoded.items))
+    data = Each(map(_item_json, encoded.items))
     return {**encoded.preamble, "data": data, "usage": encoded.usage}
 
 
-def whole(tree: Any, encoding: str = "json") -> bytes:
+def write_whole(tree: Any, encoding: str = "json") -> bytes:
     """Return a tree as JSON, at once; the same bytes as in pieces.
 
     Args:
         encoding: base64, where arrays are to be written so.
     """
     if encoding == "base64":
-        return orjson.dumps(tree, _encoded)
-    return orjson.dumps(tree, _as_lists, orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(tree, _to_base64)
+    return orjson.dumps(tree, _to_plain, orjson.OPT_SERIALIZE_NUMPY)
 
 
-def in_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
+def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
     """Return the same in pieces; a number that is not finite is null."""
-    return _value(tree, _base64 if encoding == "base64" else numbers)
+    return _write_value(tree, _write_base64 if encoding == "base64" else write_numbers)
 
 
-def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
+def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
     """Yield an answer as one safetensors file, in pieces; its JSON stands in the metadata."""
     tensors: dict[str, Array] = {}
     data = []
     for index, item in enumerate(encoded.items):
-        tensors |= {f"{index}.{name}": array for name, array in _arrays(item)}
-        data.append(_facts(item))
-    yield from as_file({**encoded.preamble, "data": data, "usage": encoded.usage}, tensors)
+        tensors |= {f"{index}.{name}": array for name, array in _named_arrays(item)}
+        data.append(_item_facts(item))
+    yield from write_file({**encoded.preamble, "data": data, "usage": encoded.usage}, tensors)
 
 
-def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
+def write_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
     """Yield a safetensors file, in pieces.
 
     The library's own writer copies every array three times. Source of the layout: safetensors'
@@ -215,15 +215,15 @@ def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[b
     opening += b" " * (-len(opening) % 8)
     yield len(opening).to_bytes(8, "little") + opening
     for _, array in arrays:
-        yield from raw(array)
+        yield from write_raw(array)
 
 
-def raw(array: Array) -> Iterator[bytes]:
+def write_raw(array: Array) -> Iterator[bytes]:
     """Yield an array's bytes, little-endian, in pieces."""
-    return (bytes(piece) for piece in _pieces(array, PIECE_BYTES))
+    return (bytes(piece) for piece in _cut_bytes(array, PIECE_BYTES))
 
 
-def _pieces(array: Array, most: int) -> Iterator[memoryview]:
+def _cut_bytes(array: Array, most: int) -> Iterator[memoryview]:
     """Yield the same in this many bytes each, without a copy where the array lies so already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = most // flat.itemsize
@@ -232,7 +232,7 @@ def _pieces(array: Array, most: int) -> Iterator[memoryview]:
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
-async def collect(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
+async def collect_body(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
     """Return a body in pieces of PIECE_BYTES or of many small ones; others get a turn between them.
 
     It is never one string: that would take its bytes twice.
@@ -256,7 +256,7 @@ async def collect(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
             turn.release()
 
 
-def _facts(item: Item) -> dict[str, Any]:
+def _item_facts(item: Item) -> dict[str, Any]:
     """Return what is answered of one sequence besides arrays."""
     facts = dict(item.facts)
     for task in item.tasks:
@@ -264,7 +264,7 @@ def _facts(item: Item) -> dict[str, Any]:
     return {**facts, "attention": item.attention} if item.attention else facts
 
 
-def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
+def _named_arrays(item: Item) -> Iterator[tuple[str, Array]]:
     """Return the arrays of one sequence by the names they have in a safetensors answer."""
     if item.pooled is not None:
         yield "pooled", item.pooled
@@ -279,7 +279,7 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
     yield from item.arrays.items()
 
 
-def _tree(item: Item) -> dict[str, Any]:
+def _item_json(item: Item) -> dict[str, Any]:
     """Return one sequence as nested dicts with arrays as leaves."""
     tree: dict[str, Any] = dict(item.facts)
     if item.pooled is not None:
@@ -289,7 +289,7 @@ def _tree(item: Item) -> dict[str, Any]:
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
     for task in item.tasks:
-        tree |= task.tree()
+        tree |= task.to_json()
     if item.parts is not None:
         spans = zip(item.facts["spans"], item.parts, strict=True)
         tree["spans"] = Each([{**span, "pooled": vector} for span, vector in spans])
@@ -298,42 +298,42 @@ def _tree(item: Item) -> dict[str, Any]:
     return tree
 
 
-def _value(value: Any, encode: Any) -> Iterator[bytes]:
+def _write_value(value: Any, encode: Any) -> Iterator[bytes]:
     """Write a part of a tree in pieces."""
     if isinstance(value, dict):
-        yield from _object(value, encode)
+        yield from _write_object(value, encode)
     elif isinstance(value, np.ndarray):
         yield from encode(value)
     elif isinstance(value, Records):
-        yield from _records(value)
+        yield from _write_records(value)
     elif isinstance(value, Each):
-        yield from _list(value, encode)
+        yield from _write_list(value, encode)
     else:
         yield orjson.dumps(value)
 
 
-def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
+def _write_object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
     opening = b"{"
     for key, value in tree.items():
         yield opening + orjson.dumps(key) + b":"
-        yield from _value(value, encode)
+        yield from _write_value(value, encode)
         opening = b","
     yield b"{}" if opening == b"{" else b"}"
 
 
-def _list(each: Each, encode: Any) -> Iterator[bytes]:
+def _write_list(each: Each, encode: Any) -> Iterator[bytes]:
     opening = b"["
     for entry in each.entries:
         if each.plain:
             yield opening + orjson.dumps(entry)
         else:
             yield opening
-            yield from _value(entry, encode)
+            yield from _write_value(entry, encode)
         opening = b","
     yield b"[]" if opening == b"[" else b"]"
 
 
-def _records(records: Records) -> Iterator[bytes]:
+def _write_records(records: Records) -> Iterator[bytes]:
     opening = b"["
     for rows in records.pieces():
         yield opening + orjson.dumps(rows)[1:-1]
@@ -341,7 +341,7 @@ def _records(records: Records) -> Iterator[bytes]:
     yield b"[]" if opening == b"[" else b"]"
 
 
-def _as_lists(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return as lists and arrays what orjson does not know."""
     if isinstance(value, Each):
         return list(value.entries)
@@ -352,20 +352,20 @@ def _as_lists(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON: this is a bug")
 
 
-def _encoded(value: Any) -> Any:
+def _to_base64(value: Any) -> Any:
     """Return the same, and an array as {"shape", "dtype", "data"}, little-endian."""
     if not isinstance(value, np.ndarray):
-        return _as_lists(value)
-    data = b"".join(map(base64.b64encode, _pieces(value, BASE64_BYTES)))
+        return _to_plain(value)
+    data = b"".join(map(base64.b64encode, _cut_bytes(value, BASE64_BYTES)))
     return {"shape": value.shape, "dtype": value.dtype.name, "data": data.decode()}
 
 
-def numbers(array: Array) -> Iterator[bytes]:
+def write_numbers(array: Array) -> Iterator[bytes]:
     """Yield an array as nested lists of numbers, cut along its axes into pieces."""
     if array.ndim > 1 and array[:1].nbytes > PIECE_BYTES:
         for index, part in enumerate(array):
             yield b"," if index else b"["
-            yield from numbers(part)
+            yield from write_numbers(part)
         yield b"]"
         return
     yield b"["
@@ -378,9 +378,9 @@ def numbers(array: Array) -> Iterator[bytes]:
     yield b"]"
 
 
-def _base64(array: Array) -> Iterator[bytes]:
+def _write_base64(array: Array) -> Iterator[bytes]:
     """Yield an array as {"shape", "dtype", "data"}, little-endian, in pieces."""
     facts = {"shape": array.shape, "dtype": array.dtype.name}
     yield orjson.dumps(facts)[:-1] + b',"data":"'
-    yield from map(base64.b64encode, _pieces(array, BASE64_BYTES))
+    yield from map(base64.b64encode, _cut_bytes(array, BASE64_BYTES))
     yield b'"}'

@@ -25,7 +25,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from service.core import Ask, Custom, Question, Side, Step
-from service.encode.admission import Admission, Estimate, held
+from service.encode.admission import Admission, Estimate, estimate_held
 from service.encode.answer import Encoded, Identity
 from service.encode.interventions import Interventions
 from service.encode.names import Names
@@ -36,16 +36,16 @@ from service.encode.space import Spaces
 from service.encode.worker import THREAD_CHARACTERS, Workers
 from service.engine.fair.line import Timing
 from service.engine.work import Work
-from service.inputs import MOST_SPANS, Item, Texts, items
+from service.inputs import MOST_SPANS, Item, Texts, numbered_items
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-Makes = Callable[[Any, Custom, Resolver, Workers], Question]
-PLAIN = Custom()
+QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
+AS_OUR_OWN = Custom()
 
 
-class Asked(NamedTuple):
+class ResolvedRequest(NamedTuple):
     """A request with its question, before any of it is read.
 
     Args:
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     record: Record
 
 
-class Prepared(NamedTuple):
+class PreparedRequest(NamedTuple):
     """A request that has been read.
 
     Args:
@@ -102,14 +102,14 @@ class Gateway:
         self._workers = Workers(reader.worker, admission.endings)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
         names = [one.question for one in Ask.__subclasses__()]
-        self._makes: dict[str, Makes] = {name: resolve_name(name) for name in names}
+        self._makes: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
 
     @property
     def names(self) -> Names:
         """Return what clients may call the model."""
         return self.resolver.names
 
-    def question(self, ask: Ask, custom: Custom = PLAIN) -> Question:
+    def question(self, ask: Ask, custom: Custom = AS_OUR_OWN) -> Question:
         """Return the question of a request."""
         return self._makes[ask.question](ask, custom, self.resolver, self._workers)
 
@@ -118,7 +118,7 @@ class Gateway:
         ask: Ask,
         deadline: float,
         record: Record,
-        custom: Custom = PLAIN,
+        custom: Custom = AS_OUR_OWN,
         expected: str | None = None,
     ) -> Encoded:
         """Answer a request.
@@ -131,32 +131,32 @@ class Gateway:
         Raises:
             Refused: says why it cannot be answered.
         """
-        asked = self._ask(ask, deadline, record, custom, expected)
+        asked = self._resolve(ask, deadline, record, custom, expected)
         tokens, characters = self._estimate.tokens(asked.texts)
         queued = characters >= THREAD_CHARACTERS
-        before = held(asked.texts) if queued else 0
+        before = estimate_held(asked.texts) if queued else 0
         with self._admission.reading(tokens, queued, before, deadline, record):
             works, tokens, step, price, kept = await self._prepare(asked)
         timing = await self._admission.run(step, deadline, record, price, inputs=kept)
-        items = await asked.question.end(deadline)
+        items = await asked.question.make_items(deadline)
         preamble = self._identities[asked.sides[-1].adapter].preamble(ask.number_format)
         if asked.space is not None:
             preamble["space"] = asked.space
-        return Encoded(preamble, items, _usage(tokens, price, timing, works, asked.sides))
+        return Encoded(preamble, items, _request_usage(tokens, price, timing, works, asked.sides))
 
     async def dry_run(
         self,
         ask: Ask,
         deadline: float,
         record: Record,
-        custom: Custom = PLAIN,
+        custom: Custom = AS_OUR_OWN,
         expected: str | None = None,
     ) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
 
         Args, Raises: as `encode`, but for what would only be refused now.
         """
-        asked = self._ask(ask, deadline, record, custom, expected)
+        asked = self._resolve(ask, deadline, record, custom, expected)
         _, tokens, step, price, _ = await self._prepare(asked)
         cost = {
             "tokens": tokens,
@@ -171,29 +171,29 @@ class Gateway:
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
-    def _ask(
+    def _resolve(
         self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
-    ) -> Asked:
+    ) -> ResolvedRequest:
         """Resolve what a request asks of this model.
 
         Raises:
             Refused: the model lacks it, it is more than a request may hold, or of another space.
         """
-        record.input, question = _kind(ask.texts()), self.question(ask, custom)
+        record.input, question = _input_kind(ask.texts()), self.question(ask, custom)
         sides = question.sides()
         side = sides[-1]
         texts = side.inputs if len(sides) == 1 else [one for each in sides for one in each.inputs]
-        more = items(texts)
-        self._check(texts, more)
+        more = numbered_items(texts)
+        self._check_sizes(texts, more)
         edited = bool(ask.gates) or any([one.gates or one.patch for _, one in more])
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
         if side.adapter:
             record.weights = self.resolver.model.adapters[side.adapter].digest
-        return Asked(ask, question, sides, texts, edited, space, deadline, record)
+        return ResolvedRequest(ask, question, sides, texts, edited, space, deadline, record)
 
-    def _check(self, texts: Texts, more: Sequence[tuple[int, Item]]) -> None:
+    def _check_sizes(self, texts: Texts, more: Sequence[tuple[int, Item]]) -> None:
         """Refuse more than a request may hold, before any of it is looked at.
 
         Args:
@@ -213,7 +213,7 @@ class Gateway:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
 
-    async def _prepare(self, asked: Asked) -> Prepared:
+    async def _prepare(self, asked: ResolvedRequest) -> PreparedRequest:
         """Read and plan a request.
 
         Raises:
@@ -242,16 +242,18 @@ class Gateway:
         step = changes.ordered(await question.plan(works, read, deadline, record), self.resolver)
         record.sequences, record.tokens = step.sequences, step.tokens
         self._estimate.learn(texts, works)
-        return Prepared(works, tokens, step, question.price(step), held(texts, works))
+        return PreparedRequest(
+            works, tokens, step, question.price(step), estimate_held(texts, works)
+        )
 
 
-def _kind(texts: Texts) -> str:
+def _input_kind(texts: Texts) -> str:
     """Return the kind of a request's inputs, as the metrics' label."""
     kinds = {one.kind if type(one) is Item else "text" for one in texts}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
-def _usage(
+def _request_usage(
     tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
     usage = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.core import At
+from service.core import Placer
 from service.inputs import Attention, Gate, Patch, Sweep
 from service.refusals import Refused
 
@@ -35,16 +35,16 @@ class Span:
         return {"characters": self.characters, "tokens": self.tokens, "extent": self.extent}
 
 
-def hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
+def chosen_hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
     """Return the hidden states asked for: 0 = embeddings, i = after i layers, -1 = last.
 
     Raises:
         IndexError: one that does not exist, or is named twice; the message says which.
     """
-    return frozenset(_from_last(asked, layers + 1, "entry {}", "hidden state"))
+    return frozenset(_count_from_last(asked, layers + 1, "entry {}", "hidden state"))
 
 
-def heads_by_layer(
+def chosen_heads(
     attention: Attention | Sweep, layers: int, heads: int
 ) -> dict[int, tuple[int, ...]]:
     """Return the heads asked for, by layer, in the model's order; of layers, -1 is the last.
@@ -54,10 +54,10 @@ def heads_by_layer(
     """
     numbers: Sequence[int] = range(layers)
     if attention.layers != "all":
-        numbers = _from_last(attention.layers, layers, "layers[{}]", "layer")
+        numbers = _count_from_last(attention.layers, layers, "layers[{}]", "layer")
     if isinstance(attention.heads, Mapping):
-        keys = list(map(_index, attention.heads))
-        own = _from_last(keys, layers, "layer {index} of heads", "layer")
+        keys = list(map(_parse_layer, attention.heads))
+        own = _count_from_last(keys, layers, "layer {index} of heads", "layer")
         if attention.layers != "all" and set(own) != set(numbers):
             raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(own)}")
         by_layer = dict(zip(own, attention.heads.values(), strict=True))
@@ -65,7 +65,7 @@ def heads_by_layer(
         every = list(range(heads)) if attention.heads == "all" else attention.heads
         by_layer = dict.fromkeys(numbers, every)
     resolved = {
-        layer: tuple(_ordered(by_layer[layer], heads, "heads[{}]", "head"))
+        layer: tuple(_sort_indices(by_layer[layer], heads, "heads[{}]", "head"))
         for layer in sorted(by_layer)
     }
     if not resolved or not all(resolved.values()):
@@ -73,7 +73,7 @@ def heads_by_layer(
     return resolved
 
 
-def gate_scales(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dict[int, float]]:
+def resolve_gates(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dict[int, float]]:
     """Return what heads are multiplied by, by layer and head.
 
     Raises:
@@ -86,7 +86,7 @@ def gate_scales(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dic
     return scales
 
 
-def patch_sources(patches: Sequence[Patch], layers: int, heads: int) -> dict[int, dict[int, int]]:
+def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[int, dict[int, int]]:
     """Return which input each head's values are taken from, by layer and head.
 
     Raises:
@@ -103,19 +103,19 @@ def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, fiel
     """Refuse a layer and head that do not exist, or stand twice."""
     seen: set[tuple[int, int]] = set()
     for index, (layer, head) in enumerate(named):
-        _ordered([layer], layers, f"{field}[{index}].layer", "layer")
-        _ordered([head], heads, f"{field}[{index}].head", "head")
+        _sort_indices([layer], layers, f"{field}[{index}].layer", "layer")
+        _sort_indices([head], heads, f"{field}[{index}].head", "head")
         if (layer, head) in seen:
             raise IndexError(f"{field}[{index}] names the head of an earlier one")
         seen.add((layer, head))
 
 
-def locate(
+def locate_spans(
     spans: Sequence[Sequence[int]],
     text: str,
     offsets: Sequence[tuple[int, int]],
     special: Sequence[bool],
-    at: At,
+    at: Placer,
 ) -> list[Span]:
     """Return the tokens of each span of a text.
 
@@ -147,28 +147,30 @@ def locate(
     return located
 
 
-def _index(key: str) -> int:
+def _parse_layer(key: str) -> int:
     if not LAYER.fullmatch(key):
         raise IndexError('each key of heads is the number of a layer, such as "5"')
     return int(key)
 
 
-def _from_last(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
+def _count_from_last(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
     """Return the indices asked for, as they stand; negative ones count from the last."""
     known = f"{noun} of this model: {noun}s are 0 to {count - 1}, or -1 to -{count} from the last"
-    _check(indices, range(-count, count), place, known)
+    _check_indices(indices, range(-count, count), place, known)
     resolved = [index % count for index in indices]
-    _check(resolved, range(count), place, known)
+    _check_indices(resolved, range(count), place, known)
     return resolved
 
 
-def _ordered(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
+def _sort_indices(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
     """Return the indices asked for, in order."""
-    _check(indices, range(count), place, f"{noun} of this model: {noun}s are 0 to {count - 1}")
+    _check_indices(
+        indices, range(count), place, f"{noun} of this model: {noun}s are 0 to {count - 1}"
+    )
     return sorted(indices)
 
 
-def _check(indices: Sequence[int], known: range, place: str, noun: str) -> None:
+def _check_indices(indices: Sequence[int], known: range, place: str, noun: str) -> None:
     """Refuse an index that does not exist, or stands twice.
 
     Args:

@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from model.config import EncoderConfig
-from service.core import Side, Step, place
-from service.encode.indices import gate_scales, patch_sources
+from service.core import Side, Step, place_of_work
+from service.encode.indices import resolve_gates, resolve_patches
 from service.encode.resolver import Resolver
 from service.engine.work import Work
-from service.inputs import Gate, Item, items
+from service.inputs import Gate, Item, numbered_items
 from service.refusals import Refused
 from service.wording.words import Loc
 
 NUMBER_BYTES = 4  # of a float32
 
-BOTH = "a head of this input is both gated and patched: choose one"
-ITSELF = "an input cannot be its own source"
-CHAIN = "its source is patched itself: take values from an input without patches"
+GATED_AND_PATCHED = "a head of this input is both gated and patched: choose one"
+PATCHED_FROM_ITSELF = "an input cannot be its own source"
+PATCHED_SOURCE = "its source is patched itself: take values from an input without patches"
 
 Value = TypeVar("Value")
 ByHead = Mapping[int, Mapping[int, Value]]  # by layer and head
@@ -54,7 +54,7 @@ class Edits:
             yield from ((layer, source) for source in heads.values())
 
 
-PLAIN = Edits()
+NO_EDITS = Edits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Interventions:
     """
 
     config: EncoderConfig
-    common: Edits = PLAIN
+    common: Edits = NO_EDITS
     each: Sequence[Edits] = ()
 
     @classmethod
@@ -80,18 +80,18 @@ class Interventions:
             Refused: a head or an input that does not exist.
         """
         inputs = [one for side in sides for one in side.inputs]
-        common = Edits(_resolved(gate_scales, gates, config, ("gates",)))
+        common = Edits(_resolve_heads(resolve_gates, gates, config, ("gates",)))
         each = list[Edits]()
         for index, one in enumerate(inputs):
             if not isinstance(one, Item) or not (one.gates or one.patch):
                 each.append(common)
                 continue
-            at = partial(place, sides, index)
-            own = _resolved(gate_scales, one.gates or (), config, at("gates"))
-            patches = _resolved(patch_sources, one.patch or (), config, at("patch"))
-            patched = {number for number, other in items(inputs) if other.patch}
+            at = partial(place_of_work, sides, index)
+            own = _resolve_heads(resolve_gates, one.gates or (), config, at("gates"))
+            patches = _resolve_heads(resolve_patches, one.patch or (), config, at("patch"))
+            patched = {number for number, other in numbered_items(inputs) if other.patch}
             _check_patches(own, patches, index, len(inputs), patched, at("patch"))
-            each.append(Edits(_merged(common.gates, own, patches), patches))
+            each.append(Edits(_merge_edits(common.gates, own, patches), patches))
         return cls(config, common, each)
 
     def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
@@ -107,7 +107,7 @@ class Interventions:
                 if len(taken) != len(work):
                     detail = f"this input has {len(work):,} tokens, and its source has "
                     detail += f"{len(taken):,}"
-                    loc = place(sides, index, "patch")
+                    loc = place_of_work(sides, index, "patch")
                     raise Refused.at("patch_mismatch", *loc, detail=detail)
                 kept = taken.outputs.kept | {layer}
                 taken.outputs = replace(taken.outputs, kept=kept)
@@ -130,14 +130,14 @@ class Interventions:
 
         async def patched() -> Step:
             for index in late:
-                patches = self._values(self.each[index], works)
+                patches = self._patched_values(self.each[index], works)
                 works[index].sequence = replace(works[index].sequence, patches=patches)
             return Step([works[index] for index in late], step.then)
 
         free = [work for index, work in enumerate(works) if index not in {*late}]
         return Step(free, patched, [*((works[i], 1) for i in late), *step.follow], held)
 
-    def _values(self, edits: Edits, works: Sequence[Work]) -> dict[int, dict[int, Tensor]]:
+    def _patched_values(self, edits: Edits, works: Sequence[Work]) -> dict[int, dict[int, Tensor]]:
         """Return what replaces the heads of a patched input, (tokens, head) each."""
         size = self.config.head_dim
         return {
@@ -149,7 +149,7 @@ class Interventions:
         }
 
 
-def _resolved(
+def _resolve_heads(
     resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, loc: Loc
 ) -> Any:
     """Return heads as a request names them, by layer and head."""
@@ -176,17 +176,17 @@ def _check_patches(
         patched: inputs that take values themselves.
     """
     if any(gates.get(layer, {}).keys() & heads.keys() for layer, heads in patches.items()):
-        raise Refused.at("index_out_of_range", *loc, detail=BOTH)
+        raise Refused.at("index_out_of_range", *loc, detail=GATED_AND_PATCHED)
     for _, source in Edits(patches=patches).sources:
         if not 0 <= source < count:
             detail = f'"from" is an input of this request: 0 to {count - 1}'
             raise Refused.at("index_out_of_range", *loc, detail=detail)
         if source == index or source in patched:
-            detail = ITSELF if source == index else CHAIN
+            detail = PATCHED_FROM_ITSELF if source == index else PATCHED_SOURCE
             raise Refused.at("index_out_of_range", *loc, detail=detail)
 
 
-def _merged(
+def _merge_edits(
     common: ByHead[float], gates: ByHead[float], patches: ByHead[int]
 ) -> dict[int, dict[int, float]]:
     """Return the request's gates with an input's own gates and patches in place of them."""

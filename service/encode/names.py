@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from service.refusals import Refused
-from service.wording.words import meant, quoted
+from service.wording.words import quote_names, suggest_name
 
-NONE = "this model has no adapters"
-SPARSE = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
+NO_ADAPTERS = "this model has no adapters"
+SPARSE_ONLY = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
 
 
 class Names(NamedTuple):
@@ -36,17 +36,23 @@ class Names(NamedTuple):
         Raises:
             Refused: there is none of either name, or they are of two.
         """
-        own = self._named(named)
+        own = self._adapter_of(named)
         if task is None:
             return own
         if task not in self.adapters:
-            has = f"this model has {quoted(self.adapters, 'and')}" if self.adapters else NONE
-            raise Refused.at("out_of_range", "task", detail=f"{has}{meant(task, self.adapters)}")
+            has = (
+                f"this model has {quote_names(self.adapters, 'and')}"
+                if self.adapters
+                else NO_ADAPTERS
+            )
+            raise Refused.at(
+                "out_of_range", "task", detail=f"{has}{suggest_name(task, self.adapters)}"
+            )
         if own not in (None, task):
             raise Refused.at("out_of_range", "task", detail=f'"model" names another, "{own}"')
         return task
 
-    def _named(self, named: str | None) -> str | None:
+    def _adapter_of(self, named: str | None) -> str | None:
         """Return the adapter that a model's name or None, for the model's own, stands for.
 
         Raises:
@@ -55,10 +61,10 @@ class Names(NamedTuple):
         if named is None:
             return None
         every = self.every
-        return (None, *self.adapters)[every.index(find(named, every))]
+        return (None, *self.adapters)[every.index(find_name(named, every))]
 
 
-def find(named: str, every: Sequence[str]) -> str:
+def find_name(named: str, every: Sequence[str]) -> str:
     """Return which of these names a client means.
 
     Case does not count, nor `:latest`, nor the organisation of a hub where one of both lacks it.
@@ -67,14 +73,14 @@ def find(named: str, every: Sequence[str]) -> str:
     Raises:
         Refused: it is none of them, or may be several.
     """
-    alike = [named] if named in every else [name for name in every if _alike(named, name)]
+    alike = [named] if named in every else [name for name in every if _is_same_name(named, name)]
     if len(alike) != 1:
-        detail = f"not found; this service has {quoted(every, 'and')}"
+        detail = f"not found; this service has {quote_names(every, 'and')}"
         raise Refused.at("model_not_found", "model", detail=detail)
     return alike[0]
 
 
-def _alike(named: str, name: str) -> bool:
+def _is_same_name(named: str, name: str) -> bool:
     plain = (each.lower().removesuffix(":latest") for each in (named, name))
     short, long = sorted(plain, key=len)
     return short == long or ("/" not in short and long.partition("/")[1:] == ("/", short))

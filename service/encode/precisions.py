@@ -16,18 +16,18 @@ import math
 import numpy as np
 
 from service.encode.answer import Array
-from service.outputs import Smaller
+from service.outputs import SmallPrecision
 
-STEPS, MIDDLE = 255, 128
-WIDEST = 8  # times the quadratic mean of a vector's numbers
+INT8_STEPS, INT8_MIDDLE = 255, 128
+WIDEST_RANGE = 8  # times the quadratic mean of a vector's numbers
 
 
-def bound(numbers: int) -> float:
+def range_end(numbers: int) -> float:
     """Return the end of the range of int8 and uint8."""
-    return min(1.0, WIDEST / math.sqrt(numbers))
+    return min(1.0, WIDEST_RANGE / math.sqrt(numbers))
 
 
-def smaller(vectors: Array, precision: Smaller) -> Array:
+def quantize(vectors: Array, precision: SmallPrecision) -> Array:
     """Return vectors, (.., numbers) float32 of length 1, as int8 or uint8.
 
     Returns:
@@ -35,20 +35,20 @@ def smaller(vectors: Array, precision: Smaller) -> Array:
     """
     match precision:
         case "int8" | "uint8":
-            steps = _steps(vectors)
-            return steps.astype(np.uint8) if precision == "uint8" else _signed(steps)
+            steps = _to_steps(vectors)
+            return steps.astype(np.uint8) if precision == "uint8" else _to_signed(steps)
         case "binary" | "ubinary":
             bits = np.packbits(vectors > 0, axis=-1)
-            return bits if precision == "ubinary" else _signed(bits)
+            return bits if precision == "ubinary" else _to_signed(bits)
 
 
-def _steps(vectors: Array) -> Array:
+def _to_steps(vectors: Array) -> Array:
     """Return the step of each number, 0 to STEPS."""
-    last = np.float32(bound(vectors.shape[-1]))
-    width = (last - -last) / np.float32(STEPS)
-    steps: Array = np.clip(np.floor((vectors - -last) / width), 0, STEPS)
+    last = np.float32(range_end(vectors.shape[-1]))
+    width = (last - -last) / np.float32(INT8_STEPS)
+    steps: Array = np.clip(np.floor((vectors - -last) / width), 0, INT8_STEPS)
     return steps
 
 
-def _signed(steps: Array) -> Array:
-    return (steps.astype(np.int16) - MIDDLE).astype(np.int8)
+def _to_signed(steps: Array) -> Array:
+    return (steps.astype(np.int16) - INT8_MIDDLE).astype(np.int8)

@@ -19,7 +19,7 @@ from service.inputs import Floats
 from service.refusals import Refused
 
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
-TEXT: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
+TEXT_PARTS: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
 HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
 
@@ -41,7 +41,7 @@ class Price:
 
     def __init__(self, parts: Mapping[Part, int], layout: Layout, held: int = 0) -> None:
         self.parts = parts
-        self._text: Collection[Part] = TEXT.union(layout.numbers)
+        self._text: Collection[Part] = TEXT_PARTS.union(layout.numbers)
         total = text = 0
         for part, size in parts.items():
             total += size
@@ -74,7 +74,7 @@ class Price:
                 raise Refused(code, bytes=size, limit=limit)
 
 
-def number(dtype: Floats) -> int:
+def number_bytes(dtype: Floats) -> int:
     """Return the bytes of a number outside attention, which has its own."""
     return HALF if dtype == "float16" else SINGLE
 
@@ -83,19 +83,23 @@ SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.
 SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
 EDIT_FLOPS = 300_000  # of a head that is gated or patched: calls, 3 us where a core does 92 GFLOP/s
 EDITED_FLOPS = 800  # of each of that head's numbers
-EXPLAINED = 3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
+EXPLAINED_TIMES = (
+    3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
+)
 EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
 
 
-def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]) -> int:
+def request_flops(
+    config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]
+) -> int:
     """Count a request's floating-point operations: a product and its sum are two.
 
     Linears and attention of the forward pass, and of the attention that is shown the scores and a
     rollout's products; norms, activations and softmax are left out, as they usually are.
     """
-    linear = 2 * _weights(config) * config.layers * sum(lengths)
+    linear = 2 * _linear_flops(config) * config.layers * sum(lengths)
     attended = sum(
-        count * _attended(config, length, 0) for length, count in Counter(lengths).items()
+        count * _attention_flops(config, length, 0) for length, count in Counter(lengths).items()
     )
     kinds = list(map(maps.price_key, selections))
     each = dict(zip(kinds, selections, strict=True))
@@ -108,16 +112,18 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
     """Count the floating-point operations of a pass that begins in a layer, before its W^O."""
-    weights = _weights(config) * (config.layers - layer) - _projected(config)
-    return 2 * weights * length + _attended(config, length, layer + 1)
+    weights = _linear_flops(config) * (config.layers - layer) - _projection_flops(config)
+    return 2 * weights * length + _attention_flops(config, length, layer + 1)
 
 
 def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Step) -> int:
     """Count the floating-point operations of all that a step runs and what may follow it."""
     works = step.works
     selections = [work.outputs.attention for work in works if work.outputs.attention]
-    total = flops(config, list(map(len, works)), selections)
-    total += sum(count * _passed(config, len(like), like.entered) for like, count in step.follow)
+    total = request_flops(config, list(map(len, works)), selections)
+    total += sum(
+        count * _pass_flops(config, len(like), like.entered) for like, count in step.follow
+    )
     for work, count in step.every:
         total += count * sum([head.count_flops(len(work)) for head in work.outputs.task_heads])
         if work.adapter:
@@ -125,19 +131,23 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
     return total
 
 
-def _passed(config: EncoderConfig, length: int, layer: int | None) -> int:
+def _pass_flops(config: EncoderConfig, length: int, layer: int | None) -> int:
     """Count those of one pass, which begins at the embeddings or in a layer."""
-    return flops(config, [length], []) if layer is None else entered_flops(config, length, layer)
+    return (
+        request_flops(config, [length], [])
+        if layer is None
+        else entered_flops(config, length, layer)
+    )
 
 
-def _weights(config: EncoderConfig) -> int:
+def _linear_flops(config: EncoderConfig) -> int:
     """Count those of the linears of one layer."""
     gated = 3 if config.gated else 2
     output = config.mixed_width * config.width
-    return _projected(config) + output + gated * config.width * config.feed_forward
+    return _projection_flops(config) + output + gated * config.width * config.feed_forward
 
 
-def _projected(config: EncoderConfig) -> int:
+def _projection_flops(config: EncoderConfig) -> int:
     """Count those of the queries', keys' and values' projections."""
     keys = config.shared_heads * config.head_dim
     return config.width * (config.mixed_width + 2 * keys)
@@ -148,7 +158,7 @@ def adapter_flops(adapter: Adapter, tokens: int) -> int:
     return 2 * adapter.products * tokens
 
 
-def costs(
+def make_cost_counter(
     config: EncoderConfig, adapters: Mapping[str, Adapter] = MappingProxyType({})
 ) -> Callable[[Sequence[Work]], list[float]]:
     """Return what counts the tokens of short sequences that take as long as each of some works.
@@ -161,9 +171,9 @@ def costs(
         adapters: the model's.
     """
 
-    token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
-    short = _taken(config, SHORT_TOKENS, None) / SHORT_TOKENS
-    taken = cache(partial(_taken, config))
+    token = request_flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
+    short = _pass_cost(config, SHORT_TOKENS, None) / SHORT_TOKENS
+    taken = cache(partial(_pass_cost, config))
 
     def of(works: Sequence[Work]) -> list[float]:
         kinds = [
@@ -187,7 +197,7 @@ def costs(
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
         if outputs.explained_layer is not None:
-            extra += explained_flops(config, length)
+            extra += explanation_cost(config, length)
         if work.edited_heads:
             extra += work.edited_heads * (EDIT_FLOPS + EDITED_FLOPS * config.head_dim * length)
         if work.adapter:
@@ -197,19 +207,19 @@ def costs(
     return of
 
 
-def _taken(config: EncoderConfig, length: int, entered: int | None) -> int:
+def _pass_cost(config: EncoderConfig, length: int, entered: int | None) -> int:
     """Return what takes a core as long as a pass, which may begin in a layer."""
     layers = config.layers - (0 if entered is None else entered + 1)
-    return _passed(config, length, entered) + _looked_up(config, length, layers)
+    return _pass_flops(config, length, entered) + _distance_cost(config, length, layers)
 
 
-def explained_flops(config: EncoderConfig, length: int) -> float:
+def explanation_cost(config: EncoderConfig, length: int) -> float:
     """Return what takes a core as long as every step of one layer, from plain weights."""
-    passed = flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
-    return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
+    passed = request_flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
+    return EXPLAINED_TIMES * passed + EXPLAINED_FLOPS * config.heads * length**2
 
 
-def _attended(config: EncoderConfig, length: int, first: int) -> int:
+def _attention_flops(config: EncoderConfig, length: int, first: int) -> int:
     """Count the floating-point operations of attention over a sequence, from a layer on."""
     # for scores, and of values
     products = 2 + config.relative.count_products(disentangled.queries_per_pass(length), length)
@@ -220,7 +230,7 @@ def _attended(config: EncoderConfig, length: int, first: int) -> int:
     return round(2 * config.mixed_width * products * cells)
 
 
-def _looked_up(config: EncoderConfig, length: int, layers: int) -> int:
+def _distance_cost(config: EncoderConfig, length: int, layers: int) -> int:
     """Return what takes a core as long as all that distance adds to scores, or takes."""
     each = maps.distance_flops(config, maps.IN_PASS_FLOPS)
     return each * config.heads * length**2 * layers

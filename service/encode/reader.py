@@ -19,22 +19,22 @@ from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
 from model.text.pieces import run_reading
 from model.text.tokenizer import Tokenizer, Truncate
-from service.core import At, Side
+from service.core import Placer, Side
 from service.encode.worker import THREAD_CHARACTERS, Worker
 from service.engine.work import Work
-from service.inputs import Base64Array, Item, items, words
+from service.inputs import Base64Array, Item, numbered_items, text_and_pair
 from service.observe.record import Record
 from service.refusals import Refused
-from service.wording.words import Loc, counted, meant, quoted
+from service.wording.words import Loc, count_noun, quote_names, suggest_name
 
 MOST_TEXT_CHARACTERS = 262_144  # of a text, tokenized whole before it is cut: some 65,536 tokens
 MOST_EMBEDDING = 1e4  # either sign: a hidden state beyond it is none, and would overflow float16
 
-UNINSTRUCTED = "this model's texts have no place for one"
-EMPTY = "expected one character or more, received an empty string"
+NO_PLACE_FOR_INSTRUCTION = "this model's texts have no place for one"
+EMPTY_TEXT = "expected one character or more, received an empty string"
 
 
-FACTS = ("tokens", "token_ids", "offsets", "words", "special")
+TOKEN_FACTS = ("tokens", "token_ids", "offsets", "words", "special")
 
 Array = NDArray[np.float32]
 
@@ -83,12 +83,12 @@ class Reader:
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
         shortened = list[int]()
         for index, one in enumerate(inputs):
-            text, pair = words(one)
+            text, pair = text_and_pair(one)
             if text is None:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
                 whole = text, pair
-                text, pair = self._bounded(
+                text, pair = self._bound_text(
                     *whole, partial(at, index), truncate, documents is not None
                 )
                 if (text, pair) != whole:
@@ -120,9 +120,9 @@ class Reader:
             _refuse_length(error.length + added, limit, at(texts[error.index]))
         rest = zip(tokenized, parts, strict=True)
         works = [
-            self._of_numbers(side, one, partial(at, index), truncate, limit, record)
+            self._read_numbers(side, one, partial(at, index), truncate, limit, record)
             if isinstance(one, Item) and one.text is None
-            else self._of_text(side, *next(rest), record)
+            else self._read_text(side, *next(rest), record)
             for index, one in enumerate(inputs)
         ]
         for index in shortened:  # cut, though of a long word there may be one token
@@ -146,7 +146,7 @@ class Reader:
         """Refuse an instruction where the model's template has no place for it."""
         template = self.tokenizer.template
         if template is None or "system" not in template.roles:
-            raise Refused.at("prompt_not_found", "instruction", detail=UNINSTRUCTED)
+            raise Refused.at("prompt_not_found", "instruction", detail=NO_PLACE_FOR_INSTRUCTION)
 
     def prompt(self, name: str | None, adapter: str | None = None) -> str:
         """Return what goes before a text; "" is nothing.
@@ -163,26 +163,26 @@ class Reader:
             return self.prompts.find(name)
         except KeyError:
             names = sorted(self.prompts.texts)
-            has = f"this model has {quoted(names, 'and')}" if names else "this model has none"
-            detail = f"{has}{meant(name, names)}"
+            has = f"this model has {quote_names(names, 'and')}" if names else "this model has none"
+            detail = f"{has}{suggest_name(name, names)}"
             raise Refused.at(
                 "prompt_not_found", "prompt_name", detail=detail, prompts=names
             ) from None
 
-    def _bounded(
-        self, text: str, pair: str | None, at: At, truncate: Truncate, documents: bool
+    def _bound_text(
+        self, text: str, pair: str | None, at: Placer, truncate: Truncate, documents: bool
     ) -> tuple[str, str | None]:
         """Return a text and its pair, if any, cut to the characters that are tokenized."""
         most, last = self.max_characters, "text" if pair is None else "pair"
         kept = slice(-most, None) if truncate == "left" else slice(most)
         for name, one in (("text", text), ("pair", pair)):
             if one == "" and not (documents and name == last):
-                raise Refused.at("sequence_empty", *at(name), detail=EMPTY)
+                raise Refused.at("sequence_empty", *at(name), detail=EMPTY_TEXT)
             if one is not None and len(one) > most and truncate == "refuse":
                 raise Refused.at("text_too_long", *at(name), length=len(one), limit=most)
         return text[kept], pair and pair[kept]
 
-    def _of_text(
+    def _read_text(
         self, side: Side, text: Tokenized, parts: Sequence[str], record: Record | None
     ) -> Work:
         unseen, role = 0, side.role
@@ -192,17 +192,17 @@ class Reader:
         types = text.types if self.config.types > 1 else None
         shown: dict[str, Any] = {}
         if side.facts:
-            names = (*FACTS, "segments") if len(parts) > 1 else FACTS
+            names = (*TOKEN_FACTS, "segments") if len(parts) > 1 else TOKEN_FACTS
             shown = {name: getattr(text, name) for name in names}
         sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
         length, adapter = text.length, side.adapter
         return Work(sequence, side.outputs, record, None, length, shown, role, adapter)
 
-    def _of_numbers(
+    def _read_numbers(
         self,
         side: Side,
         item: Item,
-        at: At,
+        at: Placer,
         truncate: Truncate,
         limit: int,
         record: Record | None,
@@ -211,21 +211,21 @@ class Reader:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
-            cut = _cut(len(ids), at, truncate, limit)
+            cut = _kept_part(len(ids), at, truncate, limit)
             self._check_ids(ids, types, at)
-            shown = self._facts(ids[cut]) if side.facts else {}
+            shown = self._token_facts(ids[cut]) if side.facts else {}
             sequence = packing.Sequence(ids[cut], types[cut])
             return Work(sequence, outputs, record, None, len(ids), shown, side.role, adapter)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
-        vectors = _vectors(item.embeddings, at)
+        vectors = _to_vectors(item.embeddings, at)
         self._check_vectors(vectors, at)
-        cut = _cut(len(vectors), at, truncate, limit)
+        cut = _kept_part(len(vectors), at, truncate, limit)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
-        shown = dict.fromkeys(FACTS) if side.facts else {}
+        shown = dict.fromkeys(TOKEN_FACTS) if side.facts else {}
         return Work(sequence, outputs, record, None, len(vectors), shown, None, adapter)
 
-    def _check_ids(self, ids: Sequence[int], types: Sequence[int], at: At) -> None:
+    def _check_ids(self, ids: Sequence[int], types: Sequence[int], at: Placer) -> None:
         if not ids:
             detail = "expected one token id or more, received an empty list"
             raise Refused.at("sequence_empty", *at("token_ids"), detail=detail)
@@ -236,7 +236,7 @@ class Reader:
         # where there is no table, all are of type 0
         _check_table(types, max(self.config.types, 1), at("token_type_ids"))
 
-    def _check_vectors(self, vectors: Array, at: At) -> None:
+    def _check_vectors(self, vectors: Array, at: Placer) -> None:
         loc = at("embeddings")
         if vectors.shape[:1] == (0,):
             detail = "expected one row or more, received none"
@@ -247,13 +247,13 @@ class Reader:
             raise Refused.at("shape_mismatch", *loc, detail=detail, limit=width)
         if not np.isfinite(vectors).all():
             count = int(np.count_nonzero(~np.isfinite(vectors)))
-            detail = f"NaN, infinite or too large for float32: {counted(count, 'number')}"
+            detail = f"NaN, infinite or too large for float32: {count_noun(count, 'number')}"
             raise Refused.at("non_finite", *loc, detail=detail)
         if max(vectors.max(), -vectors.min()) > self.max_embedding:
             detail = f"expected numbers from -{self.max_embedding:g} to {self.max_embedding:g}"
             raise Refused.at("out_of_range", *loc, detail=detail)
 
-    def _facts(self, ids: Sequence[int]) -> dict[str, Any]:
+    def _token_facts(self, ids: Sequence[int]) -> dict[str, Any]:
         special = self.tokenizer.special_ids
         return {
             "tokens": [self.tokenizer.token_of(token_id) for token_id in ids],
@@ -266,13 +266,13 @@ class Reader:
 
 def _check_texts(side: Side) -> None:
     """Refuse inputs that no prompt goes before."""
-    for index, one in items(side.inputs):
+    for index, one in numbered_items(side.inputs):
         if one.text is None:
             detail = '"prompt_name" goes with texts, and this input is not one'
             raise Refused.at("prompt_without_text", *side.at(index), detail=detail)
 
 
-def _cut(length: int, at: At, truncate: Truncate, limit: int) -> slice:
+def _kept_part(length: int, at: Placer, truncate: Truncate, limit: int) -> slice:
     """Return the part of a sequence used as given that is kept; refuse one that is too long."""
     if length <= limit:
         return slice(None)
@@ -293,18 +293,18 @@ def _refuse_length(length: int, limit: int, loc: Loc) -> NoReturn:
     raise Refused.at("sequence_too_long", *loc, length=length, limit=limit)
 
 
-def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64Array, at: At) -> Array:
+def _to_vectors(embeddings: Array | Sequence[Sequence[float]] | Base64Array, at: Placer) -> Array:
     """Return embeddings as an array, (tokens, width) if all is well."""
     if isinstance(embeddings, np.ndarray):
         return embeddings
     if isinstance(embeddings, Base64Array):
-        return _base64_vectors(embeddings, at)
+        return _decode_vectors(embeddings, at)
     widths = {len(row) for row in embeddings}
     detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
     raise Refused.at("shape_mismatch", *at("embeddings"), detail=detail)
 
 
-def _base64_vectors(array: Base64Array, at: At) -> Array:
+def _decode_vectors(array: Base64Array, at: Placer) -> Array:
     loc = at("embeddings")
     if len(array.shape) != 2 or min(array.shape) < 0:
         detail = "expected a shape of two numbers, [tokens, width], none of them negative"

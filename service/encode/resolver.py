@@ -10,7 +10,7 @@ from model.similarity import LinearPooling, NotLinear
 from model.text.frame import Role
 from model.text.tokenizer import Truncation
 from service.encode import tasks
-from service.encode.indices import Heads, heads_by_layer, hidden_states
+from service.encode.indices import Heads, chosen_heads, chosen_hidden_states
 from service.encode.names import Names
 from service.encode.tasks import Task
 from service.engine.work import Outputs
@@ -66,7 +66,7 @@ class Resolver:
         if not (tokens or layers):
             return self._own if pooling is self._own.pooling else Outputs(pooling)
         try:
-            hidden = hidden_states(layers, limit)
+            hidden = chosen_hidden_states(layers, limit)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", "layers", detail=detail, limit=limit) from None
@@ -101,18 +101,18 @@ class Resolver:
         """
         limits = {"layers": self.model.config.layers, "heads": self.model.config.heads}
         try:
-            return heads_by_layer(asked, **limits)
+            return chosen_heads(asked, **limits)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", field, detail=detail, **limits) from None
 
     def tasks(self, wanted: Sequence[Wanted]) -> Sequence[Task]:
         """Return what is wanted of the checkpoint's heads; raises as tasks.find."""
-        return tasks.find(wanted, self.model) if wanted else ()
+        return tasks.find_tasks(wanted, self.model) if wanted else ()
 
     def role(self, wanted: Sequence[Wanted], side: Side | None) -> Role | None:
         """Return how texts of one side are read; raises as tasks.role."""
-        return tasks.role(wanted, side, self.model) if side or wanted else None
+        return tasks.choose_role(wanted, side, self.model) if side or wanted else None
 
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
         """Refuse more tokens than a request may hold."""

@@ -7,7 +7,7 @@ from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.text.tokenizer import Tokenizer
-from service.core import At
+from service.core import Placer
 from service.encode.indices import Heads
 from service.engine.work import Outputs, Work
 from service.inputs import Attention
@@ -17,8 +17,8 @@ from service.wording.words import Loc
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
 
 
-def show(
-    attention: Attention, heads: Heads, works: Sequence[Work], at: At, tokenizer: Tokenizer
+def select_attention(
+    attention: Attention, heads: Heads, works: Sequence[Work], at: Placer, tokenizer: Tokenizer
 ) -> None:
     """Ask works for their attention; those of one kind for the same.
 
@@ -27,15 +27,15 @@ def show(
     """
     alike = dict[object, Outputs]()
     for index, work in enumerate(works):
-        separators = _separators(attention, work, tokenizer)
-        kind = id(work.outputs), _kind(attention, work), separators
+        separators = _find_separators(attention, work, tokenizer)
+        kind = id(work.outputs), _selection_key(attention, work), separators
         if kind not in alike:
-            selection = _selection(attention, heads, work, separators, index, at)
+            selection = _make_selection(attention, heads, work, separators, index, at)
             alike[kind] = replace(work.outputs, attention=selection)
         work.outputs = alike[kind]
 
 
-def units(level: Level, specials: Specials, source: Work, loc: Loc) -> Units:
+def choose_units(level: Level, specials: Specials, source: Work, loc: Loc) -> Units:
     """Return the rows and columns of one sequence's maps.
 
     Raises:
@@ -62,7 +62,7 @@ def units(level: Level, specials: Specials, source: Work, loc: Loc) -> Units:
     return units
 
 
-def _kind(attention: Attention, source: Work) -> object:
+def _selection_key(attention: Attention, source: Work) -> object:
     """Return what of a sequence its selection depends on."""
     names: Sequence[str] = ()
     if attention.level == "word":
@@ -72,24 +72,24 @@ def _kind(attention: Attention, source: Work) -> object:
     return len(source), *(tuple(source.facts.get(name) or ()) for name in names)
 
 
-def _separators(attention: Attention, source: Work, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _find_separators(attention: Attention, source: Work, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the tokens that separate, where they matter."""
     ids = source.facts["token_ids"] if attention.form == "stats" else None
     return tuple([i for i, id in enumerate(ids or ()) if id == tokenizer.separator])
 
 
-def _selection(
+def _make_selection(
     attention: Attention,
     heads: Heads,
     source: Work,
     separators: tuple[int, ...],
     index: int,
-    at: At,
+    at: Placer,
 ) -> Selection:
     """Return what is to be shown of one sequence's attention."""
-    rows = units(attention.level, attention.specials, source, at(index))
+    rows = choose_units(attention.level, attention.specials, source, at(index))
     if not set(attention.rows) <= set(rows.axis):
-        detail = _missing_row(attention, index, rows)
+        detail = _word_missing_row(attention, index, rows)
         raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
     special = source.facts["special"] or []
     return Selection(
@@ -106,7 +106,7 @@ def _selection(
     )
 
 
-def _missing_row(attention: Attention, index: int, units: Units) -> str:
+def _word_missing_row(attention: Attention, index: int, units: Units) -> str:
     """Say which row an input does not have."""
     number = next(at for at, row in enumerate(attention.rows) if row not in units.axis)
     rows = f"{attention.level}s 0 to {len(units.spans) - 1}"

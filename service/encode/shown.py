@@ -15,7 +15,7 @@ Row = dict[str, Any]
 class Shown(Protocol):
     """What is shown of one sequence."""
 
-    def tree(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return all of it, as JSON nests it, with arrays as leaves."""
 
     def facts(self) -> dict[str, Any]:
@@ -49,12 +49,14 @@ class Classes:
     logits: Array
     scores: Array
 
-    def tree(self) -> dict[str, Any]:
-        columns = zip(self.labels, numbers(self.scores), numbers(self.logits), strict=True)
+    def to_json(self) -> dict[str, Any]:
+        columns = zip(
+            self.labels, short_numbers(self.scores), short_numbers(self.logits), strict=True
+        )
         return {"classes": [{"label": a, "score": b, "logit": c} for a, b, c in columns]}
 
     def facts(self) -> dict[str, Any]:
-        return self.tree()
+        return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         return iter(())
@@ -66,18 +68,18 @@ class Labels:
 
     rows: Sequence[Row | None]
 
-    def tree(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"labels": self.rows}
 
     def facts(self) -> dict[str, Any]:
-        return self.tree()
+        return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class SparseWeights:
     """A sparse vector.
 
     Args:
@@ -90,7 +92,7 @@ class Weights:
     values: Array
     tokens: Sequence[str | None]
 
-    def tree(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"sparse": {**dict(self._arrays()), "tokens": self.tokens}}
 
     def facts(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class TokenVectors:
     vectors: Array
     kept: Array
 
-    def tree(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return dict(self.arrays())
 
     def facts(self) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class TokenVectors:
         yield "kept", self.kept
 
 
-def labels(
+def best_labels(
     names: Sequence[str], facts: Mapping[str, Any], arrays: Mapping[str, Array], level: str
 ) -> Labels:
     """Return what a Tagger made of one sequence.
@@ -137,15 +139,15 @@ def labels(
         facts: of the sequence's tokens.
         level: what has a label.
     """
-    columns = zip(arrays["labels"].tolist(), numbers(arrays["scores"]), strict=True)
+    columns = zip(arrays["labels"].tolist(), short_numbers(arrays["scores"]), strict=True)
     rows = [{"label": names[label], "score": score} for label, score in columns]
     if level == "word":
-        return Labels([rows[place] for place in _first_of_words(facts)])
+        return Labels([rows[place] for place in _first_tokens(facts)])
     special = facts["special"] or [False] * len(rows)
     return Labels([None if out else row for row, out in zip(rows, special, strict=True)])
 
 
-def _first_of_words(facts: Mapping[str, Any]) -> list[int]:
+def _first_tokens(facts: Mapping[str, Any]) -> list[int]:
     """Return the first token of each word, in order of appearance."""
     words = facts["words"]
     segments = facts.get("segments") or [0] * len(words)
@@ -156,7 +158,7 @@ def _first_of_words(facts: Mapping[str, Any]) -> list[int]:
     return list(places.values())
 
 
-def numbers(array: Array) -> list[float]:
+def short_numbers(array: Array) -> list[float]:
     """Return numbers with as many digits as tell them apart as float32."""
     shortest: list[float] = orjson.loads(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
     return shortest

@@ -21,7 +21,7 @@ from service.refusals import Refused
 
 MOST_COPIES = 4096  # of a request, which take a lane some 50 us each on top of their tokens
 
-NOTHING = (
+NOTHING_TO_SWEEP = (
     'a sweep answers how vectors or classes move, and this request has "pooled": false '
     'and no "classify"'
 )
@@ -47,7 +47,7 @@ class Copies:
         self, sweep: Sweep, outputs: Outputs, count: int, resolver: Resolver, *, tokens: bool
     ) -> None:
         if not outputs.pooling and not _classifiers(outputs):
-            raise Refused.at("out_of_range", "sweep", detail=NOTHING)
+            raise Refused.at("out_of_range", "sweep", detail=NOTHING_TO_SWEEP)
         self.heads, self._resolver = resolver.heads(sweep, "sweep"), resolver
         self._scale, self._tokens = sweep.scale, tokens
         self.made = list[list[Work]]()
@@ -90,12 +90,12 @@ class Copies:
 
         async def follow() -> Step:
             rest = iter([like for like, _ in likes])
-            self.made = [list(self._of(work, rest)) for work in works]
+            self.made = [list(self._copies_of(work, rest)) for work in works]
             return Step([copy for own in self.made for copy in own])
 
         return Step(works, follow, likes, NUMBER_BYTES * (copies + rows))
 
-    def _of(self, work: Work, likes: Iterator[Work]) -> Iterator[Work]:
+    def _copies_of(self, work: Work, likes: Iterator[Work]) -> Iterator[Work]:
         """Yield a copy of an input per scaled head, from inside the head's layer on."""
         sequence = work.sequence
         for layer, heads in self.heads.items():
@@ -123,9 +123,9 @@ class Copies:
         """
         told, copies = dict[str, Any](), [copy.result for copy in self.made[index]]
         if whole.pooled is not None:
-            vectors = _vectors(copies)
+            vectors = _pooled_vectors(copies)
             untouched = np.broadcast_to(whole.pooled.astype(np.float64), vectors.shape)
-            told["cosine"] = self.by_head(_cosines(vectors, untouched).tolist())
+            told["cosine"] = self.by_head(_row_cosines(vectors, untouched).tolist())
         if "logits" in whole.task:
             logits = np.stack([copy.task["logits"] for copy in copies]).astype(np.float64)
             told["logits"] = self.by_head((logits - whole.task["logits"]).tolist())
@@ -136,9 +136,9 @@ class Copies:
 
         change  of the score, when the head is scaled in both texts
         """
-        score = _cosines(_vectors([left]), _vectors([right]))
+        score = _row_cosines(_pooled_vectors([left]), _pooled_vectors([right]))
         sides = ([copy.result for copy in self.made[at]] for at in (0, index))
-        scores = _cosines(*map(_vectors, sides))
+        scores = _row_cosines(*map(_pooled_vectors, sides))
         return {"change": self.by_head((scores - score).tolist())}
 
 
@@ -147,12 +147,12 @@ def _classifiers(outputs: Outputs) -> tuple[Classifier, ...]:
     return tuple(head for head in outputs.task_heads if isinstance(head, Classifier))
 
 
-def _vectors(copies: Sequence[Result]) -> Array:
+def _pooled_vectors(copies: Sequence[Result]) -> Array:
     """Return the pooled vectors of copies, (copies, width) float64."""
     return np.stack([copy.pooled for copy in copies if copy.pooled is not None]).astype(np.float64)
 
 
-def _cosines(one: Array, other: Array) -> Array:
+def _row_cosines(one: Array, other: Array) -> Array:
     """Return the cosines of the rows of two matrices, (rows,); 0 where one has no length."""
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     products = (one * other).sum(axis=1)

@@ -18,9 +18,9 @@ from model.task_heads import (
 )
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
-from service.core import At
+from service.core import Placer
 from service.encode import shown
-from service.encode.shown import Classes, Labels, Shown, TokenVectors, Weights
+from service.encode.shown import Classes, Labels, Shown, SparseWeights, TokenVectors
 from service.engine.work import Array, Work
 from service.outputs import (
     Classify,
@@ -32,14 +32,16 @@ from service.outputs import (
     Wanted,
 )
 from service.refusals import Refused
-from service.wording.words import quoted
+from service.wording.words import quote_names
 
 Arrays = Mapping[str, Array]
 
-SKIPPED = "it keeps no token: all of them are in the checkpoint's skiplist"
-FIRST = "it keeps no token: the first one of a sequence has no vector"
-LOOKED = "this checkpoint looks queries up in a table, which is not read; expected a document"
-LEXICAL = "this model's sparse weights are those of tokens; expected a text or token ids"
+NO_TOKEN_KEPT = "it keeps no token: all of them are in the checkpoint's skiplist"
+FIRST_NOT_KEPT = "it keeps no token: the first one of a sequence has no vector"
+QUERIES_LOOKED_UP = (
+    "this checkpoint looks queries up in a table, which is not read; expected a document"
+)
+LEXICAL_QUERIES = "this model's sparse weights are those of tokens; expected a text or token ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Task:
         """Return the head for one input."""
         return self.fit(source) if self.fit else self.head
 
-    def check(self, inputs: Sequence[Work], at: At, *, filled: bool) -> None:
+    def check(self, inputs: Sequence[Work], at: Placer, *, filled: bool) -> None:
         """Refuse inputs that do not have what it takes.
 
         Args:
@@ -78,7 +80,7 @@ class Task:
                 raise Refused.at("words_unknown", *at(index), detail=detail)
             fitted = self.fitted(source) if filled else None
             if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(source)):
-                detail = FIRST if fitted.first_place else SKIPPED
+                detail = FIRST_NOT_KEPT if fitted.first_place else NO_TOKEN_KEPT
                 raise Refused.at("nothing_left", *at(index), detail=detail)
             if self.named and source.sequence.token_ids is None:
                 raise Refused.at("shape_mismatch", *at(index), detail=self.named)
@@ -86,7 +88,7 @@ class Task:
                 raise Refused.at("nothing_left", *at(index), detail="it holds no token")
 
 
-def find(asked: Sequence[Wanted], model: Model) -> list[Task]:
+def find_tasks(asked: Sequence[Wanted], model: Model) -> list[Task]:
     """Return what is asked of a model's task heads.
 
     Raises:
@@ -94,38 +96,38 @@ def find(asked: Sequence[Wanted], model: Model) -> list[Task]:
     """
     for wanted in asked:
         if wanted.name not in model.tasks:
-            has = f"this model has {quoted(list(model.tasks), 'and')}"
+            has = f"this model has {quote_names(list(model.tasks), 'and')}"
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     return [
-        _task(wanted, head, model.tokenizer)
+        _make_task(wanted, head, model.tokenizer)
         for wanted in asked
         for head in model.task_heads
         if wanted.name in head.tasks
     ]
 
 
-def _task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
+def _make_task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
     """Return what is wanted of a head that can do it."""
     match wanted, head:
         case Classify(activation=activation), Classifier():
-            return _classify(head, head.activation if activation == "default" else activation)
+            return _classes_task(head, head.activation if activation == "default" else activation)
         case Entailment(), Classifier():
-            return _classify(head, "none")
+            return _classes_task(head, "none")
         case Rerank(), Classifier():
-            return _classify(head, head.ranking)
+            return _classes_task(head, head.ranking)
         case LabelTokens(level=level), Tagger():
-            return _tag(head, level)
+            return _labels_task(head, level)
         case Sparse(k=k, threshold=threshold), Splade():
-            return _splade(replace(head, k=k, threshold=threshold), tokenizer)
+            return _splade_task(replace(head, k=k, threshold=threshold), tokenizer)
         case Sparse(k=k, threshold=threshold), Lexical():
-            return _lexical(replace(head, k=k, threshold=threshold), tokenizer)
+            return _lexical_task(replace(head, k=k, threshold=threshold), tokenizer)
         case MultiVector(), VectorHead():
-            return _vectors(head)
+            return _vectors_task(head)
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | None:
+def choose_role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | None:
     """Return how inputs of one side are read; None where both sides are read alike.
 
     Raises:
@@ -137,13 +139,13 @@ def role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | Non
             return head.roles[side]
         if isinstance(head, Splade) and sparse:
             if side and side not in head.roles:
-                raise Refused.at("out_of_range", "sparse", "role", detail=LOOKED)
+                raise Refused.at("out_of_range", "sparse", "role", detail=QUERIES_LOOKED_UP)
             # without a name the checkpoint's default prompt goes before a text, on either side
             return head.roles[side] if side else replace(head.roles["document"], prompt=None)
     return None
 
 
-def _vectors(head: VectorHead) -> Task:
+def _vectors_task(head: VectorHead) -> Task:
     def show(source: Work, arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
@@ -158,31 +160,31 @@ def _vectors(head: VectorHead) -> Task:
     return Task(head, show, fit=fit, shows=True)
 
 
-def _tag(head: Tagger, level: Level) -> Task:
+def _labels_task(head: Tagger, level: Level) -> Task:
     def show(source: Work, arrays: Arrays) -> Labels:
-        return shown.labels(head.labels, source.facts, arrays, level)
+        return shown.best_labels(head.labels, source.facts, arrays, level)
 
     return Task(head, show, words=level == "word", shows=True)
 
 
-def _classify(head: Classifier, activation: ScoreActivation) -> Task:
+def _classes_task(head: Classifier, activation: ScoreActivation) -> Task:
     def show(source: Work, arrays: Arrays) -> Classes:
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
     return Task(replace(head, activation=activation), show)
 
 
-def _splade(head: Splade, tokenizer: Tokenizer) -> Task:
-    return Task(head, partial(_weights, tokenizer))
+def _splade_task(head: Splade, tokenizer: Tokenizer) -> Task:
+    return Task(head, partial(_show_weights, tokenizer))
 
 
-def _lexical(head: Lexical, tokenizer: Tokenizer) -> Task:
+def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
     def fit(source: Work) -> Lexical:
         return replace(head, token_ids=source.sequence.token_ids or ())
 
-    return Task(head, partial(_weights, tokenizer), fit=fit, named=LEXICAL)
+    return Task(head, partial(_show_weights, tokenizer), fit=fit, named=LEXICAL_QUERIES)
 
 
-def _weights(tokenizer: Tokenizer, source: Work, arrays: Arrays) -> Weights:
+def _show_weights(tokenizer: Tokenizer, source: Work, arrays: Arrays) -> SparseWeights:
     tokens = [tokenizer.token_of(index) for index in arrays["indices"].tolist()]
-    return Weights(arrays["indices"], arrays["values"], tokens)
+    return SparseWeights(arrays["indices"], arrays["values"], tokens)

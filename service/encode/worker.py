@@ -55,10 +55,10 @@ class Worker:
             raise Refused("overloaded", retry_after=1)
         if record:
             record.admitted = True
-        self._count(owner, size)
+        self._count_waiting(owner, size)
         over = asyncio.Event()
-        task = asyncio.create_task(self._take(steps, over))
-        task.add_done_callback(lambda _: self._count(owner, -size))
+        task = asyncio.create_task(self._take_steps(steps, over))
+        task.add_done_callback(lambda _: self._count_waiting(owner, -size))
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: Result = (await asyncio.shield(task))[0]
@@ -68,11 +68,11 @@ class Worker:
         finally:
             over.set()
 
-    async def _take(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
+    async def _take_steps(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
         """Take one step after the other until it is over; the result, or nothing."""
         done: list[Result] = []
         while not done and not over.is_set():
-            done = await self._thread.run(partial(_step, steps))
+            done = await self._thread.run(partial(_take_step, steps))
         return done
 
     def _has_room(self, owner: str, size: int) -> bool:
@@ -80,7 +80,7 @@ class Worker:
         own = self._own[owner] if owner else None
         return not self.waiting or fits_fairly(size, self._most - self.waiting, own)
 
-    def _count(self, owner: str, size: int) -> None:
+    def _count_waiting(self, owner: str, size: int) -> None:
         """Count so much more as waiting."""
         self.waiting += size
         self._own[owner] += size
@@ -93,13 +93,13 @@ class Workers(NamedTuple):
     sums: Worker
 
 
-def once(work: Callable[[], Result]) -> Steps[Result]:
+def one_step(work: Callable[[], Result]) -> Steps[Result]:
     """Make one step of a piece of work."""
     return work()
     yield
 
 
-def _step(steps: Steps[Result]) -> list[Result]:
+def _take_step(steps: Steps[Result]) -> list[Result]:
     """Take one step; the result behind the last."""
     try:
         next(steps)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from service.observe.families import METRICS_PATH, READY_PATH
 from service.observe.metrics import Metrics
 from service.observe.record import TRACEPARENT, Record
-from service.refusals import UNAUTHORIZED
+from service.refusals import UNAUTHORIZED_STATUS
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -105,7 +105,7 @@ class Observer:
 
     def _log_request(self, record: Record) -> None:
         """Write a request's line, at the time of its end, or count it for one with others."""
-        if record.route in PROBE_PATHS or record.code == UNAUTHORIZED:
+        if record.route in PROBE_PATHS or record.code == UNAUTHORIZED_STATUS:
             self._alike[(record.route, record.code)] += 1
             return
         if not logger.isEnabledFor(logging.INFO):

@@ -3,20 +3,22 @@
 from importlib.resources import files
 
 HTML = "text/html; charset=utf-8"
-MEDIA = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+MEDIA_TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 
 # A page may run the service's own files and call it. Pictures are its own.
-POLICY = (
+CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
     " img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 _ROOT = files("service").joinpath("page")
 # By path below /page/
-PARTS = {file.name: file for file in _ROOT.iterdir() if file.name.rpartition(".")[2] in MEDIA}
+PAGE_FILES = {
+    file.name: file for file in _ROOT.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES
+}
 
 
-def attention(root: str) -> bytes:
+def read_attention_page(root: str) -> bytes:
     """Return the attention page of a service that a cluster mounts under a path."""
     page = _ROOT.joinpath("index.html").read_bytes()
     for name in (b"page/", b'docs"'):  # relative to the service
@@ -24,11 +26,11 @@ def attention(root: str) -> bytes:
     return page
 
 
-def docs() -> bytes:
+def read_docs_page() -> bytes:
     """Return the API's page."""
     return _ROOT.joinpath("docs.html").read_bytes()
 
 
-def part(name: str) -> tuple[bytes, str]:
+def read_part(name: str) -> tuple[bytes, str]:
     """Return a file of a page, and its media type."""
-    return PARTS[name].read_bytes(), MEDIA[name.rpartition(".")[2]]
+    return PAGE_FILES[name].read_bytes(), MEDIA_TYPES[name.rpartition(".")[2]]

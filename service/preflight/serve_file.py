@@ -16,7 +16,7 @@ from ray.runtime_env import RuntimeEnv
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from service.preflight.finding import Finding
-from service.wording.words import Loc, place
+from service.wording.words import Loc, write_place
 
 # The keys of a deployment that Ray takes as any mapping, and their models
 LOOSE = {
@@ -52,10 +52,10 @@ def check(path: Path) -> Iterator[Finding]:
             yield from _strict(LOOSE[name], mapping, loc)
         if name == "runtime_env":
             for key in sorted(mapping.keys() - RuntimeEnv.known_fields, key=str):
-                yield Finding(place((*loc, key)), UNKNOWN)
+                yield Finding(write_place((*loc, key)), UNKNOWN)
         if name == "env_vars":
             for key in (key for key, text in mapping.items() if not isinstance(text, str)):
-                yield Finding(place((*loc, key)), "is no string", f'write "{mapping[key]}"')
+                yield Finding(write_place((*loc, key)), "is no string", f'write "{mapping[key]}"')
 
 
 def _strict(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding]:
@@ -66,9 +66,9 @@ def _strict(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding]:
         for each in error.errors(include_url=False):
             text = " ".join(each["msg"].removeprefix("Value error, ").split())
             unknown = each["type"] == "extra_forbidden"
-            yield Finding(place((*base, *each["loc"])), UNKNOWN if unknown else text)
+            yield Finding(write_place((*base, *each["loc"])), UNKNOWN if unknown else text)
     except TypeError as error:  # of a runtime environment's value
-        yield Finding(place(base), str(error))
+        yield Finding(write_place(base), str(error))
 
 
 def _mappings(value: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:

@@ -13,24 +13,26 @@ from service.encode.answer import Array, Each, Encoded, Records
 from service.inputs import Input, Item
 from service.wire import Wire
 
-PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
-NONE: LiteralString = "expected one input or more"
+NO_PAIRS_HERE: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
+NO_INPUTS: LiteralString = "expected one input or more"
 
 
-def _single(value: str | Item) -> str | Item:
+def _check_single(value: str | Item) -> str | Item:
+    """Refuse a pair, and spans."""
     if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
-        raise PydanticCustomError("pair_in_comparison", PAIR)
+        raise PydanticCustomError("pair_in_comparison", NO_PAIRS_HERE)
     return value
 
 
-def _some(inputs: list[str | Item]) -> list[str | Item]:
+def _check_some(inputs: list[str | Item]) -> list[str | Item]:
+    """Refuse no input."""
     if not inputs:
-        raise PydanticCustomError("batch_empty", NONE)
+        raise PydanticCustomError("batch_empty", NO_INPUTS)
     return inputs
 
 
-Single = Annotated[Input, AfterValidator(_single)]
-Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
+Single = Annotated[Input, AfterValidator(_check_single)]
+Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_check_some)])
 
 
 Sides = TypeVar("Sides", bound=Wire)
@@ -52,14 +54,14 @@ class SidePrompts(Wire):
 Name = TypeVar("Name")
 
 
-def each(said: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
+def by_side(said: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
     """Return what is said of either side, by a name for both or an object with one for each."""
     if isinstance(said, Wire):
         return getattr(said, one), getattr(said, other)
     return said, said
 
 
-def tree(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
+def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
     """Return an answer as JSON nests it.
 
     Args:
@@ -77,20 +79,23 @@ def tree(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> 
             told[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
         return told
 
-    return _told(encoded, one, first.facts, others, Each(map(of, rest)))
+    return _answer_fields(encoded, one, first.facts, others, Each(map(of, rest)))
 
 
-def file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
-    """Return an answer as a safetensors file, in pieces; see `tree`."""
+def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
+    """Return an answer as a safetensors file, in pieces; see `to_json`."""
     first, *rest = encoded.items
     arrays = {
         f"{item.facts.get('index', place)}.{name}": array  # as in the request
         for place, item in enumerate(rest)
         for name, array in item.arrays.items()
     }
-    told = _told(encoded, one, first.facts, others, [item.facts for item in rest])
-    return answer.as_file(told, arrays)
+    told = _answer_fields(encoded, one, first.facts, others, [item.facts for item in rest])
+    return answer.write_file(told, arrays)
 
 
-def _told(encoded: Encoded, one: str, first: Any, others: str, rest: Any) -> dict[str, Any]:
+def _answer_fields(
+    encoded: Encoded, one: str, first: Any, others: str, rest: Any
+) -> dict[str, Any]:
+    """Return the fields of an answer in order."""
     return {**encoded.preamble, one: first, others: rest, "usage": encoded.usage}

@@ -21,7 +21,7 @@ from model.errors import CheckpointError
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from service.commands.options import of_settings
+from service.commands.options import add_setting_options
 from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import find
@@ -339,7 +339,7 @@ async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> N
 
 async def test_a_flag_may_be_given_once_for_each_adapter() -> None:
     """As well as once with commas; none is dropped."""
-    command = of_settings(click.command()(lambda **given: given["adapter"]))
+    command = add_setting_options(click.command()(lambda **given: given["adapter"]))
 
     def read(*line: str) -> Any:
         return command.main(list(line), standalone_mode=False)

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
 from service.questions.encode import EncodeRequest
-from service.refusals import REFUSALS, Refused, problem_details, refusal
-from service.wording.schema import CODES
-from service.wording.words import LONGEST_NAME, Fault, meant
+from service.refusals import REFUSALS, Refused, problem_details, refusal_of
+from service.wording.schema import ERROR_CODES
+from service.wording.words import LONGEST_NAME, Fault, suggest_name
 
 SECRET, NUMBER = "canary-7f3a", 7355608
 
@@ -24,13 +24,13 @@ def validation_error(body: object) -> ValidationError:
 
 def test_a_model_error_gets_its_code_and_an_unknown_one_is_our_fault() -> None:
     """Only what stands in a table is the caller's doing."""
-    assert refusal(SequenceTooLong(9, 5)).facts == {"length": 9, "limit": 5}
-    assert refusal(RuntimeError(SECRET)).code == "internal"
+    assert refusal_of(SequenceTooLong(9, 5)).facts == {"length": 9, "limit": 5}
+    assert refusal_of(RuntimeError(SECRET)).code == "internal"
 
 
 def test_every_code_named_anywhere_stands_in_the_table() -> None:
     """A code without a status could not be answered."""
-    assert {*CODES.values(), "internal", "invalid_type"} <= REFUSALS.keys()
+    assert {*ERROR_CODES.values(), "internal", "invalid_type"} <= REFUSALS.keys()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_half_a_surrogate_pair_is_named_by_its_place(body: str, loc: tuple[objec
     with pytest.raises(ValidationError) as error:
         EncodeRequest.model_validate_json(body.encode())
 
-    (fault,) = refusal(error.value).faults
+    (fault,) = refusal_of(error.value).faults
     assert (fault.code, fault.loc) == ("invalid_text", loc)
 
 
@@ -70,7 +70,7 @@ def test_half_a_surrogate_pair_is_named_by_its_place(body: str, loc: tuple[objec
 )
 def test_a_refusal_never_repeats_the_input(body: object) -> None:
     """Neither values, nor numbers, nor the names of unknown fields."""
-    told = problem_details(refusal(validation_error(body)), "id")
+    told = problem_details(refusal_of(validation_error(body)), "id")
 
     assert SECRET.encode() not in told and str(NUMBER).encode() not in told
 
@@ -96,7 +96,9 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
 )
 def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -> None:
     """Types and allowed values of the place; kind and size; the nearest name, if one is near."""
-    told = orjson.loads(problem_details(refusal(validation_error({"inputs": ["a"]} | body)), "id"))
+    told = orjson.loads(
+        problem_details(refusal_of(validation_error({"inputs": ["a"]} | body)), "id")
+    )
 
     assert told["detail"] == detail
 
@@ -114,7 +116,7 @@ def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail
     with pytest.raises(ValidationError) as error:
         EncodeRequest.model_validate_json(body)
 
-    assert orjson.loads(problem_details(refusal(error.value), "id"))["detail"] == detail
+    assert orjson.loads(problem_details(refusal_of(error.value), "id"))["detail"] == detail
 
 
 def test_of_many_faults_three_are_put_into_words() -> None:
@@ -132,15 +134,20 @@ def test_a_name_is_suggested_where_one_is_clearly_nearest() -> None:
     """Whatever its case; neither of two alike, nor anything for a name too long to be misspelt."""
     names = ("layers", "heads", "float16", "float32")
 
-    assert meant("LAYER", names) == '; did you mean "layers"?'
-    assert meant("float64", names) == meant("text", names) == meant(7, names) == ""
-    assert meant("layers" * LONGEST_NAME, names) == ""
+    assert suggest_name("LAYER", names) == '; did you mean "layers"?'
+    assert (
+        suggest_name("float64", names)
+        == suggest_name("text", names)
+        == suggest_name(7, names)
+        == ""
+    )
+    assert suggest_name("layers" * LONGEST_NAME, names) == ""
 
 
 def test_a_refusal_says_where() -> None:
     """Indices and our own field names lead to the place."""
     told = orjson.loads(
-        problem_details(refusal(validation_error({"inputs": ["a", {"text": 1}]})), "id")
+        problem_details(refusal_of(validation_error({"inputs": ["a", {"text": 1}]})), "id")
     )
 
     assert told["errors"] == [{"loc": ["inputs", 1, "text"], "code": "invalid_type"}]

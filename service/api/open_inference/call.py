@@ -13,16 +13,16 @@ import numpy as np
 import orjson
 
 from service.api.dialect import (
-    READING,
+    READ_ROUTE_CODES,
     Api,
     Call,
     Example,
-    Here,
+    ModelFacts,
     Reply,
+    RequestHead,
     Route,
-    Sent,
-    Served,
-    to_json,
+    RouteContext,
+    json_reply,
 )
 from service.api.open_inference.inputs import (
     EMBEDS,
@@ -36,31 +36,37 @@ from service.api.open_inference.tensors import (
     ATTENTION,
     LAYERS,
     LENGTHS,
-    OUTPUTS,
+    MODEL_VERSION,
+    OUTPUT_NAMES,
     POOLED,
     TOKENS,
-    VERSION,
     InferParameters,
     InferRequest,
     Tensor,
 )
 from service.core import PARTS, Custom, Layout
 from service.encode import answer
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect
-from service.encode.names import find
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect_body
+from service.encode.names import find_name
 from service.engine.fair.rotation import FairLock
 from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.questions.encode import EncodeRequest
-from service.refusals import REFUSALS, Refused, explain
-from service.wording.words import Loc, meant, place, quoted
+from service.refusals import REFUSALS, Refused, word_refusal
+from service.wording.words import Loc, quote_names, suggest_name, write_place
 
-PADDED = frozenset((TOKENS, LAYERS, ATTENTION))
-NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
-CHOICES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
-TITLES = {"exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."}
+PADDED_OUTPUTS = frozenset((TOKENS, LAYERS, ATTENTION))
+TENSORS_BY_FIELD = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
+CHOOSING_PARAMETERS = {
+    "layers": LAYERS,
+    "attention_layers": ATTENTION,
+    "attention_heads": ATTENTION,
+}
+FAULT_SENTENCES = {
+    "exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."
+}
 LONGEST_HEADER = 9  # digits of the number of bytes
-BEYOND = "expected at most as many bytes of JSON as the body has"
+HEADER_BEYOND_BODY = "expected at most as many bytes of JSON as the body has"
 ITEMS_A_TURN = 64  # made for an answer before other requests get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
@@ -79,40 +85,40 @@ class Inference(Call):
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
         """Return the answer as sent: JSON, then the bytes of any tensors."""
-        items = await _items(encoded)
+        items = await _collect_items(encoded)
         pieces, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
-        head = await collect(pieces, turn)
+        head = await collect_body(pieces, turn)
         if self.media_type != OCTETS:
             return self.reply(head)
         length = str(sum(map(len, head)))
-        reply = self.reply([*head, *await collect(data, turn)])
+        reply = self.reply([*head, *await collect_body(data, turn)])
         reply.add(INFERENCE_HEADER, length)
         return reply
 
 
-def parse(body: bytes, sent: Sent, served: Served) -> Inference:
+def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> Inference:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     check_model(sent.path_params, served.names)
-    header = _json_bytes(sent.headers.get(INFERENCE_HEADER))
+    header = _count_json_bytes(sent.headers.get(INFERENCE_HEADER))
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
-        raise Refused.at("out_of_range", INFERENCE_HEADER, detail=BEYOND)
+        raise Refused.at("out_of_range", INFERENCE_HEADER, detail=HEADER_BEYOND_BODY)
     request = InferRequest.parse(text, sent.ignored)
-    outputs, parameters = _outputs(request), request.parameters
+    outputs, parameters = _chosen_outputs(request), request.parameters
     asked = EncodeRequest.of(
         read_inputs(request.inputs, data, served.most_sequences),
         model=sent.path_params["model"],
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
-        layers=_hidden(parameters, served.layers) if LAYERS in outputs else [],
-        attention=_attention(parameters) if ATTENTION in outputs else None,
+        layers=_chosen_layers(parameters, served.layers) if LAYERS in outputs else [],
+        attention=_chosen_attention(parameters) if ATTENTION in outputs else None,
     )
     numbers = [part for part in PARTS if not outputs.get(part, True)]
-    written = Layout(numbers=numbers, padded=not PADDED.isdisjoint(outputs))
+    written = Layout(numbers=numbers, padded=not PADDED_OUTPUTS.isdisjoint(outputs))
     return Inference(
         request=asked,
         custom=Custom(written, counted=False),
@@ -125,71 +131,76 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
 
 def check_model(params: Mapping[str, str], names: Sequence[str]) -> None:
     """Refuse a path that names any model or version but these."""
-    find(params["model"], names)
-    if params.get("version", VERSION) != VERSION:
-        detail = f"this service serves version {VERSION}"
+    find_name(params["model"], names)
+    if params.get("version", MODEL_VERSION) != MODEL_VERSION:
+        detail = f"this service serves version {MODEL_VERSION}"
         raise Refused.at("model_not_found", "version", detail=detail)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as the protocol words it: code, place and fault, with tensors by name."""
-    told = explain(refused, refused.faults, _where)
-    if refused.code in TITLES:
-        told = f"inputs: {TITLES[refused.code]}"
-    return to_json({"error": f"{refused.code}: {told}"}, status(refused.code))
+    told = word_refusal(refused, refused.faults, _write_place)
+    if refused.code in FAULT_SENTENCES:
+        told = f"inputs: {FAULT_SENTENCES[refused.code]}"
+    return json_reply({"error": f"{refused.code}: {told}"}, protocol_status(refused.code))
 
 
-def status(code: str) -> int:
+def protocol_status(code: str) -> int:
     """Return the protocol's status for a code: 400 where ours is 422."""
     own = REFUSALS[code].status
     return BAD_REQUEST if own == UNPROCESSABLE else own
 
 
-def _where(loc: Loc) -> str:
+def _write_place(loc: Loc) -> str:
     """Write a place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
     match loc:
-        case ("inputs", int(index), str(name)) if name in NATIVE:
-            return f"{NATIVE[name]}[{index}]"
+        case ("inputs", int(index), str(name)) if name in TENSORS_BY_FIELD:
+            return f"{TENSORS_BY_FIELD[name]}[{index}]"
         case _:
-            return place(loc)
+            return write_place(loc)
 
 
-def _outputs(request: InferRequest) -> dict[str, bool]:
+def _chosen_outputs(request: InferRequest) -> dict[str, bool]:
     """Return the outputs asked for, and whether each comes as bytes."""
     binary = request.parameters.binary_data_output
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
-        if output.name not in OUTPUTS or output.name in outputs:
-            near = "" if output.name in OUTPUTS else meant(output.name, OUTPUTS)
-            detail = f"expected {quoted(OUTPUTS)}, each once{near}"
+        if output.name not in OUTPUT_NAMES or output.name in outputs:
+            near = "" if output.name in OUTPUT_NAMES else suggest_name(output.name, OUTPUT_NAMES)
+            detail = f"expected {quote_names(OUTPUT_NAMES)}, each once{near}"
             raise Refused.at("out_of_range", "outputs", index, "name", detail=detail)
         own = output.parameters.binary_data
         outputs[output.name] = binary if own is None else own
-    for parameter, output_name in CHOICES.items():
+    for parameter, output_name in CHOOSING_PARAMETERS.items():
         if getattr(request.parameters, parameter) is not None and output_name not in outputs:
             detail = f'it needs the output "{output_name}", which outputs do not name'
             raise Refused.at("out_of_range", "parameters", parameter, detail=detail)
     outputs = outputs or {POOLED: binary}
-    if not PADDED.isdisjoint(outputs):
+    if not PADDED_OUTPUTS.isdisjoint(outputs):
         outputs.setdefault(LENGTHS, binary)
     return outputs
 
 
-def _hidden(parameters: InferParameters, layers: int) -> list[int]:
+def _chosen_layers(parameters: InferParameters, layers: int) -> list[int]:
     """Return the hidden states asked for, all if none is named."""
-    return _indices(parameters.layers) or list(range(layers + 1))
+    return _parse_indices(parameters.layers) or list(range(layers + 1))
 
 
-def _attention(parameters: InferParameters) -> Attention:
-    layers, heads = _indices(parameters.attention_layers), _indices(parameters.attention_heads)
+def _chosen_attention(parameters: InferParameters) -> Attention:
+    """Return the attention asked for, all of it if nothing is named."""
+    layers, heads = (
+        _parse_indices(parameters.attention_layers),
+        _parse_indices(parameters.attention_heads),
+    )
     return Attention.model_construct(layers=layers or "all", heads=heads or "all")
 
 
-def _indices(text: str | None) -> list[int]:
+def _parse_indices(text: str | None) -> list[int]:
+    """Read numbers separated by commas."""
     return [int(number) for number in text.split(",")] if text else []
 
 
-async def _items(encoded: Encoded) -> list[answer.Item]:
+async def _collect_items(encoded: Encoded) -> list[answer.Item]:
     """Return all items of an answer, since a padded array needs them all."""
     items = []
     for item in encoded.items:
@@ -199,7 +210,7 @@ async def _items(encoded: Encoded) -> list[answer.Item]:
     return items
 
 
-def _json_bytes(length: str | None) -> int | None:
+def _count_json_bytes(length: str | None) -> int | None:
     """Return how many bytes of a body are JSON, from INFERENCE_HEADER; None if all are.
 
     Raises:
@@ -223,31 +234,33 @@ def write_answer(
         id: the client's own, echoed.
         items: one for each sequence.
     """
-    tensors = [_tensor(name, items, binary) for name, binary in outputs.items()]
-    head = {"model_name": model, "model_version": VERSION}
+    tensors = [_make_tensor(name, items, binary) for name, binary in outputs.items()]
+    head = {"model_name": model, "model_version": MODEL_VERSION}
     if id is not None:
         head["id"] = id
-    return _answer_json(head, tensors), chain.from_iterable(tensor.bytes() for tensor in tensors)
+    return _write_json(head, tensors), chain.from_iterable(
+        tensor.write_bytes() for tensor in tensors
+    )
 
 
-def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
+def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
     """Return one output for all sequences."""
     longest = max(item.tokens_run for item in items)
     if name == LENGTHS:
         lengths = np.array([item.tokens_run for item in items], np.int64)
         return Tensor(name, lengths.shape, lengths.dtype, [lengths], binary)
-    shape, first = [len(items)], next(_arrays(name, items[0]))
+    shape, first = [len(items)], next(_output_arrays(name, items[0]))
     if name == LAYERS:
         shape.append(len(items[0].layers))
     if name == ATTENTION:
         shape += [len(items[0].arrays), len(first), longest, longest]
     else:
         shape += first.shape if name == POOLED else (longest, *first.shape[1:])
-    blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
+    blocks = (_pad(name, array, longest) for item in items for array in _output_arrays(name, item))
     return Tensor(name, shape, np.dtype(np.float32), blocks, binary)
 
 
-def _arrays(name: str, item: Item) -> Iterator[Array]:
+def _output_arrays(name: str, item: Item) -> Iterator[Array]:
     """Yield one sequence's arrays of an output, in order; a layer's maps as one array."""
     if name == LAYERS:
         yield from item.layers.values()
@@ -260,7 +273,7 @@ def _arrays(name: str, item: Item) -> Iterator[Array]:
         yield array
 
 
-def _padded(name: str, array: Array, longest: int) -> Array:
+def _pad(name: str, array: Array, longest: int) -> Array:
     """Pad an array with zeros to the length of the longest sequence."""
     tokens = array.shape[-2] if name != POOLED else longest
     if tokens == longest:
@@ -269,61 +282,63 @@ def _padded(name: str, array: Array, longest: int) -> Array:
     return np.pad(array, ((0, 0), after, after) if name == ATTENTION else (after, (0, 0)))
 
 
-def _answer_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
+def _write_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
     """Yield the JSON of an answer, in pieces."""
     yield orjson.dumps(head)[:-1] + b',"outputs":['
     for index, tensor in enumerate(tensors):
         yield b"," if index else b""
-        yield from tensor.json()
+        yield from tensor.write_json()
     yield b"]}"
 
 
-async def server(sent: Sent, here: Here) -> Reply:
+async def answer_server(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v2: the server and what it can do beyond the protocol."""
     names = {"name": "headlight", "version": version("headlight")}
-    return to_json({**names, "extensions": ["binary_tensor_data"]})
+    return json_reply({**names, "extensions": ["binary_tensor_data"]})
 
 
-async def live(sent: Sent, here: Here) -> Reply:
+async def answer_live(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v2/health/live: the process answers."""
-    return to_json({"live": True})
+    return json_reply({"live": True})
 
 
-async def ready(sent: Sent, here: Here) -> Reply:
+async def answer_ready(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v2/health/ready: the forward path proved itself lately."""
     here.replica.check_ready()
-    return to_json({"ready": True})
+    return json_reply({"ready": True})
 
 
-async def metadata(sent: Sent, here: Here) -> Reply:
+async def answer_metadata(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v2/models/{model}: its inputs and outputs."""
     replica, name = here.replica, sent.path_params["model"]
     check_model(sent.path_params, replica.gateway.names.every)
     config = replica.lanes.model.config
-    return to_json(describe_model(name, config.width, config.embedding_width, replica.pooled_width))
+    return json_reply(
+        describe_model(name, config.width, config.embedding_width, replica.pooled_width)
+    )
 
 
-async def model_ready(sent: Sent, here: Here) -> Reply:
+async def answer_model_ready(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /v2/models/{model}/ready: as ready as the server is."""
     check_model(sent.path_params, here.replica.gateway.names.every)
     here.replica.check_ready()
-    return to_json({"name": sent.path_params["model"], "ready": True})
+    return json_reply({"name": sent.path_params["model"], "ready": True})
 
 
 # answered to an encoding: only other inputs and forms cause them
-NEVER = {"bad_base64", "not_acceptable"}
+NEVER_CODES = {"bad_base64", "not_acceptable"}
 API = Api(
     "Open Inference Protocol",
     problem,
-    {code: status(code) for code in REFUSALS},
-    (*READING, "model_not_found"),
-    tuple(code for code in REFUSALS if code not in NEVER),
+    {code: protocol_status(code) for code in REFUSALS},
+    (*READ_ROUTE_CODES, "model_not_found"),
+    tuple(code for code in REFUSALS if code not in NEVER_CODES),
     "https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/"
     "inference_rest.md",
 )
-MODEL = "/v2/models/{model}"
-BYTES = {OCTETS: {"type": "string", "format": "binary"}}
-HEADER = {"schema": {"type": "integer"}, "description": "of octets"}
+MODEL_PATH = "/v2/models/{model}"
+BINARY_BODY = {OCTETS: {"type": "string", "format": "binary"}}
+JSON_LENGTH_HEADER = {"schema": {"type": "integer"}, "description": "of octets"}
 _get = API.get
 _infer = partial(
     API.post,
@@ -331,10 +346,10 @@ _infer = partial(
     request=InferRequest,
     parse=parse,
     inputs=OF_ONE_KIND,
-    metric=f"{MODEL}/infer",
-    media=BYTES,
-    answer_media=BYTES,
-    headers={INFERENCE_HEADER: HEADER},
+    metric=f"{MODEL_PATH}/infer",
+    media=BINARY_BODY,
+    answer_media=BINARY_BODY,
+    headers={INFERENCE_HEADER: JSON_LENGTH_HEADER},
     more="""Inputs are exactly one of `text` (BYTES [B] or [B, 1]), `input_ids` (INT64 [B, T], with
 or without `token_type_ids`) and `inputs_embeds` (FP32 or FP16 [B, T, embedding_width]);
 the last two take an `attention_mask` (INT64, INT32 or BOOL [B, T]) with zeros only at the end.
@@ -366,21 +381,21 @@ requests. With the header, the JSON's bytes come first, those of tensors follow,
 )
 
 
-def _of_model(path: str) -> tuple[Route, ...]:
+def _model_routes(path: str) -> tuple[Route, ...]:
     """Return the routes of a model, whose path may name its version."""
     return (
-        _get(path, "The model's inputs and outputs", answers=metadata, metric=MODEL),
-        _get(f"{path}/ready", "As the server is", answers=model_ready, metric=READY_PATH),
+        _get(path, "The model's inputs and outputs", answers=answer_metadata, metric=MODEL_PATH),
+        _get(f"{path}/ready", "As the server is", answers=answer_model_ready, metric=READY_PATH),
         _infer(f"{path}/infer"),
     )
 
 
 ROUTES = [
-    _get("/v2", "The server, and what it can beyond the protocol", answers=server),
+    _get("/v2", "The server, and what it can beyond the protocol", answers=answer_server),
     _get(
         "/v2/health/live",
         "The process answers",
-        answers=live,
+        answers=answer_live,
         public="always",
         metric="/live",
         trusted=False,
@@ -388,11 +403,11 @@ ROUTES = [
     _get(
         "/v2/health/ready",
         "The forward path lately proved itself",
-        answers=ready,
+        answers=answer_ready,
         public="always",
         metric=READY_PATH,
     ),
     # first, since a model's name may hold slashes
-    *_of_model(MODEL + "/versions/{version}"),
-    *_of_model(MODEL),
+    *_model_routes(MODEL_PATH + "/versions/{version}"),
+    *_model_routes(MODEL_PATH),
 ]

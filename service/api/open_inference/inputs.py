@@ -9,30 +9,30 @@ from service.api.open_inference.tensors import (
     ATTENTION,
     LAYERS,
     LENGTHS,
+    MODEL_VERSION,
     POOLED,
     TOKENS,
-    VERSION,
     InferInput,
-    numbers,
-    strings,
+    read_numbers,
+    read_strings,
 )
 from service.encode.answer import Array
 from service.inputs import Item, Texts
 from service.refusals import Refused
-from service.wording.words import counted, listed, meant, quoted
+from service.wording.words import count_noun, list_names, quote_names, suggest_name
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
 EMBEDS, MASK = "inputs_embeds", "attention_mask"
 # the datatypes that each input may have, and how many axes
-INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
+INPUT_TENSORS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     TEXT: (("BYTES",), (1, 2)),
     IDS: (("INT64",), (2,)),
     TYPES: (("INT64",), (2,)),
     EMBEDS: (("FP32", "FP16"), (3,)),
     MASK: (("INT64", "INT32", "BOOL"), (2,)),
 }
-COLUMN = ", and the last of two is 1"  # for texts
-NEEDS = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
+COLUMN_RULE = ", and the last of two is 1"  # for texts
+REQUIRED_BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
 
 
 def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Texts:
@@ -47,9 +47,11 @@ def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Te
     """
     sequences: set[int] = set()
     for index, tensor in enumerate(inputs):
-        if tensor.name not in INPUTS or tensor.name in [other.name for other in inputs[:index]]:
-            near = "" if tensor.name in INPUTS else meant(tensor.name, INPUTS)
-            detail = f"expected {quoted(INPUTS)}, each once{near}"
+        if tensor.name not in INPUT_TENSORS or tensor.name in [
+            other.name for other in inputs[:index]
+        ]:
+            near = "" if tensor.name in INPUT_TENSORS else suggest_name(tensor.name, INPUT_TENSORS)
+            detail = f"expected {quote_names(INPUT_TENSORS)}, each once{near}"
             raise Refused.at("out_of_range", "inputs", index, "name", detail=detail)
         _check_shape(tensor, most)
         sequences.add(tensor.shape[0])
@@ -68,25 +70,29 @@ def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Te
         if part is not None and len(part) != size:
             detail = f"expected {size:,} bytes after the JSON, received {len(part):,}"
             raise Refused.at("payload_length_mismatch", tensor.name, detail=detail)
-        elements[tensor.name] = (strings if tensor.name == TEXT else numbers)(tensor, part)
+        elements[tensor.name] = (read_strings if tensor.name == TEXT else read_numbers)(
+            tensor, part
+        )
     if len(data):
-        detail = f"{counted(len(data), 'byte')} of the body belong to no tensor"
+        detail = f"{count_noun(len(data), 'byte')} of the body belong to no tensor"
         raise Refused.at("payload_length_mismatch", "inputs", detail=detail)
-    return _items(elements)
+    return _make_inputs(elements)
 
 
 def _check_shape(tensor: InferInput, most: int) -> None:
     """Refuse a datatype or a shape that the input cannot have."""
-    datatypes, axes = INPUTS[tensor.name]
+    datatypes, axes = INPUT_TENSORS[tensor.name]
     if tensor.datatype not in datatypes:
         raise Refused.at(
-            "invalid_type", tensor.name, detail=f"expected datatype {listed(datatypes)}"
+            "invalid_type", tensor.name, detail=f"expected datatype {list_names(datatypes)}"
         )
     columns = tensor.shape[1] if tensor.name == TEXT and len(tensor.shape) > 1 else 1
     if len(tensor.shape) not in axes or min(tensor.shape) < 0 or columns != 1:
-        dimensions = listed(f"{count}" for count in axes)
+        dimensions = list_names(f"{count}" for count in axes)
         detail = f"expected a shape of {dimensions} dimensions, none of them negative"
-        raise Refused.at("shape_mismatch", tensor.name, detail=detail + COLUMN * (columns != 1))
+        raise Refused.at(
+            "shape_mismatch", tensor.name, detail=detail + COLUMN_RULE * (columns != 1)
+        )
     if not tensor.shape[0]:
         raise Refused.at("batch_empty", tensor.name)
     if tensor.shape[0] > most:
@@ -96,22 +102,22 @@ def _check_shape(tensor: InferInput, most: int) -> None:
         raise Refused.at("sequence_empty", tensor.name, detail="a dimension of its shape is 0")
 
 
-def _items(tensors: Mapping[str, Any]) -> Texts:
+def _make_inputs(tensors: Mapping[str, Any]) -> Texts:
     """Return the inputs as encode/ knows them."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
-    for name, others in NEEDS.items():
+    for name, others in REQUIRED_BESIDE.items():
         if name in tensors and not any(other in tensors for other in others):
-            raise Refused.at("out_of_range", name, detail=f"it goes with {listed(others)}")
+            raise Refused.at("out_of_range", name, detail=f"it goes with {list_names(others)}")
     if TEXT in tensors:
         return list(tensors[TEXT])
     rows = tensors[IDS] if IDS in tensors else tensors[EMBEDS]
-    for name in NEEDS:
+    for name in REQUIRED_BESIDE:
         if name in tensors and tensors[name].shape != rows.shape[:2]:
             shape = tuple(rows.shape[:2])
             detail = f"expected the shape of its tokens, {shape}, received {tensors[name].shape}"
             raise Refused.at("shape_mismatch", name, detail=detail)
-    lengths = _lengths(tensors[MASK]) if MASK in tensors else [rows.shape[1]] * len(rows)
+    lengths = _mask_lengths(tensors[MASK]) if MASK in tensors else [rows.shape[1]] * len(rows)
     if EMBEDS in tensors:
         # copies: views of the body would keep all of it in memory
         return [
@@ -125,7 +131,7 @@ def _items(tensors: Mapping[str, Any]) -> Texts:
     ]
 
 
-def _lengths(mask: Array) -> list[int]:
+def _mask_lengths(mask: Array) -> list[int]:
     """Return how long each sequence is; refuse a mask that is not ones, then zeros."""
     lengths = (mask != 0).sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
@@ -157,7 +163,7 @@ def describe_model(name: str, width: int, embedding: int, pooled: int) -> dict[s
             "datatype": datatypes[0],
             "shape": [-1, -1, embedding] if input_name == EMBEDS else [-1] * axes[0],
         }
-        for input_name, (datatypes, axes) in INPUTS.items()
+        for input_name, (datatypes, axes) in INPUT_TENSORS.items()
     ]
     outputs = [
         {"name": output, "datatype": "INT64" if output == LENGTHS else "FP32", "shape": shape}
@@ -165,7 +171,7 @@ def describe_model(name: str, width: int, embedding: int, pooled: int) -> dict[s
     ]
     return {
         "name": name,
-        "versions": [VERSION],
+        "versions": [MODEL_VERSION],
         "platform": "pytorch",
         "inputs": inputs,
         "outputs": outputs,

@@ -16,14 +16,14 @@ import orjson
 from pydantic import Field, StringConstraints
 from pydantic.types import FailFast
 
-from service.encode.answer import Array, raw
+from service.encode.answer import Array, write_raw
 from service.refusals import Refused
 from service.wire import ForeignRequest, Integers
-from service.wording.words import counted, received
+from service.wording.words import count_noun, describe_value
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
-VERSION = "1"  # of the model served
-OUTPUTS = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
+MODEL_VERSION = "1"  # of the model served
+OUTPUT_NAMES = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
 LONGEST_LIST = 4096  # characters
 MOST_UNSIGNED = 2**64 - 1  # in Triton's parameters
 
@@ -122,18 +122,18 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
 }
 # the types of an element in JSON; FP16 has none
-ELEMENTS: dict[str, set[type]] = {
+ELEMENT_TYPES: dict[str, set[type]] = {
     "BOOL": {bool},
     "INT32": {int},
     "INT64": {int},
     "FP32": {int, float},
     "BYTES": {str},
 }
-NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+DATATYPE_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 LENGTH_BYTES = 4  # before an element of BYTES
 
 
-def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
+def read_strings(tensor: InferInput, data: memoryview | None) -> list[str]:
     """Return the elements of a BYTES tensor as texts.
 
     Args:
@@ -143,7 +143,7 @@ def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
         Refused: they do not fit its shape, or are not UTF-8.
     """
     if data is None:
-        return _elements(tensor)
+        return _flatten_elements(tensor)
     elements: list[memoryview] = []
     start = 0
     while start < len(data):
@@ -155,14 +155,16 @@ def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
         elements.append(data[start : start + size])
         start += size
     if len(elements) != math.prod(tensor.shape):
-        raise Refused.at("payload_length_mismatch", tensor.name, detail=_count(tensor, elements))
+        raise Refused.at(
+            "payload_length_mismatch", tensor.name, detail=_word_counts(tensor, elements)
+        )
     try:
         return [str(text, "utf-8") for text in elements]
     except UnicodeDecodeError:
         raise Refused.at("invalid_text", tensor.name, detail="expected UTF-8") from None
 
 
-def numbers(tensor: InferInput, data: memoryview | None) -> Array:
+def read_numbers(tensor: InferInput, data: memoryview | None) -> Array:
     """Return a tensor of numbers, in its shape; a view of the bytes if it came as bytes.
 
     Args:
@@ -178,7 +180,7 @@ def numbers(tensor: InferInput, data: memoryview | None) -> Array:
             detail = f"expected {size:,} bytes, as shape and datatype say, received {len(data):,}"
             raise Refused.at("payload_length_mismatch", tensor.name, detail=detail)
         return np.frombuffer(data, dtype).reshape(tensor.shape)
-    elements = _elements(tensor)
+    elements = _flatten_elements(tensor)
     try:
         with np.errstate(over="ignore"):  # what overflows float32 becomes inf, and is refused
             return np.array(elements, dtype).reshape(tensor.shape)
@@ -187,28 +189,30 @@ def numbers(tensor: InferInput, data: memoryview | None) -> Array:
         raise Refused.at("out_of_range", tensor.name, detail=detail) from None
 
 
-def _elements(tensor: InferInput) -> list[Any]:
+def _flatten_elements(tensor: InferInput) -> list[Any]:
     """Return the elements in JSON, nested by shape or flat, as one list."""
     flat = tensor.data or []
     for size in tensor.shape[1:]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
             break  # already flat, or of another shape
         flat = list(chain.from_iterable(flat))
-    kinds, right = set(map(type, flat)), ELEMENTS.get(tensor.datatype, set()) | {list}
+    kinds, right = set(map(type, flat)), ELEMENT_TYPES.get(tensor.datatype, set()) | {list}
     if not kinds <= right:
         wrong = next(element for element in flat if type(element) not in right)
-        detail = f"expected elements of {tensor.datatype}, received {received(wrong)}"
+        detail = f"expected elements of {tensor.datatype}, received {describe_value(wrong)}"
         detail += " (FP16 comes as bytes alone)" * (tensor.datatype == "FP16")
         raise Refused.at("invalid_type", tensor.name, detail=detail)
     if list in kinds or len(flat) != math.prod(tensor.shape):
-        raise Refused.at("shape_mismatch", tensor.name, detail=_count(tensor, flat))
+        raise Refused.at("shape_mismatch", tensor.name, detail=_word_counts(tensor, flat))
     return flat
 
 
-def _count(tensor: InferInput, elements: Sequence[object]) -> str:
+def _word_counts(tensor: InferInput, elements: Sequence[object]) -> str:
     """Say how many elements the shape implies, and how many there are."""
     product = math.prod(tensor.shape)
-    return f"expected {counted(product, 'element')}, as the shape says, received {len(elements):,}"
+    return (
+        f"expected {count_noun(product, 'element')}, as the shape says, received {len(elements):,}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +230,10 @@ class Tensor:
     blocks: Iterable[Array]
     binary: bool
 
-    def json(self) -> Iterator[bytes]:
+    def write_json(self) -> Iterator[bytes]:
         """Yield its JSON, in pieces: all of it, or all but the elements."""
         header: dict[str, Any] = {"name": self.name, "shape": self.shape}
-        header["datatype"] = NAMES[self.dtype]
+        header["datatype"] = DATATYPE_NAMES[self.dtype]
         if self.binary:
             header["parameters"] = {"binary_data_size": math.prod(self.shape) * self.dtype.itemsize}
             yield orjson.dumps(header)
@@ -241,7 +245,7 @@ class Tensor:
             yield orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         yield b"]}"
 
-    def bytes(self) -> Iterator[bytes]:
+    def write_bytes(self) -> Iterator[bytes]:
         """Yield the bytes that come after the JSON, in pieces."""
         if self.binary:
-            yield from chain.from_iterable(map(raw, self.blocks))
+            yield from chain.from_iterable(map(write_raw, self.blocks))

@@ -1,19 +1,19 @@
 """The mechanism, and one layer, step by step: POST /v1/attend and POST /v1/explain."""
 
-from service.api.dialect import Example, Here, Reply, Sent
+from service.api.dialect import Example, Reply, RequestHead, RouteContext
 from service.api.own import NATIVE
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.observe.families import OF_TEXT
 
 
-async def attend(sent: Sent, here: Here) -> Reply:
+async def answer_attend(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer POST /v1/attend: the mechanism without a model."""
     lessons = here.replica.lessons
     mixture = await here.read(sent, lessons.read_attend)
     return await here.write(sent, await lessons.attend(mixture, here.deadline(sent), sent.record))
 
 
-async def explain(sent: Sent, here: Here) -> Reply:
+async def answer_explain(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer POST /v1/explain: one text through one layer, step by step."""
     lessons = here.replica.lessons
     asked = await here.read(sent, ExplainRequest.model_validate_json)
@@ -25,7 +25,7 @@ ROUTES = [
         "/v1/attend",
         "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
         AttendBody,
-        answers=attend,
+        answers=answer_attend,
         kind="Attended",
         examples=[
             Example(
@@ -47,7 +47,7 @@ ROUTES = [
         "/v1/explain",
         "One text through one layer, every step of it",
         ExplainRequest,
-        answers=explain,
+        answers=answer_explain,
         kind="Explained",
         inputs=OF_TEXT,
         examples=[

@@ -11,15 +11,15 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.text.tokenizer import Truncate
-from service.api.teaching.mechanism import Mixture, attend, read
-from service.api.teaching.request import ATTEND, ExplainRequest
+from service.api.teaching.mechanism import Mixture, mixed_arrays, read_mixture
+from service.api.teaching.request import ATTEND_ADAPTER, ExplainRequest
 from service.core import Layout, Side, Step
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.names import Names
 from service.encode.price import SINGLE, Price
 from service.encode.reader import Reader
-from service.encode.worker import once
+from service.encode.worker import one_step
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -58,7 +58,7 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        return read(ATTEND.validate_json(body), self._most_bytes)
+        return read_mixture(ATTEND_ADAPTER.validate_json(body), self._most_bytes)
 
     async def attend(self, mixture: Mixture, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
@@ -70,7 +70,9 @@ class Lessons:
             Refused: what service/refusals.py gives a status.
         """
         self._admission.hold(mixture.price, record, mixture.given)
-        return answer.in_pieces(await self._worker.run(once(partial(attend, mixture)), deadline))
+        return answer.write_pieces(
+            await self._worker.run(one_step(partial(mixed_arrays, mixture)), deadline)
+        )
 
     async def explain(
         self, request: ExplainRequest, deadline: float, record: Record
@@ -84,24 +86,24 @@ class Lessons:
             Refused: what service/refusals.py gives a status.
         """
         record.input = "text"
-        head, adapter = self._check(request)
+        head, adapter = self._resolve_adapter(request)
         record.weights = head["weights"]
         start = time.monotonic()
         try:
-            text = await self._read(request, adapter, deadline, record)
+            text = await self._tokenize(request, adapter, deadline, record)
         finally:
             record.end_stage("tokenize", start)
         record.sequences, record.tokens = 1, len(text)
         config = self._reader.config
-        price = _price(config, len(text), weights=request.weights)
+        price = _price_steps(config, len(text), weights=request.weights)
         await self._admission.run(Step([text]), deadline, record, price)
         steps = text.result.steps
-        told = {**head, **_facts(request.layer, text, steps)}
+        told = {**head, **_explanation_facts(request.layer, text, steps)}
         if request.weights:
             told["parameters"] = {"eps": config.norm_eps, **_parameters(steps)}
-        return answer.in_pieces(told)
+        return answer.write_pieces(told)
 
-    def _check(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
+    def _resolve_adapter(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
         """Return what the answer says of the model, and the adapter that is asked for."""
         adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model, request.task)
         layers = self._reader.config.layers
@@ -110,9 +112,10 @@ class Lessons:
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
         return (self._adapted[adapter] if adapter else self._head), adapter
 
-    async def _read(
+    async def _tokenize(
         self, request: ExplainRequest, adapter: str | None, deadline: float, record: Record
     ) -> Work:
+        """Read the text of a request as one sequence."""
         side = Side(
             [request.text if request.pair is None else (request.text, request.pair)],
             Outputs(explained_layer=request.layer, weights=request.weights),
@@ -125,7 +128,7 @@ class Lessons:
         return text
 
 
-def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
+def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
     """Return what the steps of this many tokens weigh."""
     width, mixed = config.width, config.mixed_width
     fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
@@ -135,7 +138,7 @@ def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
     return Price({"attention": maps, "steps": steps}, Layout())
 
 
-def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
+def _explanation_facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an explanation says of its text, then the steps and their shapes."""
     cut = {"truncated": text.truncated, "length": text.length}
     steps = {name: step for name, step in steps.items() if "." not in name}

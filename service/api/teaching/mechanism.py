@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.lessons import attention_probabilities, mix_values, score_keys
-from service.api.teaching.request import Attend, AttendRequest, MixRequest
+from service.api.teaching.request import AnyAttendRequest, AttendRequest, MixRequest
 from service.core import Layout, Part
 from service.encode.price import DOUBLE, Price
 from service.refusals import Refused
-from service.wording.words import counted, received
+from service.wording.words import count_noun, describe_value
 
 Array = NDArray[np.float64]
 
-TOLERANCE = 1e-6  # how far the sum of a row of probabilities may be from 1
+SHARE_TOLERANCE = 1e-6  # how far the sum of a row of probabilities may be from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Mixture:
     given: int
 
 
-def read(request: Attend, limit: int) -> Mixture:
+def read_mixture(request: AnyAttendRequest, limit: int) -> Mixture:
     """Read a request's arrays, if they fit each other and the answer is not too large.
 
     Args:
@@ -55,27 +55,28 @@ def read(request: Attend, limit: int) -> Mixture:
     Raises:
         Refused: they do not; `loc` says which.
     """
-    value = _array(request.value, "value")
+    value = _to_array(request.value, "value")
     if isinstance(request, AttendRequest):
         return _read_rows(request, value, limit)
     return _read_scores(request, value, limit)
 
 
 def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
-    query, key = _array(request.query, "query"), _array(request.key, "key")
+    """Return the mixture of queries, keys and values."""
+    query, key = _to_array(request.query, "query"), _to_array(request.key, "key")
     if key.shape[1] != query.shape[1]:
         detail = f"expected rows of {query.shape[1]}, as query has, received rows of {key.shape[1]}"
         raise Refused.at("shape_mismatch", "key", detail=detail)
     if len(value) != len(key):
-        detail = f"expected {counted(len(key), 'row')}, as key has, received {len(value)}"
+        detail = f"expected {count_noun(len(key), 'row')}, as key has, received {len(value)}"
         raise Refused.at("shape_mismatch", "value", detail=detail)
     pairs = (request.heads, len(query), len(key))
-    price = _price(pairs, value.shape[1], limit)
+    price = _check_size(pairs, value.shape[1], limit)
     keep, bias = (
-        None if lists is None else _per_pair(_array(lists, name), name, pairs)
+        None if lists is None else _check_per_pair(_to_array(lists, name), name, pairs)
         for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
-    v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
+    v, q, k = (_split_heads(rows, request.heads) for rows in (value, query, key))
     given = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
     return Mixture(
         v, lambda: attention_probabilities(score_keys(q, k), keep=keep, bias=bias), price, given
@@ -83,11 +84,12 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
-    scores = _array(request.scores, "scores")
+    """Return the mixture of scores or probabilities, and values."""
+    scores = _to_array(request.scores, "scores")
     heads = request.heads or (len(scores) if scores.ndim == 3 else 1)
     pairs = (heads, scores.shape[-2], len(value))
-    price = _price(pairs, value.shape[1], limit)
-    rows = _per_pair(scores, "scores", pairs)
+    price = _check_size(pairs, value.shape[1], limit)
+    rows = _check_per_pair(scores, "scores", pairs)
     if request.probabilities and not _are_shares(scores):
         detail = "expected shares from 0 to 1 that sum to 1 in every row"
         raise Refused.at("out_of_range", "scores", detail=detail)
@@ -95,10 +97,10 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     probabilities = (
         (lambda: rows) if request.probabilities else partial(attention_probabilities, rows)
     )
-    return Mixture(_split(value, heads), probabilities, price, value.nbytes + scores.nbytes)
+    return Mixture(_split_heads(value, heads), probabilities, price, value.nbytes + scores.nbytes)
 
 
-def _array(lists: Any, name: str) -> NDArray[Any]:
+def _to_array(lists: Any, name: str) -> NDArray[Any]:
     """Return nested lists as an array; the wire has checked that they hold numbers or booleans."""
     try:
         array = np.array(lists)
@@ -107,12 +109,12 @@ def _array(lists: Any, name: str) -> NDArray[Any]:
         raise Refused.at("shape_mismatch", name, detail=detail) from None
     if array.size == 0:
         raise Refused.at(
-            "sequence_empty", name, detail=f"received {received(lists)} without numbers"
+            "sequence_empty", name, detail=f"received {describe_value(lists)} without numbers"
         )
     return array
 
 
-def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
+def _check_per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
     """Return the numbers for each query and key, given once or per head; refuse other shapes."""
     if array.shape not in (pairs, pairs[1:]):
         detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
@@ -122,11 +124,11 @@ def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Te
 
 def _are_shares(scores: Array) -> bool:
     """Tell whether these are numbers from 0 to 1, and every row sums to 1."""
-    within = scores.min() >= 0 and scores.max() <= 1 + TOLERANCE
-    return bool(within and np.abs(scores.sum(-1) - 1).max() <= TOLERANCE)
+    within = scores.min() >= 0 and scores.max() <= 1 + SHARE_TOLERANCE
+    return bool(within and np.abs(scores.sum(-1) - 1).max() <= SHARE_TOLERANCE)
 
 
-def _split(rows: Array, heads: int) -> Tensor:
+def _split_heads(rows: Array, heads: int) -> Tensor:
     """Split (tokens, width) into (heads, tokens, width / heads)."""
     if rows.shape[1] % heads:
         detail = f"expected a number that divides the width, which is {rows.shape[1]}"
@@ -134,7 +136,7 @@ def _split(rows: Array, heads: int) -> Tensor:
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
-def _price(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
+def _check_size(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
     """Return what the answer weighs for values of this width; refuse too much."""
     heads, queries, keys = pairs
     each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
@@ -146,7 +148,7 @@ def _price(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
     return price
 
 
-def attend(mixture: Mixture) -> dict[str, Array]:
+def mixed_arrays(mixture: Mixture) -> dict[str, Array]:
     """Return the answer's arrays by name, float64.
 
     Returns:

@@ -19,7 +19,7 @@ MaskByHead = TypeAliasType("MaskByHead", Annotated[list[Mask], FailFast()])
 Count = Annotated[int, Field(ge=1)]
 
 
-def _depth(value: object) -> str:
+def _tag_depth(value: object) -> str:
     """Tell whether numbers by query and key are given once for all heads, or once for each."""
     depth = 0
     while isinstance(value, list) and value:
@@ -30,11 +30,11 @@ def _depth(value: object) -> str:
 # (query, key) for all heads alike, or (heads, query, key)
 PerPair = Annotated[
     Annotated[FiniteRows, Tag("<once>")] | Annotated[RowsByHead, Tag("<by head>")],
-    Discriminator(_depth),
+    Discriminator(_tag_depth),
 ]
 MaskPerPair = Annotated[
     Annotated[Mask, Tag("<once>")] | Annotated[MaskByHead, Tag("<by head>")],
-    Discriminator(_depth),
+    Discriminator(_tag_depth),
 ]
 
 
@@ -91,16 +91,17 @@ class ExplainRequest(Wire):
     side; left out or null: `truncate` of GET /info."""
 
 
-Attend = AttendRequest | MixRequest
+AnyAttendRequest = AttendRequest | MixRequest
 
 
-def _form(value: Any) -> str:
+def _tag_form(value: Any) -> str:
+    """Return which of the two requests a body is, by its fields."""
     return "<mix>" if isinstance(value, dict) and "scores" in value else "<attend>"
 
 
 # the body of POST /v1/attend
 AttendBody = Annotated[
     Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
-    Discriminator(_form),
+    Discriminator(_tag_form),
 ]
-ATTEND: TypeAdapter[Attend] = request_adapter(AttendBody)
+ATTEND_ADAPTER: TypeAdapter[AnyAttendRequest] = request_adapter(AttendBody)

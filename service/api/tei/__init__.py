@@ -5,19 +5,21 @@ text; a named prompt before token ids is refused. Source: text-embeddings-infere
 router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
 """
 
-from service.api.dialect import Call, Sent, Served
+from service.api.dialect import Call, ModelFacts, RequestHead
 from service.api.tei import embed, tasks, tokens
 from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
 
 
-def main(body: bytes, sent: Sent, served: Served) -> Call:
+def main(body: bytes, sent: RequestHead, served: ModelFacts) -> Call:
     """Read a request of POST /, which asks for what the checkpoint was made for."""
     if "rerank" in served.tasks:
-        return tasks.rerank(body, sent, served)
+        return tasks.parse_rerank(body, sent, served)
     if "classify" in served.tasks:
-        return tasks.predict(body, sent, served)
-    return (tasks.embed_sparse if only_sparse(served.tasks) else embed.embed)(body, sent, served)
+        return tasks.parse_predict(body, sent, served)
+    return (tasks.parse_embed_sparse if only_sparse(served.tasks) else embed.parse_embed)(
+        body, sent, served
+    )
 
 
 ROUTES = [
@@ -31,7 +33,7 @@ ROUTES = [
         more="Of a checkpoint with a head, POST / is what the head is for, as in TEI: POST /rerank "
         "of one class,\nPOST /predict of several, POST /embed_sparse of a SPLADE model, each with "
         "its own body and answer.",
-        examples=embed.ONE_VECTOR,
+        examples=embed.ONE_VECTOR_EXAMPLES,
     ),
     *embed.ROUTES,
     *tokens.ROUTES,

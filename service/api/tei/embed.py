@@ -7,17 +7,17 @@ import numpy as np
 
 from model.text import tokenizer
 from service.api.dialect import (
-    ENCODING,
+    ENCODE_CODES,
     Api,
     Example,
     JSONCall,
+    ModelFacts,
     Reply,
-    Sent,
-    Served,
-    sentence,
-    to_json,
+    RequestHead,
+    explain_refusal,
+    json_reply,
 )
-from service.api.inputs import Dimensions, TextsOrIds, check_dense, items
+from service.api.inputs import Dimensions, TextsOrIds, check_dense, make_inputs
 from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded, Item
 from service.inputs import Strings
@@ -27,16 +27,16 @@ from service.questions.encode import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
 
-Side = Literal["Right", "right", "Left", "left"]
+CutSide = Literal["Right", "right", "Left", "left"]
 
 
-class Cut(ForeignRequest):
+class TruncatingRequest(ForeignRequest):
     """What TEI's routes know of truncation and prompts."""
 
     truncate: bool | None = None
     """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. Left out or
     null: `auto_truncate` of GET /info, or true with a direction."""
-    truncation_direction: Side | None = None
+    truncation_direction: CutSide | None = None
     """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
     right; with neither field, the one that the service's `--truncate` names, if it does."""
     prompt_name: str | None = None
@@ -44,7 +44,7 @@ class Cut(ForeignRequest):
     one."""
 
 
-class EmbedAllRequest(Cut):
+class EmbedAllRequest(TruncatingRequest):
     """The body of TEI's POST /embed_all."""
 
     inputs: TextsOrIds
@@ -70,14 +70,14 @@ class Sentences(ForeignRequest):
     """The others: 1 to `max_sequences` less the source."""
 
 
-class SimilarityRequest(Cut):
+class SimilarityRequest(TruncatingRequest):
     """The body of TEI's POST /similarity."""
 
     inputs: Sentences
     """The sentences to compare."""
 
 
-NAMES, NUMBERS = {"pooled": "dimensions"}, Layout()
+NATIVE_NAMES, NUMBER_LAYOUT = {"pooled": "dimensions"}, Layout()
 ERROR_TYPES = {  # by code; for any other code OTHER_ERROR
     "batch_empty": "Empty",
     "token_out_of_range": "Tokenizer",
@@ -90,21 +90,21 @@ ERROR_TYPES = {  # by code; for any other code OTHER_ERROR
 OTHER_ERROR = "Validation"
 
 
-class Vectors(JSONCall):
+class EmbedCall(JSONCall):
     """A request of POST /embed or POST /embed_all: answered with an entry for each input."""
 
-    def tree(self, encoded: Encoded) -> Any:
-        return Each(map(_array, encoded.items))
+    def to_json(self, encoded: Encoded) -> Any:
+        return Each(map(_vectors_of, encoded.items))
 
 
-class Comparison(JSONCall):
+class SimilarityCall(JSONCall):
     """A request of POST /similarity: answered with the cosines of its first input and the rest."""
 
-    def tree(self, encoded: Encoded) -> Any:
-        return _cosines(map(_array, encoded.items))
+    def to_json(self, encoded: Encoded) -> Any:
+        return _cosines_with_first(map(_vectors_of, encoded.items))
 
 
-def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
+def parse_embed(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
     """Read a request of POST /embed.
 
     Raises:
@@ -113,17 +113,17 @@ def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     request = EmbedRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
     how = POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
-    return Vectors(**asks(request, request.inputs, pooled=how))
+    return EmbedCall(**make_call_parts(request, request.inputs, pooled=how))
 
 
-def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
-    """Read a request of POST /embed_all; raises as `embed` does."""
+def parse_embed_all(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
+    """Read a request of POST /embed_all; raises as `parse_embed` does."""
     request = EmbedAllRequest.parse(body, sent.ignored)
-    return Vectors(**asks(request, request.inputs, pooled=False, tokens=True))
+    return EmbedCall(**make_call_parts(request, request.inputs, pooled=False, tokens=True))
 
 
-def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
-    """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
+def parse_similarity(body: bytes, sent: RequestHead, served: ModelFacts) -> SimilarityCall:
+    """Read a request of POST /similarity; raises as `parse_embed`, and without sentences."""
     comparison = SimilarityRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
     if not comparison.inputs.sentences:
@@ -132,17 +132,17 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     staying = Layout(numbers=())  # the vectors are not returned
     how = POOLED.altered(normalize=True)
-    return Comparison(**asks(comparison, texts, staying, pooled=how))
+    return SimilarityCall(**make_call_parts(comparison, texts, staying, pooled=how))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
     status = TEI_STATUSES.get(refused.code, refused.status)
-    return to_json({"error": sentence(refused, NAMES), "error_type": kind}, status)
+    return json_reply({"error": explain_refusal(refused, NATIVE_NAMES), "error_type": kind}, status)
 
 
-def side(truncate: bool | None, direction: Side | None) -> tokenizer.Truncation | None:
+def cut_side(truncate: bool | None, direction: CutSide | None) -> tokenizer.Truncation | None:
     """Return where a long input is cut, "own" as the checkpoint says; None: not said."""
     if truncate is False:
         return "refuse"
@@ -151,25 +151,27 @@ def side(truncate: bool | None, direction: Side | None) -> tokenizer.Truncation 
     return "left" if direction in ("Left", "left") else "right"
 
 
-class Asks(TypedDict):
+class CallParts(TypedDict):
     """What a Call is made of."""
 
     request: EncodeRequest
     custom: Custom
 
 
-def asks(cut: Cut, inputs: str | list[Any], layout: Layout = NUMBERS, **wanted: Any) -> Asks:
+def make_call_parts(
+    cut: TruncatingRequest, inputs: str | list[Any], layout: Layout = NUMBER_LAYOUT, **wanted: Any
+) -> CallParts:
     """Return what is asked of some inputs.
 
     Args:
         wanted: fields of EncodeRequest.
     """
-    request = EncodeRequest.of(items(inputs), prompt_name=cut.prompt_name, **wanted)
-    truncate = side(cut.truncate, cut.truncation_direction)
+    request = EncodeRequest.of(make_inputs(inputs), prompt_name=cut.prompt_name, **wanted)
+    truncate = cut_side(cut.truncate, cut.truncation_direction)
     return {"request": request, "custom": Custom(layout, truncate, usual="own", counted=False)}
 
 
-def _array(item: Item) -> Array:
+def _vectors_of(item: Item) -> Array:
     """Return the vectors asked for: those of the input's tokens, or the pooled one."""
     array = item.pooled if item.tokens is None else item.tokens
     if array is None:
@@ -177,7 +179,7 @@ def _array(item: Item) -> Array:
     return array
 
 
-def _cosines(vectors: Iterable[Array]) -> Array:
+def _cosines_with_first(vectors: Iterable[Array]) -> Array:
     """Return the cosines of the first vector and the others; all have length 1."""
     rest = iter(vectors)
     source = next(rest).astype(np.float64)
@@ -190,8 +192,8 @@ API = Api(
     TEI_STATUSES,
     document="https://huggingface.github.io/text-embeddings-inference/",
 )
-TASKS = (*ENCODING, "task_not_found")  # codes of routes that some models lack
-ONE_VECTOR = [
+TASK_CODES = (*ENCODE_CODES, "task_not_found")  # codes of routes that some models lack
+ONE_VECTOR_EXAMPLES = [
     Example("a text", "One vector for one text", '{"inputs": ["All is well"], "dimensions": 4}')
 ]
 ROUTES = [
@@ -199,16 +201,16 @@ ROUTES = [
         "/embed",
         "TEI: one vector for each input",
         EmbedRequest,
-        embed,
+        parse_embed,
         inputs=OF_TOKENS,
-        codes=TASKS,
-        examples=ONE_VECTOR,
+        codes=TASK_CODES,
+        examples=ONE_VECTOR_EXAMPLES,
     ),
     API.post(
         "/embed_all",
         "TEI: a vector for each token of each input",
         EmbedAllRequest,
-        embed_all,
+        parse_embed_all,
         inputs=OF_TOKENS,
         examples=[
             Example(
@@ -222,9 +224,9 @@ ROUTES = [
         "/similarity",
         "TEI: the cosine of one sentence with each of others",
         SimilarityRequest,
-        similarity,
+        parse_similarity,
         inputs=OF_TEXT,
-        codes=TASKS,
+        codes=TASK_CODES,
         examples=[
             Example(
                 "two sentences",

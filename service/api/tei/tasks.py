@@ -13,22 +13,22 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service import inputs
-from service.api.dialect import Example, JSONCall, Reply, Sent, Served
+from service.api.dialect import Example, JSONCall, ModelFacts, Reply, RequestHead
 from service.api.inputs import Text, Texts
 from service.api.ranking import (
-    RANKING,
-    Instructed,
-    Ranking,
-    echoing,
+    RANKING_CODES,
+    InstructedRequest,
+    RankingCall,
+    echo_layout,
     ranking_request,
     relocate,
     sigmoid,
 )
 from service.api.tei import embed
-from service.api.tei.embed import API, TASKS, EmbedAllRequest, Side
+from service.api.tei.embed import API, TASK_CODES, CutSide, EmbedAllRequest
 from service.core import Custom
 from service.encode.answer import Array, Each, Encoded, Item
-from service.encode.shown import Classes, Weights, numbers, of_kind
+from service.encode.shown import Classes, SparseWeights, of_kind, short_numbers
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.questions.encode import EncodeRequest
@@ -38,7 +38,8 @@ from service.wire import ForeignRequest
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 
 
-def _tag(value: object) -> str:
+def _tag_form(value: object) -> str:
+    """Return which of its forms the inputs have, by their first entry."""
     if not isinstance(value, list):
         return "<text>"
     return "<pairs>" if value and isinstance(value[0], list) else "<texts>"
@@ -51,7 +52,7 @@ class CutPair(ForeignRequest):
     """Whether a text or pair of more than `max_tokens` tokens is cut, of a pair the longer text
     first; false: it is refused. Left out or null: `auto_truncate` of GET /info, or true with a
     direction."""
-    truncation_direction: Side | None = None
+    truncation_direction: CutSide | None = None
     """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
     right; with neither field, the one that the service's `--truncate` names, if it does."""
 
@@ -59,7 +60,7 @@ class CutPair(ForeignRequest):
 class PredictRequest(CutPair):
     """The body of TEI's POST /predict."""
 
-    inputs: Annotated[Text | Texts | Annotated[Pairs, Tag("<pairs>")], Discriminator(_tag)]
+    inputs: Annotated[Text | Texts | Annotated[Pairs, Tag("<pairs>")], Discriminator(_tag_form)]
     """A text, a list of one text or of the two of a pair, or a list of such lists."""
     raw_scores: bool = False
     """Whether scores are the logits themselves."""
@@ -69,7 +70,7 @@ class PredictRequest(CutPair):
     """How many classes to answer, the best ones; left out or null: all. As the one before."""
 
 
-class RankRequest(CutPair, Instructed):
+class RankRequest(CutPair, InstructedRequest):
     """The body of TEI's POST /rerank."""
 
     aliases: ClassVar = {"top_k": "top_n"}
@@ -86,7 +87,7 @@ class RankRequest(CutPair, Instructed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(JSONCall):
+class PredictCall(JSONCall):
     """A request of POST /predict.
 
     Args:
@@ -99,22 +100,23 @@ class Prediction(JSONCall):
     function: str | None
     most: int | None
 
-    def tree(self, encoded: Encoded) -> Any:
-        predicted = map(self._predicted, encoded.items)
+    def to_json(self, encoded: Encoded) -> Any:
+        predicted = map(self._classes_of, encoded.items)
         return next(predicted) if self.single else Each(predicted, plain=True)
 
-    def _predicted(self, item: Item) -> list[dict[str, Any]]:
+    def _classes_of(self, item: Item) -> list[dict[str, Any]]:
+        """Return the classes of an input with their scores, best first."""
         classes = of_kind(item.tasks, Classes)
-        scores = numbers(_scores(classes.logits, self.function))
+        scores = short_numbers(_activate(classes.logits, self.function))
         rows = zip(scores, classes.labels, strict=True)
         best = sorted(rows, key=lambda row: -row[0])[: self.most]  # ties keep their order
         return [{"score": score, "label": label} for score, label in best]
 
 
-class Ranks(Ranking):
+class RankCall(RankingCall):
     """A request of POST /rerank."""
 
-    def tree(self, encoded: Encoded) -> Each:
+    def to_json(self, encoded: Encoded) -> Each:
         ranks = (
             {
                 "index": best.place,
@@ -126,19 +128,20 @@ class Ranks(Ranking):
         return Each(ranks, plain=True)
 
 
-class SparseVectors(JSONCall):
+class SparseCall(JSONCall):
     """A request of POST /embed_sparse."""
 
-    def tree(self, encoded: Encoded) -> Each:
-        return Each(map(self._weights, encoded.items), plain=True)
+    def to_json(self, encoded: Encoded) -> Each:
+        return Each(map(self._weights_of, encoded.items), plain=True)
 
-    def _weights(self, item: Item) -> list[dict[str, Any]]:
-        weights = of_kind(item.tasks, Weights)
-        entries = zip(weights.indices.tolist(), numbers(weights.values), strict=True)
+    def _weights_of(self, item: Item) -> list[dict[str, Any]]:
+        """Return the weights of an input's tokens."""
+        weights = of_kind(item.tasks, SparseWeights)
+        entries = zip(weights.indices.tolist(), short_numbers(weights.values), strict=True)
         return [{"index": index, "value": value} for index, value in entries]
 
 
-def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
+def parse_predict(body: bytes, sent: RequestHead, served: ModelFacts) -> PredictCall:
     """Read a request of POST /predict.
 
     Raises:
@@ -149,14 +152,17 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     single = isinstance(inputs, str) or any(isinstance(entry, str) for entry in inputs)
     entries = [inputs] if single else inputs
     function = "none" if request.raw_scores else None
-    return Prediction(
+    return PredictCall(
         request=EncodeRequest.of(
-            [_item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)],
+            [
+                _make_input(entry, *(() if single else (index,)))
+                for index, entry in enumerate(entries)
+            ],
             pooled=False,
             classify=True,
         ),
         custom=Custom(
-            truncate=embed.side(request.truncate, request.truncation_direction),
+            truncate=embed.cut_side(request.truncate, request.truncation_direction),
             usual="own",
             counted=False,
         ),
@@ -166,23 +172,23 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     )
 
 
-def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
-    """Read a request of POST /rerank; raises as `predict` does."""
+def parse_rerank(body: bytes, sent: RequestHead, served: ModelFacts) -> RankCall:
+    """Read a request of POST /rerank; raises as `parse_predict` does."""
     request = RankRequest.parse(body, sent.ignored)
-    truncate = embed.side(request.truncate, request.truncation_direction)
+    truncate = embed.cut_side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
-    layout = echoing(body, query, texts, request.top_n)
+    layout = echo_layout(body, query, texts, request.top_n)
     asked, custom = ranking_request(
         request, request.texts, "texts", served, truncate=truncate, layout=layout
     )
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
-    return Ranks(request=asked, custom=custom, most=request.top_n, scored=scored, texts=texts)
+    return RankCall(request=asked, custom=custom, most=request.top_n, scored=scored, texts=texts)
 
 
-def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
-    """Read a request of POST /embed_sparse; raises as `predict` does."""
+def parse_embed_sparse(body: bytes, sent: RequestHead, served: ModelFacts) -> SparseCall:
+    """Read a request of POST /embed_sparse; raises as `parse_predict` does."""
     request = EmbedAllRequest.parse(body, sent.ignored)
-    return SparseVectors(**embed.asks(request, request.inputs, pooled=False, sparse=True))
+    return SparseCall(**embed.make_call_parts(request, request.inputs, pooled=False, sparse=True))
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Reply:
@@ -190,7 +196,7 @@ def rerank_problem(refused: Refused, request_id: str) -> Reply:
     return embed.problem(relocate(refused, "texts"), request_id)
 
 
-def _item(entry: Any, *place: int) -> inputs.Text:
+def _make_input(entry: Any, *place: int) -> inputs.Text:
     """Return a text, or a list of one text or of a pair's two, as encode/ knows it."""
     if isinstance(entry, str):
         return entry
@@ -202,7 +208,7 @@ def _item(entry: Any, *place: int) -> inputs.Text:
     return (entry[0], entry[1]) if len(entry) > 1 else str(entry[0])
 
 
-def _scores(logits: Array, function: str | None) -> Array:
+def _activate(logits: Array, function: str | None) -> Array:
     """Return the scores that a function makes of logits, (classes,)."""
     function = function or ("softmax" if len(logits) > 1 else "sigmoid")
     if function == "softmax":
@@ -217,9 +223,9 @@ ROUTES = [
         "/rerank",
         "TEI: texts by how well they answer a query",
         RankRequest,
-        rerank,
+        parse_rerank,
         inputs=OF_TEXT,
-        codes=RANKING,
+        codes=RANKING_CODES,
         more="Scores are the sigmoid of the logits, or the logits (raw_scores), as TEI has it, "
         "whatever\nactivation the checkpoint names; the routes for Jina's and Cohere's clients "
         "follow that one. A request\nwith `documents` in place of `texts` is one of POST "
@@ -237,9 +243,9 @@ ROUTES = [
         "/predict",
         "TEI: the classes of texts and pairs",
         PredictRequest,
-        predict,
+        parse_predict,
         inputs=OF_TEXT,
-        codes=TASKS,
+        codes=TASK_CODES,
         examples=[
             Example(
                 "no such task",
@@ -254,9 +260,9 @@ ROUTES = [
         "/embed_sparse",
         "TEI: a sparse vector for each input",
         EmbedAllRequest,
-        embed_sparse,
+        parse_embed_sparse,
         inputs=OF_TOKENS,
-        codes=TASKS,
+        codes=TASK_CODES,
         examples=[
             Example(
                 "no such task",

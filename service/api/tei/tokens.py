@@ -12,8 +12,8 @@ from pydantic import Discriminator
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
-from service.api.dialect import TAKING, Example, Here, Reply, Sent
-from service.api.inputs import Batch, Ids, Text, Texts, tag
+from service.api.dialect import BODY_ROUTE_CODES, Example, Reply, RequestHead, RouteContext
+from service.api.inputs import Batch, Ids, Text, Texts, tag_form
 from service.api.tei.embed import API
 from service.encode.worker import Steps
 from service.observe.families import READY_PATH
@@ -52,7 +52,7 @@ class DecodeRequest(ForeignRequest):
 
     ids: Annotated[
         Ids | Batch,
-        Discriminator(lambda value: "<sequences>" if tag(value) == "<sequences>" else "<ids>"),
+        Discriminator(lambda value: "<sequences>" if tag_form(value) == "<sequences>" else "<ids>"),
     ]
     """Token ids, or a list of lists of them."""
     skip_special_tokens: bool = True
@@ -117,7 +117,7 @@ class Vocabulary:
         tokens = sum(len(one.token_ids) for one in tokenized)
         written = WRITTEN_BYTES * tokens + characters
         record.reserve(arrays=TOKEN_BYTES * tokens, answers=written)
-        return _tokenized(whole, tokenized)
+        return _write_tokens(whole, tokenized)
 
     async def decode(
         self, sequences: Sequence[Sequence[int]], deadline: float, record: Record, *, special: bool
@@ -141,9 +141,10 @@ class Vocabulary:
         texts = await self._reader.worker.run(steps, deadline, size)
         held = sum(map(getsizeof, texts))
         record.reserve(arrays=held, answers=held)
-        return _listed(map(orjson.dumps, texts))
+        return _write_list(map(orjson.dumps, texts))
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
+        """Tokenize texts, one a step."""
         limit = self._settings.max_request_tokens
         try:
             return (
@@ -157,6 +158,7 @@ class Vocabulary:
             ) from None
 
     def _decode(self, sequences: Sequence[Sequence[int]], special: bool) -> Steps[list[str]]:
+        """Decode sequences of ids, one a step."""
         texts = []
         for index, ids in enumerate(sequences):
             self._check_known(ids, index)
@@ -165,6 +167,7 @@ class Vocabulary:
         return texts
 
     def _check_count(self, field: str, inputs: Sequence[object]) -> None:
+        """Refuse no input, and more inputs than a request may hold."""
         if not inputs:
             raise Refused.at("batch_empty", field, detail="expected one or more, received none")
         if len(inputs) > (limit := self._settings.max_sequences):
@@ -172,6 +175,7 @@ class Vocabulary:
             raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
 
     def _check_text(self, text: str, index: int) -> None:
+        """Refuse an empty text, and one of too many characters."""
         limit = self._reader.max_characters
         if not text:
             raise Refused.at("sequence_empty", "inputs", index, detail="received an empty string")
@@ -179,6 +183,7 @@ class Vocabulary:
             raise Refused.at("text_too_long", "inputs", index, length=len(text), limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
+        """Refuse no id, and ids beyond the embedding table."""
         size = self._reader.config.vocabulary
         if not ids:
             raise Refused.at("sequence_empty", "ids", index, detail="received an empty list")
@@ -187,19 +192,21 @@ class Vocabulary:
             raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 
     def _check_known(self, ids: Sequence[int], index: int) -> None:
+        """Refuse an id that the vocabulary does not have."""
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
         if any(tokenizer.token_of(id) is None for id in set(ids)):
             detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
             raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 
     def _check_tokens(self, tokens: int) -> None:
+        """Refuse more tokens than a request may hold."""
         limit = self._settings.max_request_tokens
         if tokens > limit:
             detail = f"it holds {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
 
-def _listed(values: Iterator[bytes]) -> Iterator[bytes]:
+def _write_list(values: Iterator[bytes]) -> Iterator[bytes]:
     """Yield values as a list in JSON."""
     yield b"["
     for index, value in enumerate(values):
@@ -208,11 +215,11 @@ def _listed(values: Iterator[bytes]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _tokenized(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
+def _write_tokens(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
     """Yield the tokens of each text as JSON, in parts: all at once would block every thread."""
     for index, (text, tokens) in enumerate(zip(texts, tokenized, strict=True)):
         yield b",[" if index else b"[["
-        pieces = _pieces(text, tokens)
+        pieces = _token_pieces(text, tokens)
         comma = b""
         while some := list(islice(pieces, PIECE_TOKENS)):
             yield comma + orjson.dumps(some)[1:-1]
@@ -221,7 +228,7 @@ def _tokenized(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator
     yield b"]"
 
 
-def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
+def _token_pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
     """Yield the tokens of a text."""
     columns = (tokens.token_ids, tokens.tokens, tokens.special, tokens.offsets)
     for id, token, special, (start, stop) in zip(*columns, strict=True):
@@ -231,11 +238,11 @@ def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
             yield Piece(id, text[start:stop], False, start, stop)
 
 
-async def tokenize(sent: Sent, here: Here) -> Reply:
+async def answer_tokenize(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer POST /tokenize: texts as tokens."""
     asked = await here.read(sent, partial(TokenizeRequest.parse, ignored=sent.ignored))
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    pieces = await _vocabulary(here).tokenize(
+    pieces = await _vocabulary_of(here).tokenize(
         texts,
         asked.prompt_name,
         here.deadline(sent),
@@ -245,21 +252,22 @@ async def tokenize(sent: Sent, here: Here) -> Reply:
     return await here.write(sent, pieces)
 
 
-async def decode(sent: Sent, here: Here) -> Reply:
+async def answer_decode(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer POST /decode: token ids as text."""
     asked = await here.read(sent, partial(DecodeRequest.parse, ignored=sent.ignored))
     special, deadline = not asked.skip_special_tokens, here.deadline(sent)
-    vocabulary = _vocabulary(here)
+    vocabulary = _vocabulary_of(here)
     pieces = await vocabulary.decode(asked.sequences(), deadline, sent.record, special=special)
     return await here.write(sent, pieces)
 
 
-def _vocabulary(here: Here) -> Vocabulary:
+def _vocabulary_of(here: RouteContext) -> Vocabulary:
+    """Return what answers about tokens in a replica."""
     replica = here.replica
     return Vocabulary(replica.reader, replica.settings)
 
 
-async def health(sent: Sent, here: Here) -> Reply:
+async def answer_health(sent: RequestHead, here: RouteContext) -> Reply:
     """Answer GET /health: what GET /ready says, without a body."""
     here.replica.check_ready()
     return Reply()
@@ -270,8 +278,8 @@ ROUTES = [
         "/tokenize",
         "TEI: texts as tokens",
         TokenizeRequest,
-        answers=tokenize,
-        codes=TAKING,
+        answers=answer_tokenize,
+        codes=BODY_ROUTE_CODES,
         examples=[
             Example("a text", "Its tokens", '{"inputs": "All is well", "add_special_tokens": true}')
         ],
@@ -280,8 +288,8 @@ ROUTES = [
         "/decode",
         "TEI: token ids as texts",
         DecodeRequest,
-        answers=decode,
-        codes=TAKING,
+        answers=answer_decode,
+        codes=BODY_ROUTE_CODES,
         examples=[
             Example(
                 "ids",
@@ -293,7 +301,7 @@ ROUTES = [
     API.get(
         "/health",
         "TEI: as GET /ready",
-        answers=health,
+        answers=answer_health,
         kind="",
         public="always",
         metric=READY_PATH,

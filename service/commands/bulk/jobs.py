@@ -24,22 +24,24 @@ from rich.text import Text
 from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options, RequestRefused
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
-from service.commands.bulk.source import File, Source, check
-from service.commands.bulk.vectors import SUFFIXES, Vectors
+from service.commands.bulk.source import Source, TextFile, check_lines
+from service.commands.bulk.vectors import OUTPUT_SUFFIXES, VectorFile
 from service.commands.terminal import Failed, Unusable
 
-START = "start a service with `headlight serve` (make serve in a checkout), or name one with --url"
+START_ADVICE = (
+    "start a service with `headlight serve` (make serve in a checkout), or name one with --url"
+)
 INFO_SECONDS = 5.0  # to find the service at all
 PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
 Truncate = Literal["refuse", "right", "left"]
-KINDS = {"float": "F32", "int8": "I8", "uint8": "U8", "binary": "I8", "ubinary": "U8"}
+TENSOR_TYPES = {"float": "F32", "int8": "I8", "uint8": "U8", "binary": "I8", "ubinary": "U8"}
 
 
-def encode(
+def encode_lines(
     url: str,
     key: str | None,
-    file: File,
+    file: TextFile,
     out: Path,
     truncate: Truncate,
     precision: str = "float",
@@ -55,30 +57,32 @@ def encode(
     Raises:
         Unusable, Failed, OSError: why not, in a line.
     """
-    if out.suffix not in SUFFIXES:
-        raise Unusable(f"{out}: --out must end in {' or '.join(SUFFIXES)}")
-    with connected(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(out.parent) as kept:
-        source = check(kept, info)
+    if out.suffix not in OUTPUT_SUFFIXES:
+        raise Unusable(f"{out}: --out must end in {' or '.join(OUTPUT_SUFFIXES)}")
+    with connect(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(out.parent) as kept:
+        source = check_lines(kept, info)
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
         origin |= {} if precision == "float" else {"precision": precision}
-        with closing(Vectors(out, source.lines, origin, kind=KINDS[precision])) as vectors:
+        with closing(
+            VectorFile(out, source.lines, origin, kind=TENSOR_TYPES[precision])
+        ) as vectors:
             pooled = precision == "float" or {"precision": precision}
-            collect(client, source, vectors, _pooled, truncate=truncate, pooled=pooled)
+            collect_rows(client, source, vectors, _pooled_vector, truncate=truncate, pooled=pooled)
             vectors.finish()
     return source.lines
 
 
-def _pooled(part: Encoded) -> Array:
+def _pooled_vector(part: Encoded) -> Array:
     if part.pooled is None:
         raise RuntimeError("an answer without pooled vectors: this is a bug")
     return part.pooled
 
 
-def collect(
+def collect_rows(
     client: Client,
     source: Source,
-    vectors: Vectors,
+    vectors: VectorFile,
     rows: Callable[[Encoded], Array],
     **options: Unpack[Options],
 ) -> None:
@@ -94,7 +98,7 @@ def collect(
     start = vectors.rows
     if start == source.lines:
         return
-    with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
+    with closing(client.stream(source.texts(start), **options)) as stream, _make_bar() as bar:
         task = bar.add_task("texts", total=source.lines, completed=start)
         try:
             for part in stream:
@@ -102,12 +106,14 @@ def collect(
                 vectors.append(rows(part))
                 bar.advance(task, len(part.items))
         except (RequestRefused, NoAnswer) as error:
-            line = _by_line(error, start, source) if isinstance(error, RequestRefused) else error
+            line = (
+                _word_by_line(error, start, source) if isinstance(error, RequestRefused) else error
+            )
             raise Failed(f"{line}; the work so far is kept") from error
 
 
 @contextmanager
-def connected(
+def connect(
     url: str, key: str | None, patience_seconds: float
 ) -> Iterator[tuple[Client, dict[str, Any]]]:
     """Yield a client with one request in flight at a time, and the answer of GET /info.
@@ -125,7 +131,7 @@ def connected(
             try:
                 info = client.info(deadline=INFO_SECONDS)
             except NoAnswer as error:
-                raise Failed(f"{error}; {START}") from error
+                raise Failed(f"{error}; {START_ADVICE}") from error
             yield client, info
     except HeadlightError as error:
         raise Failed(str(error)) from error
@@ -144,12 +150,12 @@ class Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
-def _bar() -> Progress:
+def _make_bar() -> Progress:
     columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     return Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
 
 
-def _by_line(refused: RequestRefused, start: int, source: Source) -> str:
+def _word_by_line(refused: RequestRefused, start: int, source: Source) -> str:
     """Word a refusal by the line it is about, where it is about one."""
     for fault in refused.errors:
         match fault.loc:

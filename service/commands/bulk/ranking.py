@@ -24,20 +24,20 @@ from headlight_client import Client, Encoded, Item
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
 from model.maps.choices import STATISTIC_FIELDS
-from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect, connected, origin_of
-from service.commands.bulk.source import File, Source, Texts, check
-from service.commands.bulk.vectors import Vectors
-from service.commands.terminal import Unusable, plain
+from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect_rows, connect, origin_of
+from service.commands.bulk.source import Source, TextFile, Texts, check_lines
+from service.commands.bulk.vectors import VectorFile
+from service.commands.terminal import Unusable, strip_control
 from service.engine import cache
 
-TOP = 50  # texts of a ranking, unless another number is given
-PAIRS = 3  # strongest of a text; as many keys of each row hold them
+DEFAULT_TOP = 50  # texts of a ranking, unless another number is given
+SHOWN_PAIRS = 3  # strongest of a text; as many keys of each row hold them
 MOST_LETTERS = 200  # of a text in the table; JSON has all of it
-DIGITS = 16  # of the digest in a bookmark's name
+SAVED_DIGITS = 16  # of the digest in a bookmark's name
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RankingQuestion:
     """A number that a head has in each text.
 
     Args:
@@ -103,7 +103,9 @@ class Question:
         return heapq.nsmallest(self.top, ranked, key=lambda place: float(sign * values[place]))
 
 
-def rank(url: str, key: str | None, file: File, question: Question, saved: Path | None) -> None:
+def rank_texts(
+    url: str, key: str | None, file: TextFile, question: RankingQuestion, saved: Path | None
+) -> None:
     """Rank the texts of a file, or go on with it, and print the best.
 
     Args:
@@ -114,17 +116,17 @@ def rank(url: str, key: str | None, file: File, question: Question, saved: Path 
     """
     folder = cache.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with connected(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(folder) as kept:
+    with connect(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(folder) as kept:
         question.check(info)
-        source = check(kept, info)
+        source = check_lines(kept, info)
         made = origin_of(info) | source.origin
         # where texts are cut; those that fit have the same value wherever longer ones would be
         cut = {} if question.truncate == "refuse" else {"max_tokens": str(info["max_tokens"])}
         asked = made | {name: str(fact) for name, fact in question.facts.items()} | cut
         digest = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        out = folder / f"ranking-{digest[:DIGITS]}.safetensors"
-        with closing(Vectors(out, source.lines, asked)) as numbers:
-            collect(
+        out = folder / f"ranking-{digest[:SAVED_DIGITS]}.safetensors"
+        with closing(VectorFile(out, source.lines, asked)) as numbers:
+            collect_rows(
                 client,
                 source,
                 numbers,
@@ -140,18 +142,18 @@ def rank(url: str, key: str | None, file: File, question: Question, saved: Path 
                 **question.facts,
                 "texts": source.lines,
                 "unranked": sum(map(math.isnan, values)),
-                "rows": _rows(client, source, question, made, best, values) if best else [],
+                "rows": _word_rows(client, source, question, made, best, values) if best else [],
             }
-    Console().print(table(found, file))
+    Console().print(draw_ranking(found, file))
     if saved:
         saved.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     numbers.partial.unlink(missing_ok=True)
 
 
-def _rows(
+def _word_rows(
     client: Client,
     source: Source,
-    question: Question,
+    question: RankingQuestion,
     made: Mapping[str, str],
     best: Sequence[int],
     values: Array,
@@ -159,7 +161,7 @@ def _rows(
     """Ask for the words of the best texts, by their places in the file."""
     places = set(best)
     texts = {place: text for place, text in enumerate(source.texts(0)) if place in places}
-    shown = {"form": "top", "k": PAIRS, "level": "word", "specials": "drop"}
+    shown = {"form": "top", "k": SHOWN_PAIRS, "level": "word", "specials": "drop"}
     answer = client.encode(
         [texts[place] for place in best],
         pooled=False,
@@ -171,15 +173,15 @@ def _rows(
         {
             "number": place + 1,
             "value": float(values[place]),
-            **_fields(texts[place]),
+            **_text_fields(texts[place]),
             "truncated": item.truncated,
-            "pairs": strongest(item, texts[place]),
+            "pairs": strongest_pairs(item, texts[place]),
         }
         for place, item in zip(best, answer.items, strict=True)
     ]
 
 
-def strongest(item: Item, texts: Texts) -> list[dict[str, Any]]:
+def strongest_pairs(item: Item, texts: Texts) -> list[dict[str, Any]]:
     """Return the strongest pairs of words, strongest first, equal ones in the order of the text."""
     if item.attention is None:
         raise RuntimeError("an answer without attention: this is a bug")
@@ -192,14 +194,14 @@ def strongest(item: Item, texts: Texts) -> list[dict[str, Any]]:
         for key, value in zip(keys, values, strict=True)
     ]
     pairs.sort(key=lambda pair: -pair[0])
-    names = [_word(item, texts, *span) for span in spans]
+    names = [_letters(item, texts, *span) for span in spans]
     return [
         {"query": names[query], "key": names[key], "value": value}
-        for value, query, key in pairs[:PAIRS]
+        for value, query, key in pairs[:SHOWN_PAIRS]
     ]
 
 
-def _word(item: Item, texts: Texts, first: int, last: int) -> str:
+def _letters(item: Item, texts: Texts, first: int, last: int) -> str:
     """Return the letters of some tokens; of a prompt, which is no part of the text, the tokens."""
     if item.tokens is None or item.offsets is None:
         raise RuntimeError("an answer of attention without tokens: this is a bug")
@@ -209,14 +211,14 @@ def _word(item: Item, texts: Texts, first: int, last: int) -> str:
     return text[start:end] or " ".join(token or "" for token in item.tokens[first:last])
 
 
-def table(found: Mapping[str, Any], file: File) -> Table:
+def draw_ranking(found: Mapping[str, Any], file: TextFile) -> Table:
     """Draw a row for each text, the best first."""
     rows, unranked = found["rows"], found["unranked"]
     title = (
         f"{found['head']} of {found['model']}: {found['order']} {found['statistic']}, "
         f"{len(rows)} of {found['texts']} {file.unit}s of {file.name}"
     )
-    grid = Table(title=plain(title), title_justify="left", caption_justify="left")
+    grid = Table(title=strip_control(title), title_justify="left", caption_justify="left")
     if unranked:
         without = f"{unranked} {file.unit}" + "s" * (unranked > 1)
         grid.caption = f"Not ranked: {without} without a word, or with nothing to average over."
@@ -230,9 +232,9 @@ def table(found: Mapping[str, Any], file: File) -> Table:
         if len(text) > MOST_LETTERS:
             text = f"{text[: MOST_LETTERS - 1]}\u2026"
         number, value = str(row["number"]), f"{row['value']:.4g}"
-        grid.add_row(number, value, plain(text), plain("\n".join(looks)))
+        grid.add_row(number, value, strip_control(text), strip_control("\n".join(looks)))
     return grid
 
 
-def _fields(texts: Texts) -> dict[str, str]:
+def _text_fields(texts: Texts) -> dict[str, str]:
     return dict(zip(("text", "pair"), (texts,) if isinstance(texts, str) else texts, strict=False))

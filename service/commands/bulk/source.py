@@ -30,7 +30,7 @@ Format = Literal["jsonl", "txt", "csv", "tsv"]
 Texts = str | tuple[str, str]  # a text, or a pair of them
 
 
-class Line(BaseModel):
+class TextLine(BaseModel):
     """A line that is an object; its id is the writer's own: row i is line i."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -40,7 +40,7 @@ class Line(BaseModel):
     id: str | int | None = None
 
 
-LINE: TypeAdapter[str | Line] = TypeAdapter(str | Line)
+LINE_ADAPTER: TypeAdapter[str | TextLine] = TypeAdapter(str | TextLine)
 
 
 class BadLine(Exception):
@@ -51,7 +51,7 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class TextFile:
     """A file and how it holds its texts.
 
     Args:
@@ -93,7 +93,7 @@ class File:
         return "record" if self.format in DELIMITERS else "line"
 
     @contextmanager
-    def lasting(self, folder: Path) -> Iterator["File"]:
+    def lasting(self, folder: Path) -> Iterator["TextFile"]:
         """Yield the file itself, or a copy of what can be read only once, such as a pipe.
 
         The copy lies in `folder` without a name: it does not outlive this process.
@@ -112,12 +112,12 @@ class File:
         Raises:
             BadLine: the first that holds none.
         """
-        decoded = (_decoded(number, raw) for number, raw in enumerate(lines, 1))
+        decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
         if self.column is not None:
-            return _cells(decoded, DELIMITERS[self.format], self.column)
+            return _read_column(decoded, DELIMITERS[self.format], self.column)
         if self.format == "txt":
             return (line.rstrip("\r\n") for line in decoded)
-        return (_json(number, line) for number, line in enumerate(decoded, 1))
+        return (_read_json_line(number, line) for number, line in enumerate(decoded, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Source:
         marks: the digest of all bytes up to the end of each block.
     """
 
-    file: File
+    file: TextFile
     sha256: str
     lines: int
     marks: tuple[bytes, ...]
@@ -156,7 +156,7 @@ class Source:
 
     def _unchanged(self) -> Iterator[bytes]:
         marks = iter(self.marks)
-        for block, mark in _blocks(self.file.path):
+        for block, mark in _read_blocks(self.file.path):
             if mark != next(marks, None):
                 break
             yield from block
@@ -166,7 +166,7 @@ class Source:
         raise Failed(f"{self.file.name} was changed while it was read")
 
 
-def check(file: File, info: Mapping[str, Any]) -> Source:
+def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
     """Check every line of a file against what the service says it reads.
 
     Args:
@@ -180,7 +180,7 @@ def check(file: File, info: Mapping[str, Any]) -> Source:
     marks: list[bytes] = []
 
     def marked() -> Iterator[bytes]:
-        for block, mark in _blocks(file.path):
+        for block, mark in _read_blocks(file.path):
             marks.append(mark)
             yield from block
 
@@ -199,7 +199,7 @@ def check(file: File, info: Mapping[str, Any]) -> Source:
     return Source(file, marks[-1].hex(), number, tuple(marks))
 
 
-def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
+def _read_blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
     """Yield the lines of a file, a block at a time, with the digest of all bytes so far."""
     digest, block, size, number = hashlib.sha256(), list[bytes](), 0, 0
     with path.open("rb") as file:
@@ -217,7 +217,7 @@ def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
         yield block, digest.digest()
 
 
-def _decoded(number: int, raw: bytes) -> str:
+def _decode_line(number: int, raw: bytes) -> str:
     """Decode a line, the first without a byte order mark."""
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -225,7 +225,7 @@ def _decoded(number: int, raw: bytes) -> str:
         raise BadLine(number, "not UTF-8") from None
 
 
-def _cells(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
+def _read_column(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
     """Read one column of every record.
 
     Raises:
@@ -237,7 +237,7 @@ def _cells(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
         first = next(records, None)
         if first is None:
             return
-        index, unnamed = _index(first, column), column.isdecimal()
+        index, unnamed = _find_column(first, column), column.isdecimal()
         if unnamed:
             yield first[index]
         for number, record in enumerate(records, 2 if unnamed else 1):
@@ -249,19 +249,21 @@ def _cells(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
         raise BadLine(records.line_num, f"not CSV: {error}") from None
 
 
-def _index(first: list[str], column: str) -> int:
+def _find_column(first: list[str], column: str) -> int:
     """Find a column by its number from 1, or by its name in the first record."""
     if column.isdecimal():
         if int(column) > len(first):
-            raise BadLine(1, f"there is no column {column}, only {_columns(first)}")
+            raise BadLine(1, f"there is no column {column}, only {_list_cells(first)}")
         return int(column) - 1
     if first.count(column) != 1:
         found = first.count(column)
-        raise BadLine(1, f"{found} columns have the name {column!r}; there are {_columns(first)}")
+        raise BadLine(
+            1, f"{found} columns have the name {column!r}; there are {_list_cells(first)}"
+        )
     return first.index(column)
 
 
-def _columns(first: list[str]) -> str:
+def _list_cells(first: list[str]) -> str:
     """List the cells of a first row, which may be texts."""
     names = [
         repr(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..") for name in first
@@ -270,17 +272,17 @@ def _columns(first: list[str]) -> str:
     return f"{len(names)}: {', '.join([*names[:MOST_NAMES], *more])}"
 
 
-def _json(number: int, line: str) -> Texts:
+def _read_json_line(number: int, line: str) -> Texts:
     try:
-        entry = LINE.validate_json(line)
+        entry = LINE_ADAPTER.validate_json(line)
     except ValidationError as error:
-        raise BadLine(number, _why(error)) from None
+        raise BadLine(number, _word_error(error)) from None
     if isinstance(entry, str):
         return entry
     return entry.text if entry.pair is None else (entry.text, entry.pair)
 
 
-def _why(error: ValidationError) -> str:
+def _word_error(error: ValidationError) -> str:
     """Tell what is wrong with a line, without repeating it."""
     errors = error.errors(include_url=False, include_input=False)
     if errors[0]["type"] == "json_invalid":

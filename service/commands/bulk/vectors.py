@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from headlight_client.formats import DTYPES, LENGTH_BYTES
 from service.commands.terminal import Unusable
 
-TENSOR = "pooled"
+TENSOR_NAME = "pooled"
 LONGEST_HEADER = 1 << 20
-SUFFIX = ".partial"
-NPY = ".npy"
-SUFFIXES = (".safetensors", NPY)
+PARTIAL_SUFFIX = ".partial"
+NPY_SUFFIX = ".npy"
+OUTPUT_SUFFIXES = (".safetensors", NPY_SUFFIX)
 SPARE_BYTES = 32  # of a header, for an origin that becomes longer
-REMEDY = "remove it to start over, or choose another --out"
+REMOVE_ADVICE = "remove it to start over, or choose another --out"
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
-class Vectors:
+class VectorFile:
     """The rows of a job on the disk; close it in the end.
 
     Args:
@@ -54,7 +54,7 @@ class Vectors:
         kind: str = "F32",
     ) -> None:
         self._kind, self._dtype = kind, DTYPES[kind]
-        self.out, self.partial = out, out.with_name(out.name + SUFFIX)
+        self.out, self.partial = out, out.with_name(out.name + PARTIAL_SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
             raise Unusable(f"{out} already exists; remove it or choose another --out")
@@ -96,7 +96,7 @@ class Vectors:
         """Move the file to its name."""
         if self.rows != self.count:
             raise RuntimeError(f"{self.rows} rows of {self.count}: this is a bug")
-        if self.out.suffix == NPY:
+        if self.out.suffix == NPY_SUFFIX:
             self._file.seek(0)
             self._file.write(self._numpy_header())
             self._file.flush()
@@ -137,7 +137,7 @@ class Vectors:
         """
         try:
             entries = orjson.loads(header)
-            before, tensor = entries["__metadata__"], entries[TENSOR]
+            before, tensor = entries["__metadata__"], entries[TENSOR_NAME]
             (count, self._width), kind = tensor["shape"], tensor["dtype"]
         except (ValueError, KeyError, TypeError):
             raise Unusable(f"{self.partial} is not a partial file of this command") from None
@@ -160,7 +160,7 @@ class Vectors:
             self._file.flush()
 
     def _of_another_job(self, what: str) -> Unusable:
-        return Unusable(f"{self.partial} belongs to another job: {what}; {REMEDY}")
+        return Unusable(f"{self.partial} belongs to another job: {what}; {REMOVE_ADVICE}")
 
     def _begin(self, width: int) -> None:
         self._width = width
@@ -173,7 +173,7 @@ class Vectors:
         end = self.count * self._width * self._dtype.itemsize
         shape = [self.count, self._width]
         tensor = {"dtype": self._kind, "shape": shape, "data_offsets": [0, end]}
-        header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor})
+        header = orjson.dumps({"__metadata__": self.origin, TENSOR_NAME: tensor})
         header = header.ljust(length or len(header) + SPARE_BYTES)
         header += b" " * (-(LENGTH_BYTES + len(header)) % ALIGNED_BYTES)
         return len(header).to_bytes(LENGTH_BYTES, "little") + header

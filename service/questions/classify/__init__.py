@@ -11,35 +11,37 @@ from service.core import Ask
 from service.encode.answer import Each, Encoded
 from service.inputs import Gates, Strings, Texts
 
-HOLE = "{}"
+LABEL_HOLE = "{}"
 NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
-TWICE: LiteralString = "label {place} is there before"
+LABEL_TWICE: LiteralString = "label {place} is there before"
 NO_HOLE: LiteralString = (
     'expected one "{}", where each label goes, and no other brace; received {count} braces'
 )
 
 
-def _distinct(labels: list[str]) -> list[str]:
+def _check_distinct(labels: list[str]) -> list[str]:
+    """Refuse no label, an empty one, and one that is there twice."""
     if not labels:
         raise PydanticCustomError("labels_distinct", NO_LABEL)
     seen: set[str] = set()
     for place, label in enumerate(labels):
         if not label or label in seen:
-            said = TWICE if label else EMPTY_LABEL
+            said = LABEL_TWICE if label else EMPTY_LABEL
             raise PydanticCustomError("labels_distinct", said, {"place": place})
         seen.add(label)
     return labels
 
 
-def _open(template: str) -> str:
+def _check_template(template: str) -> str:
+    """Refuse a template without exactly one place for a label."""
     braces = template.count("{") + template.count("}")
-    if HOLE not in template or braces != len(HOLE):
+    if LABEL_HOLE not in template or braces != len(LABEL_HOLE):
         raise PydanticCustomError("template_hole", NO_HOLE, {"count": braces})
     return template
 
 
-Labels = TypeAliasType("Labels", Annotated[Strings, AfterValidator(_distinct)])
+Labels = TypeAliasType("Labels", Annotated[Strings, AfterValidator(_check_distinct)])
 
 
 class ZeroShotRequest(Ask):
@@ -53,7 +55,7 @@ class ZeroShotRequest(Ask):
     """The texts to classify: 1 or more, with each label at most `max_sequences` pairs."""
     labels: Labels
     """What a text may be: 1 or more, each once."""
-    hypothesis_template: Annotated[str, AfterValidator(_open)] = "This example is {}."
+    hypothesis_template: Annotated[str, AfterValidator(_check_template)] = "This example is {}."
     """What is said of a text, with "{}" where the label goes."""
     multi_label: bool = False
     """Whether several labels may fit a text, each scored by itself; false: the scores of its labels
@@ -67,6 +69,6 @@ class ZeroShotRequest(Ask):
     def texts(self) -> Texts:
         return self.inputs
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
         data = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "data": data, "usage": encoded.usage}

@@ -14,16 +14,16 @@ from dataclasses import replace
 import numpy as np
 
 from model.task_heads import Classifier
-from service.core import Custom, Documents, Read, Side, Step
+from service.core import Custom, Documents, ReadSide, Side, Step
 from service.encode.answer import Array, Item
 from service.encode.price import SINGLE, Price
 from service.encode.resolver import Resolver
-from service.encode.shown import numbers
+from service.encode.shown import short_numbers
 from service.encode.worker import Workers
 from service.engine.work import Work
 from service.observe.record import Record
 from service.outputs import Entailment
-from service.questions.classify import HOLE, ZeroShotRequest
+from service.questions.classify import LABEL_HOLE, ZeroShotRequest
 from service.refusals import Refused
 from service.wording.words import Loc
 
@@ -39,14 +39,14 @@ class Classify:
 
     def sides(self) -> Sequence[Side]:
         ask, resolve, labels = self._ask, self._resolver, len(self._ask.labels)
-        _check(ask, resolve.most_sequences, resolve.most_json)
+        _check_sizes(ask, resolve.most_sequences, resolve.most_json)
 
         def at(number: int, *field: str | int) -> Loc:
             text, label = divmod(number, labels)
             return ("labels", label) if field == ("pair",) else ("inputs", text)
 
         adapter, tasks = resolve.adapter(ask.model), resolve.tasks((Entailment(),))
-        hypotheses = [ask.hypothesis_template.replace(HOLE, label) for label in ask.labels]
+        hypotheses = [ask.hypothesis_template.replace(LABEL_HOLE, label) for label in ask.labels]
         side = Side(
             [(text, hypothesis) for text in ask.inputs for hypothesis in hypotheses],
             replace(resolve.outputs(False), task_heads=tuple([task.head for task in tasks])),
@@ -59,7 +59,9 @@ class Classify:
         )
         return (side,)
 
-    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         self._works = works
         return Step(works)
 
@@ -70,17 +72,18 @@ class Classify:
         held = sum(head.count_bytes(len(one)) for one in works for head in one.outputs.task_heads)
         return Price({"task": each * len(works) // len(labels)}, self._custom.layout, held)
 
-    async def end(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[Item]:
         works, many = self._works, len(self._ask.labels)
         return (
-            _item(self._ask, works[first : first + many]) for first in range(0, len(works), many)
+            _rank_labels(self._ask, works[first : first + many])
+            for first in range(0, len(works), many)
         )
 
 
-def _item(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
+def _rank_labels(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
     """Return a text's labels by their scores; of equal ones the first stays first."""
     logits = np.stack([work.result.task["logits"] for work in works])
-    scores = numbers(_scores(logits, _entailment(works[0]), asked.multi_label))
+    scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), asked.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     facts = {
         "classes": [{"label": asked.labels[place], "score": scores[place]} for place in order],
@@ -90,7 +93,7 @@ def _item(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
     return Item(sum(map(len, works)), facts)
 
 
-def _entailment(work: Work) -> int:
+def _entailment_class(work: Work) -> int:
     """Return the class that says so."""
     for head in work.outputs.task_heads:
         if isinstance(head, Classifier) and head.entailment is not None:
@@ -98,7 +101,7 @@ def _entailment(work: Work) -> int:
     raise RuntimeError("a model without the task: this is a bug")
 
 
-def _scores(logits: Array, entailment: int, multi_label: bool) -> Array:
+def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
     """Return the scores of labels, (labels,) float32, by their logits, (labels, classes)."""
     logits = logits.astype(np.float64)
     if multi_label or len(logits) == 1:
@@ -114,7 +117,7 @@ def _softmax(logits: Array) -> Array:
     return shares
 
 
-def _check(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
+def _check_sizes(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
     """Refuse no text, more pairs than a request may hold, and more characters than are read."""
     texts, labels, limit = len(asked.inputs), len(asked.labels), most_pairs
     if not texts:
@@ -131,6 +134,7 @@ def _check(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
 
 
 def _check_length(name: str, length: int, limit: int, others: str) -> None:
+    """Refuse more characters than are read."""
     if length > limit:
         whole = " in the template" if name == "labels" else ""
         detail = f"{length:,} characters{whole}, and with {others} the limit is {limit:,}"

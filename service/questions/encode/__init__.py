@@ -100,11 +100,11 @@ class EncodeRequest(Ask):
     def texts(self) -> Texts:
         return self.inputs
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        return answer.tree(encoded)
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        return answer.to_json(encoded)
 
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        return answer.as_safetensors(encoded)
+    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+        return answer.write_safetensors(encoded)
 
 
 BLANK = EncodeRequest.model_construct(inputs=[])  # copied: the default of each field is found once

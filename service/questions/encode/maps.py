@@ -11,7 +11,7 @@ from service.encode.answer import Array, Records
 from service.engine.work import Maps
 
 
-def facts(selection: Selection, path: str) -> dict[str, Any]:
+def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
     """Return what the answer says of itself: form, path, and what its rows and columns are."""
     units = selection.units
     answer: dict[str, Any] = {"form": selection.form, "path": path}
@@ -26,13 +26,13 @@ def facts(selection: Selection, path: str) -> dict[str, Any]:
     return answer
 
 
-def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
+def to_json(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
     """Return the arrays as JSON nests them: by layer, then head."""
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
     by_head = {
         str(layer): {
-            str(head): _leaf(selection, arrays, place, encoding)
+            str(head): _head_json(selection, arrays, place, encoding)
             for place, head in enumerate(selection.heads[layer])
         }
         for layer, arrays in maps.heads.items()
@@ -48,7 +48,7 @@ def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
             return {"maps": by_head}
 
 
-def _leaf(selection: Selection, arrays: Mapping[str, Array], place: int, encoding: str) -> Any:
+def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, encoding: str) -> Any:
     """Return what stands for one head."""
     of_head = {name: array[place] for name, array in arrays.items()}
     if selection.form == "dominance":
@@ -58,10 +58,11 @@ def _leaf(selection: Selection, arrays: Mapping[str, Array], place: int, encodin
 
 
 def _axis(selection: Selection) -> Array:
+    """Return which token or word each row and column is."""
     return np.array(selection.units.axis, dtype=np.int32)
 
 
-def tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
+def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
     """Return the arrays by the names they have in a safetensors answer."""
     for layer, arrays in maps.heads.items():
         if selection.form == "stats":
@@ -69,22 +70,23 @@ def tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
             continue
         for place, head in enumerate(selection.heads[layer]):
             for name, array in arrays.items():
-                yield _name(selection, layer, head, name), array[place]
+                yield _tensor_name(selection, layer, head, name), array[place]
             if selection.form == "dominance":
-                yield _name(selection, layer, head, "tokens"), _axis(selection)
+                yield _tensor_name(selection, layer, head, "tokens"), _axis(selection)
     if selection.form == "dominance":
         yield "dominance.wins", maps.whole["wins"]
     if selection.form == "rollout":
         yield "rollout", maps.whole["map"]
 
 
-def layers(maps: Maps) -> Iterator[tuple[str, Array]]:
+def stack_layers(maps: Maps) -> Iterator[tuple[str, Array]]:
     """Return the maps of each layer as one array, by its number."""
     for layer, arrays in maps.heads.items():
         yield str(layer), arrays["map"]
 
 
-def _name(selection: Selection, layer: int, head: int, name: str) -> str:
+def _tensor_name(selection: Selection, layer: int, head: int, name: str) -> str:
+    """Return the name of a head's array in a safetensors answer."""
     if selection.form == "dominance":
         return f"dominance.{layer}.{head}.{name}"
     return f"attention.{layer}.{head}" + (f".{name}" if selection.form == "top" else "")

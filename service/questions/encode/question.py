@@ -8,27 +8,27 @@ from functools import partial
 from model.maps import price as maps_price
 from model.pooling import Pooling
 from model.task_heads import TaskHead, VectorHead
-from service.core import Custom, Layout, Part, Read, Side, Step
+from service.core import Custom, Layout, Part, ReadSide, Side, Step
 from service.encode import answer
 from service.encode.answer import Array, Item
-from service.encode.indices import Heads, Span, locate
-from service.encode.precisions import smaller
-from service.encode.price import DOUBLE, SINGLE, Price, number
+from service.encode.indices import Heads, Span, locate_spans
+from service.encode.precisions import quantize
+from service.encode.price import DOUBLE, SINGLE, Price, number_bytes
 from service.encode.resolver import Resolver
-from service.encode.selection import show
+from service.encode.selection import select_attention
 from service.encode.shown import Shown
 from service.encode.swept import Copies
 from service.encode.worker import Workers
 from service.engine.work import Parts, Work
-from service.inputs import items, sweep_of
+from service.inputs import numbered_items, sweep_of
 from service.observe.record import Record
 from service.outputs import Rerank, Wanted
 from service.questions.encode import EncodeRequest, maps
 from service.refusals import Refused
 
-REAL = ("values", "vectors")  # of task heads' arrays, those in the format of the request
+REAL_ARRAYS = ("values", "vectors")  # of task heads' arrays, those in the format of the request
 
-FIRST = (
+SPAN_POOLING = (
     'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
     '"pooled": {"mode": "mean"} goes with spans'
 )
@@ -59,7 +59,7 @@ class Encode:
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
         if sweep := sweep_of(ask.sweep):
             self._copies = Copies(sweep, outputs, len(ask.inputs), resolve, tokens=False)
-        self._spanned = any([one.spans for _, one in items(ask.inputs)])
+        self._spanned = any([one.spans for _, one in numbered_items(ask.inputs)])
         self._asked = bool(ask.tokens or ask.layers or ask.attention)
         self._side = Side(
             ask.inputs,
@@ -78,44 +78,48 @@ class Encode:
         )
         return (self._side,)
 
-    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         self._works, attention = works, self._ask.attention
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))
         if self._spanned:
-            self._spans = self._locate(works)
+            self._spans = self._locate_spans(works)
         if attention:
-            show(attention, self._heads, works, self._side.at, self._resolver.model.tokenizer)
+            select_attention(
+                attention, self._heads, works, self._side.at, self._resolver.model.tokenizer
+            )
         for index, located in self._spans.items():
-            parts = Parts([span.tokens for span in located], self._pooling)
+            parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = replace(works[index].outputs, parts=parts)
         return self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
         layout, works = self._custom.layout, self._works
-        size = number(self._ask.dtype)
+        size = number_bytes(self._ask.dtype)
         if not (self._asked or self._tasks or self._spans or self._copies):
-            vectors = len(works) * _numbers(self._side.outputs.pooling, self._config.width)
+            vectors = len(works) * _count_numbers(self._side.outputs.pooling, self._config.width)
             return Price({"pooled": size * vectors}, layout, step.held)
-        return weigh(works, self._config.width, layout, size, step.held)
+        return weigh_answer(works, self._config.width, layout, size, step.held)
 
-    async def end(self, deadline: float) -> Iterable[Item]:
-        return map(self._item, range(len(self._works)))
+    async def make_items(self, deadline: float) -> Iterable[Item]:
+        return map(self._make_item, range(len(self._works)))
 
     @property
-    def _pooling(self) -> Pooling:
+    def _span_pooling(self) -> Pooling:
         """Return how vectors of spans are made."""
         return self._side.outputs.pooling or self._resolver.model.pooling
 
-    def _locate(self, works: Sequence[Work]) -> dict[int, list[Span]]:
+    def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some."""
         at, found = self._side.at, dict[int, list[Span]]()
-        for index, item in items(self._ask.inputs):
+        for index, item in numbered_items(self._ask.inputs):
             if item.spans and item.text is not None:
-                if "cls" in self._pooling.modes:
-                    raise Refused.at("out_of_range", *at(index, "spans"), detail=FIRST)
+                if "cls" in self._span_pooling.modes:
+                    raise Refused.at("out_of_range", *at(index, "spans"), detail=SPAN_POOLING)
                 facts = works[index].facts
-                found[index] = locate(
+                found[index] = locate_spans(
                     *(item.spans, item.text, facts["offsets"], facts["special"], partial(at, index))
                 )
         spans = (span.tokens for located in found.values() for span in located)
@@ -128,19 +132,19 @@ class Encode:
         if dtype == "float32":
             return array
         try:
-            return answer.cast(array, dtype)
+            return answer.cast_array(array, dtype)
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=dtype) from None
 
-    def _written(self, vectors: Array | None) -> Array | None:
+    def _quantize(self, vectors: Array | None) -> Array | None:
         """Return vectors in the precision of the request."""
         if vectors is None:
             return None
         pooled = self._ask.pooled
         precision = "float" if isinstance(pooled, bool) else pooled.precision
-        return self._cast(vectors) if precision == "float" else smaller(vectors, precision)
+        return self._cast(vectors) if precision == "float" else quantize(vectors, precision)
 
-    def _item(self, index: int) -> Item:
+    def _make_item(self, index: int) -> Item:
         """Return one sequence's share of the answer."""
         source = self._works[index]
         cast, result, selection = self._cast, source.result, source.outputs.attention
@@ -152,31 +156,32 @@ class Encode:
         tasks: Sequence[Shown] = ()
         if self._tasks:
             made = {
-                name: cast(array) if name in REAL else array for name, array in result.task.items()
+                name: cast(array) if name in REAL_ARRAYS else array
+                for name, array in result.task.items()
             }
             tasks = [task.show(source, made) for task in self._tasks]
         item = Item(
             len(source),
             facts,
-            pooled=self._written(result.pooled),
+            pooled=self._quantize(result.pooled),
             tokens=None if result.tokens is None else cast(result.tokens),
             layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
             tasks=tasks,
-            parts=self._written(result.parts),
+            parts=self._quantize(result.parts),
         )
         if selection is None or result.attention is None:
             return item
         if self._custom.layout.padded:
-            return replace(item, arrays=dict(maps.layers(result.attention)))
+            return replace(item, arrays=dict(maps.stack_layers(result.attention)))
         return replace(
             item,
-            attention=maps.facts(selection, result.attention.path),
-            maps=maps.tree(selection, result.attention, self._ask.encoding),
-            arrays=dict(maps.tensors(selection, result.attention)),
+            attention=maps.describe_maps(selection, result.attention.path),
+            maps=maps.to_json(selection, result.attention, self._ask.encoding),
+            arrays=dict(maps.named_tensors(selection, result.attention)),
         )
 
 
-def weigh(
+def weigh_answer(
     works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
 ) -> Price:
     """Return what the answer of works weighs.
@@ -191,23 +196,23 @@ def weigh(
         works = [max(works, key=len)] * len(works)
     shown = Counter([work.outputs.attention for work in works if work.outputs.attention])
     tasks = ((head, len(work)) for work in works for head in work.outputs.task_heads)
-    vectors = _numbers(outputs.pooling, width) * len(works)
+    vectors = _count_numbers(outputs.pooling, width) * len(works)
     for part in [work.outputs.parts for work in works if work.outputs.parts]:
-        vectors += _numbers(part.pooling, width) * len(part.tokens)
+        vectors += _count_numbers(part.pooling, width) * len(part.tokens)
     rows = number * width * sum(map(len, works))
     parts: dict[Part, int] = {
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
         "attention": sum(count * maps_price.answer_bytes(one) for one, count in shown.items()),
-        "task": sum([_of_task(head, tokens, number) for head, tokens in tasks]),
+        "task": sum([_count_task_bytes(head, tokens, number) for head, tokens in tasks]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
     made = max([maps_price.scratch_bytes(one) for one in selections if one], default=0)
     return Price(parts, layout, held + made)
 
 
-def _of_task(head: TaskHead, tokens: int, number: int) -> int:
+def _count_task_bytes(head: TaskHead, tokens: int, number: int) -> int:
     """Count the bytes of what a task head makes of this many tokens."""
     return (
         head.count_bytes(tokens, number)
@@ -216,6 +221,6 @@ def _of_task(head: TaskHead, tokens: int, number: int) -> int:
     )
 
 
-def _numbers(pooling: Pooling | None, width: int) -> int:
+def _count_numbers(pooling: Pooling | None, width: int) -> int:
     """Count the numbers of a vector."""
     return pooling.vector_size(width) if pooling else 0

@@ -13,7 +13,7 @@ from service.questions.compared import BothOr, SidePrompts
 from service.wire import Wire
 
 MOST_TOP = 1024
-LONE: LiteralString = (
+LONE_QUERY: LiteralString = (
     'a query is one sequence, and no document has its length: no "pair", "spans" or "patch"'
 )
 
@@ -27,9 +27,10 @@ class ReadTasks(Wire):
     """The adapter that each of `documents` is read with; left out: the same."""
 
 
-def _lone(value: str | Item) -> str | Item:
+def _check_lone(value: str | Item) -> str | Item:
+    """Refuse a pair, and spans."""
     if isinstance(value, Item) and (value.pair, value.spans, value.patch) != (None,) * 3:
-        raise PydanticCustomError("pair_in_comparison", LONE)
+        raise PydanticCustomError("pair_in_comparison", LONE_QUERY)
     return value
 
 
@@ -40,7 +41,7 @@ class HighlightRequest(Ask):
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
-    query: Annotated[Input, AfterValidator(_lone)]
+    query: Annotated[Input, AfterValidator(_check_lone)]
     """What the documents are to answer: a text, token ids or embeddings, as an input of
     POST /v1/encode; a reranker takes a text."""
     documents: Documents
@@ -80,6 +81,6 @@ class HighlightRequest(Ask):
     def texts(self) -> Texts:
         return [self.query, *self.document_texts]
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
         results = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "results": results, "usage": encoded.usage}

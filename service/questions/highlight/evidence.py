@@ -18,27 +18,29 @@ import torch
 from model.maps.units import Units, divide_into_units
 from model.similarity import LinearPooling, NotLinear
 from model.task_heads import match_vectors
-from service.encode.shown import numbers
+from service.encode.shown import short_numbers
 from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
-from service.inputs import Text, Texts, words
+from service.inputs import Text, Texts, text_and_pair
 from service.questions.highlight import HighlightRequest
-from service.questions.highlight.passage import Passage, draws, passage
+from service.questions.highlight.passage import Passage, draws, make_passage
 from service.refusals import Refused
 
 MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together
 COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # of such a text, as admission counts
 
-TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
-MANY = "with its controls, and units left out or read one at a time, it takes at least "
-MANY += "{count:,} {what}, and the limit is {limit:,}"
+EVIDENCE_TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
+TOO_MUCH_EVIDENCE = (
+    "with its controls, and units left out or read one at a time, it takes at least "
+)
+TOO_MUCH_EVIDENCE += "{count:,} {what}, and the limit is {limit:,}"
 
-SUMS = ("sum", "maxsim")  # methods whose shares are parts of the score
+SUM_METHODS = ("sum", "maxsim")  # methods whose shares are parts of the score
 Way = Literal["pooled", "maxsim", "rerank"]  # how a document is scored
 Method = Literal["sum", "maxsim", "occlusion", "alone"]
 
 
-def method_of(asked: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
+def choose_method(asked: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
     """Return what tells shares.
 
     Args:
@@ -59,7 +61,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Evidence:
     """What was found of a document.
 
     Args:
@@ -105,29 +107,29 @@ class Scorer:
         documents: Sequence[Work],
         passages: Sequence[Passage],
         copies: Sequence[Work],
-    ) -> Steps[list[Found]]:
+    ) -> Steps[list[Evidence]]:
         """Find what carries each document, one a step.
 
         Args:
             copies: of each document in turn: without each unit, or each unit by itself.
         """
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-        found, rest = list[Found](), (copy.result for copy in copies)
+        found, rest = list[Evidence](), (copy.result for copy in copies)
         for one, document in zip(passages, documents, strict=True):
-            found.append(self._found(one, query.result, document.result, rest))
+            found.append(self._find_one(one, query.result, document.result, rest))
             yield
         return found
 
-    def _found(
+    def _find_one(
         self, one: Passage, query: Result, document: Result, rest: Iterator[Result]
-    ) -> Found:
+    ) -> Evidence:
         """Find what carries one document.
 
         Args:
             rest: of the other texts, its own first.
         """
         size, score, total = len(one.spans), self._score(query, document), None
-        if self.method in SUMS:
+        if self.method in SUM_METHODS:
             shares, total = self._shares(query, document, one)
             strengths = shares
         elif self.method == "alone":
@@ -143,14 +145,14 @@ class Scorer:
         strongest, others = order[: self.asked.top], order[self.asked.top :]
         if total is not None:
             total += sum(shares[unit] for unit in sorted(others))
-        return Found(score.value, shares, order, strongest, total)
+        return Evidence(score.value, shares, order, strongest, total)
 
     def _score(self, query: Result, document: Result) -> Score:
         """Return how well a document answers, as the routes for scores alone do."""
         match self.way:
             case "rerank":
                 task = document.task
-                return Score(numbers(task["scores"][:1])[0], float(task["logits"][0]))
+                return Score(short_numbers(task["scores"][:1])[0], float(task["logits"][0]))
             case "maxsim":
                 vectors = document.task["vectors"]
                 score = self._match(query, document).score if len(vectors) else 0.0
@@ -160,6 +162,7 @@ class Scorer:
                 return Score(score, score)
 
     def _match(self, query: Result, document: Result) -> Any:
+        """Match the tokens of a query and a document."""
         rows, columns = (torch.from_numpy(one.task["vectors"]) for one in (query, document))
         return match_vectors(rows, columns, self.mean)
 
@@ -191,7 +194,7 @@ class Scorer:
         return shares, others + rest
 
 
-def divided(
+def divide_documents(
     asked: HighlightRequest,
     inputs: Texts,
     documents: Sequence[Work],
@@ -199,7 +202,7 @@ def divided(
     own: int,
     most: int,
 ) -> Steps[tuple[list[Passage], int, int, int]]:
-    """Divide documents, one a step, and count what `_more` counts of each.
+    """Divide documents, one a step, and count what `_count_more` counts of each.
 
     Args:
         own: sequences that the request has already; more than documents: the query apart.
@@ -211,26 +214,26 @@ def divided(
     passages, texts, tokens, characters = list[Passage](), 0, 0, 0
     whole = method == "alone" and asked.unit == "sentence"
     for one, work in zip(inputs, documents, strict=True):
-        text, pair = words(one)
+        text, pair = text_and_pair(one)
         text, query = (text, "") if own > len(documents) else (pair, text)
-        made = passage(text or "", work, asked.unit, most=most + 1, whole=whole)
-        more = _more(asked, made, work, method, len(query or ""))
+        made = make_passage(text or "", work, asked.unit, most=most + 1, whole=whole)
+        more = _count_more(asked, made, work, method, len(query or ""))
         passages.append(made)
         texts, tokens, characters = texts + more[0], tokens + more[1], characters + more[2]
-        _check(own + texts, most, "sequences")
+        _check_size(own + texts, most, "sequences")
         yield None
-    _check(characters, MOST_CHARACTERS, "characters")
+    _check_size(characters, MOST_CHARACTERS, "characters")
     return passages, texts, tokens, characters
 
 
-def _check(size: int, limit: int, what: str) -> None:
+def _check_size(size: int, limit: int, what: str) -> None:
     """Refuse more of something than a request may take."""
     if size > limit:
-        detail = MANY.format(count=size, what=what, limit=limit)
+        detail = TOO_MUCH_EVIDENCE.format(count=size, what=what, limit=limit)
         raise Refused("batch_too_large", detail=detail, limit=limit)
 
 
-def held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
+def count_held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
     """Count the bytes that are kept of all works.
 
     Args:
@@ -243,13 +246,13 @@ def held(works: Sequence[Work], copies: int, tokens: int, characters: int, width
     return held + (4 * pooling.uncut_size(width) * len(works) if pooling else 0)
 
 
-def controls(asked: HighlightRequest, one: Passage) -> int:
+def count_controls(asked: HighlightRequest, one: Passage) -> int:
     """Count a document's texts without its strongest units, and without random others."""
     others = len(one.spans) - asked.top
     return 1 + draws(others, asked.top) if asked.control and others > 0 else 0
 
 
-def _more(
+def _count_more(
     asked: HighlightRequest, one: Passage, work: Work, method: Method, query: int
 ) -> tuple[int, int, int]:
     """Count the other texts of a document, and about how many tokens and characters they have.
@@ -258,7 +261,9 @@ def _more(
         query: characters that each is read with.
     """
     size = len(one.spans)
-    texts = lacking = controls(asked, one) + (size if method == "occlusion" and size > 1 else 0)
+    texts = lacking = count_controls(asked, one) + (
+        size if method == "occlusion" and size > 1 else 0
+    )
     tokens, characters = lacking * len(work), lacking * (one.stop - one.start)
     if method == "alone":
         texts += size
@@ -277,6 +282,6 @@ def texts_of(one: Passage, method: Method) -> Iterator[str]:
         yield from (one.without([unit]) for unit in range(size))
 
 
-def in_place(document: Text, text: str) -> Text:
+def replace_document(document: Text, text: str) -> Text:
     """Return a text in the place of a document, or of that of a pair."""
     return (document[0], text) if isinstance(document, tuple) else text

@@ -72,7 +72,7 @@ def draws(others: int, marked: int) -> int:
     return DRAWS if others >= DRAWS else min(DRAWS, comb(others, marked))
 
 
-def passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False) -> Passage:
+def make_passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False) -> Passage:
     """Return a document in units, by what was read of it; of a pair it is the second text.
 
     Args:
@@ -91,25 +91,25 @@ def passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False)
     if unit == "sentence":
         read = takewhile(lambda span: span[0] < stop, find_sentences(text))
         clipped = ((max(a, start), min(b, stop)) for a, b in read)
-        kept = (_trimmed(text, a, b) for a, b in clipped if text[a:b].strip())
+        kept = (_trim(text, a, b) for a, b in clipped if text[a:b].strip())
         spans = list(islice(kept, most))
         numbers = [(place, place + 1) for place in range(len(spans))]
     else:
-        spans, numbers = _grouped(text, tokens, facts["words"] if unit == "word" else None)
+        spans, numbers = _group_words(text, tokens, facts["words"] if unit == "word" else None)
     starts, owners = [a for a, _ in spans], [-1] * len(facts["special"])
     for token, a, b in tokens:
-        owners[token] = bisect_right(starts, _trimmed(text, a, b)[0]) - 1
+        owners[token] = bisect_right(starts, _trim(text, a, b)[0]) - 1
     return Passage(text, start, stop, spans, numbers, owners)
 
 
-def _grouped(
+def _group_words(
     text: str, tokens: Sequence[tuple[int, int, int]], words: Sequence[int | None] | None
 ) -> tuple[list[Span], list[Span]]:
     """Return the characters and the numbers of words, or of tokens that share no character."""
     spans, numbers, end, word = list[Span](), list[Span](), 0, None
     for number, (token, start, stop) in enumerate(tokens):
         own = words[token] if words else None
-        first, last = _trimmed(text, start, stop)
+        first, last = _trim(text, start, stop)
         if first == last:
             continue
         if spans and (start < end or (own is not None and own == word)):
@@ -124,7 +124,7 @@ def _grouped(
     return spans, numbers
 
 
-def _trimmed(text: str, start: int, end: int) -> Span:
+def _trim(text: str, start: int, end: int) -> Span:
     """Return a span without the white space around it; an empty one at its end if it is all."""
     part = text[start:end]
     first = end - len(part.lstrip())

@@ -10,30 +10,30 @@ from statistics import fmean, stdev
 from typing import Any
 
 from model.task_heads import VectorHead
-from service.core import Custom, Documents, Read, Side, Step
+from service.core import Custom, Documents, ReadSide, Side, Step
 from service.encode import answer
-from service.encode.names import SPARSE, only_sparse
+from service.encode.names import SPARSE_ONLY, only_sparse
 from service.encode.price import Price
 from service.encode.resolver import Resolver
 from service.encode.worker import Workers
 from service.engine.work import Work
-from service.inputs import Item, Texts, words
+from service.inputs import Item, Texts, text_and_pair
 from service.observe.record import Record
 from service.outputs import MultiVector, Rerank, Wanted
-from service.questions.compared import each
+from service.questions.compared import by_side
 from service.questions.highlight import HighlightRequest
 from service.questions.highlight.evidence import (
     CHARACTER_BYTES,
     COPY_BYTES,
-    TAKES,
-    Found,
+    EVIDENCE_TAKES,
+    Evidence,
     Scorer,
     Way,
-    controls,
-    divided,
-    held,
-    in_place,
-    method_of,
+    choose_method,
+    count_controls,
+    count_held,
+    divide_documents,
+    replace_document,
     texts_of,
 )
 from service.questions.highlight.passage import Passage
@@ -42,7 +42,7 @@ from service.wording.words import Loc
 
 MOST_DOCUMENTS = 64
 UNPROMPTED = "a reranker reads the query and a document together, without a prompt"
-TOGETHER = "a reranker reads the query and a document together, as texts"
+READ_TOGETHER = "a reranker reads the query and a document together, as texts"
 ONE_ADAPTER = "a reranker reads the query and a document together, with one adapter"
 UNGATED = 'a reranker reads the query and a document together: "gates" of the request are of both'
 
@@ -61,19 +61,19 @@ class Highlight:
         self._way: Way = "maxsim" if "multi_vector" in tasks else "pooled"
         if "rerank" in tasks:
             self._way = "rerank"
-        self._method = method_of(ask, self._way, resolver.linear)
+        self._method = choose_method(ask, self._way, resolver.linear)
         self._before = 0 if self._way == "rerank" else 1  # sequences before the documents'
         self._inputs: Texts = ()
         self._works: Sequence[Work] = ()
         self._passages: Sequence[Passage] = ()
-        self._found: Sequence[Found] = ()
+        self._found: Sequence[Evidence] = ()
         self._lacking: Sequence[Sequence[float]] = ()  # scores without units; empty: no controls
 
     def sides(self) -> Sequence[Side]:
         ask, resolve, way = self._ask, self._resolver, self._way
-        prompts = each(ask.prompt_name, "query", "document")
-        tasks = each(ask.task, "query", "document")
-        texts = self._check(prompts, tasks)
+        prompts = by_side(ask.prompt_name, "query", "document")
+        tasks = by_side(ask.task, "query", "document")
+        texts = self._check_documents(prompts, tasks)
         wanted: Sequence[Wanted] = ()
         if way != "pooled":
             wanted = (Rerank(),) if way == "rerank" else (MultiVector(),)
@@ -81,11 +81,11 @@ class Highlight:
         outputs = resolve.outputs(way == "pooled")
         if heads:
             outputs = replace(outputs, task_heads=tuple([task.head for task in heads]))
-        self._inputs = self._pairs(texts) if way == "rerank" else texts
+        self._inputs = self._pair_with_query(texts) if way == "rerank" else texts
         self._documents = Side(
             self._inputs,
             outputs,
-            self._pair if way == "rerank" else self._document,
+            self._pair_place if way == "rerank" else self._document_place,
             cut=resolve.cut(ask.truncate),
             facts=True,
             filled=True,
@@ -106,7 +106,7 @@ class Highlight:
         )
         return query, self._documents
 
-    def _check(
+    def _check_documents(
         self,
         prompts: tuple[str | None, str | None],
         tasks: tuple[str | None, str | None],
@@ -129,10 +129,12 @@ class Highlight:
             if tasks[0] != tasks[1]:
                 raise Refused.at("out_of_range", "task", detail=ONE_ADAPTER)
         elif only_sparse(self._resolver.model.tasks):
-            raise Refused("task_not_found", detail=SPARSE, tasks=list(self._resolver.model.tasks))
+            raise Refused(
+                "task_not_found", detail=SPARSE_ONLY, tasks=list(self._resolver.model.tasks)
+            )
         return texts
 
-    def _pairs(self, texts: Sequence[str]) -> list[tuple[str, str]]:
+    def _pair_with_query(self, texts: Sequence[str]) -> list[tuple[str, str]]:
         """Return each text with the query, which is tokenized with each.
 
         Raises:
@@ -141,7 +143,7 @@ class Highlight:
         query = self._ask.query
         text = query if isinstance(query, str) else query.text
         if text is None:
-            raise Refused.at("invalid_type", "query", detail=TOGETHER)
+            raise Refused.at("invalid_type", "query", detail=READ_TOGETHER)
         if isinstance(query, Item) and query.gates:
             raise Refused.at("unknown_field", "query", "gates", detail=UNGATED)
         most = self._resolver.most_json // len(texts)
@@ -149,15 +151,19 @@ class Highlight:
             raise Refused.at("text_too_long", "query", length=len(text), limit=most)
         return [(text, other) for other in texts]
 
-    def _document(self, number: int, *field: str | int) -> Loc:
+    def _document_place(self, number: int, *field: str | int) -> Loc:
+        """Return where a document stands in the request."""
         return ("documents", number, *(() if field == ("text",) else field))
 
-    def _pair(self, number: int, *field: str | int) -> Loc:
+    def _pair_place(self, number: int, *field: str | int) -> Loc:
+        """Return where a text of a pair stands in the request."""
         if field == ("text",):
             return ("query",)
         return ("documents", number, *(() if field == ("pair",) else field))
 
-    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         """Return what runs first, and the controls that follow.
 
         Raises:
@@ -165,36 +171,36 @@ class Highlight:
         """
         self._works, documents, asked = works, works[self._before :], self._ask
         most = self._resolver.most_sequences
-        steps = divided(asked, self._inputs, documents, self._method, len(works), most)
-        divides = self._worker.run(steps, deadline, self._size, record)
+        steps = divide_documents(asked, self._inputs, documents, self._method, len(works), most)
+        divides = self._worker.run(steps, deadline, self._characters, record)
         self._passages, texts, tokens, characters = await divides
-        self._resolver.check_tokens(sum(map(len, works)) + tokens, TAKES)
+        self._resolver.check_tokens(sum(map(len, works)) + tokens, EVIDENCE_TAKES)
         copies = list[Work]()
         made = [list(texts_of(one, self._method)) for one in self._passages]
         if any(made):
             # before they wait; then what is made of them takes its place
             more = COPY_BYTES * texts + CHARACTER_BYTES * characters
             record.reserve(bodies=record.hold.bytes["bodies"] + more)
-            copies = await read(self._without(made))
-        counts = [controls(asked, one) for one in self._passages]
+            copies = await read(self._reduced_side(made))
+        counts = [count_controls(asked, one) for one in self._passages]
         last = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]
         width = self._resolver.model.config.width
-        keeps = held([*works, *copies, *last], texts, tokens, characters, width)
+        keeps = count_held([*works, *copies, *last], texts, tokens, characters, width)
         if self._method == "sum":
             keeps += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
             for work in works:
                 work.outputs = replace(work.outputs, tokens=True)
 
         async def follow() -> Step | None:
-            size = self._size
+            size = self._characters
             query, scorer = works[0], self._scorer()
             find = scorer.find(query, documents, self._passages, copies)
             self._found = await self._worker.run(find, deadline, size, record)
             self._lacking = [()] * len(self._passages)
             if not last:
                 return None
-            made = [list(self._controls(at)) for at in range(len(self._passages))]
-            scored = await read(self._without(made))
+            made = [list(self._control_texts(at)) for at in range(len(self._passages))]
+            scored = await read(self._reduced_side(made))
 
             async def rate() -> None:
                 rest = iter(scored)
@@ -214,7 +220,7 @@ class Highlight:
             size += DOCUMENT_BYTES + UNIT_BYTES * shown + COPIES * len(one.text.encode())
         return Price({"shares": size}, self._custom.layout, step.held)
 
-    async def end(self, deadline: float) -> Iterable[answer.Item]:
+    async def make_items(self, deadline: float) -> Iterable[answer.Item]:
         """Return what is answered of each document, best first; of equal ones the first."""
         works = self._works[self._before :]
         known = zip(works, self._passages, self._found, self._lacking, strict=True)
@@ -225,7 +231,7 @@ class Highlight:
                     "index": index,
                     "score": found.score,
                     "method": self._method,
-                    **_told(self._ask, one, found, lacking),
+                    **_document_facts(self._ask, one, found, lacking),
                     "truncated": work.truncated,
                     "length": work.length,
                 },
@@ -235,36 +241,38 @@ class Highlight:
         return sorted(items, key=lambda item: -item.facts["score"])
 
     def _scorer(self) -> Scorer:
+        """Return what scores the documents, by the way that the model has."""
         heads = self._works[0].outputs.task_heads
         mean = any(isinstance(head, VectorHead) and head.mean for head in heads)
         return Scorer(self._ask, self._way, self._method, self._resolver.linear, mean)
 
     @property
-    def _size(self) -> int:
-        return sum(len(text or "") for one in self._inputs for text in words(one))
+    def _characters(self) -> int:
+        """Count the characters of the query and the documents."""
+        return sum(len(text or "") for one in self._inputs for text in text_and_pair(one))
 
-    def _without(self, texts: Sequence[Sequence[str]]) -> Side:
+    def _reduced_side(self, texts: Sequence[Sequence[str]]) -> Side:
         """Return the side of texts in the places of documents."""
         made = [(at, text) for at, own in enumerate(texts) for text in own]
         at = self._documents.at
         return self._documents._replace(
-            inputs=[in_place(self._inputs[number], text) for number, text in made],
+            inputs=[replace_document(self._inputs[number], text) for number, text in made],
             at=lambda number, *field: at(made[number][0], *field),
             counted=False,
             facts=False,
             documents=Documents(),
         )
 
-    def _controls(self, at: int) -> Iterator[str]:
+    def _control_texts(self, at: int) -> Iterator[str]:
         """Yield a document without its strongest units, then without random others."""
         one, strongest = self._passages[at], self._found[at].strongest
-        if controls(self._ask, one):
+        if count_controls(self._ask, one):
             yield one.without(strongest)
             yield from map(one.without, one.draws(strongest))
 
 
-def _told(
-    asked: HighlightRequest, one: Passage, found: Found, lacking: Sequence[float]
+def _document_facts(
+    asked: HighlightRequest, one: Passage, found: Evidence, lacking: Sequence[float]
 ) -> dict[str, Any]:
     """Return what is answered of one document.
 
@@ -288,11 +296,11 @@ def _told(
     if random := lacking[1:]:
         told["control"] = {"without_random": fmean(random), "deviation": stdev(random)}
     if asked.prune is not None:
-        told["pruned"] = pruned(one, found.order, asked.prune)
+        told["pruned"] = prune(one, found.order, asked.prune)
     return told
 
 
-def pruned(one: Passage, order: Iterable[int], share: float) -> str:
+def prune(one: Passage, order: Iterable[int], share: float) -> str:
     """Return the strongest units of a document in its own order, and all else left out.
 
     Args:

@@ -37,8 +37,8 @@ class MaxsimRequest(Ask):
     def texts(self) -> Texts:
         return [self.query, *self.documents]
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        return compared.tree(encoded, "query", "results", "matches.", self.encoding)
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        return compared.to_json(encoded, "query", "results", "matches.", self.encoding)
 
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        return compared.file(encoded, "query", "results")
+    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+        return compared.write_file(encoded, "query", "results")

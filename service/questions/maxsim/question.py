@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from model.task_heads import VectorHead, match_vectors
-from service.core import Custom, Read, Side, Step, listed, lone
+from service.core import Custom, ReadSide, Side, Step, place_alone, place_in_list
 from service.encode.answer import Array, Item
 from service.encode.price import DOUBLE, SINGLE, Price
 from service.encode.resolver import Resolver
@@ -16,12 +16,12 @@ from service.encode.worker import Steps, Workers
 from service.engine.work import Result, Work
 from service.observe.record import Record
 from service.outputs import MultiVector
-from service.questions.compared import each
+from service.questions.compared import by_side
 from service.questions.maxsim import MaxsimRequest
 
-INDEX = 4  # bytes of the number of a token
+INDEX_SIZE = 4  # bytes of the number of a token
 STEP_PRODUCTS = 1 << 21  # between two pauses, of single numbers: some milliseconds
-MATCH = 2 * INDEX + SINGLE  # bytes of one: two tokens and a value
+MATCH_SIZE = 2 * INDEX_SIZE + SINGLE  # bytes of one: two tokens and a value
 
 
 class Maxsim:
@@ -37,7 +37,7 @@ class Maxsim:
     def sides(self) -> Sequence[Side]:
         ask, resolve, wanted = self._ask, self._resolver, (MultiVector(),)
         adapter, tasks = resolve.adapter(ask.model), resolve.tasks(wanted)
-        names = each(ask.prompt_name, "query", "document")
+        names = by_side(ask.prompt_name, "query", "document")
         both = Side(
             (),
             replace(resolve.outputs(False), task_heads=tuple([task.head for task in tasks])),
@@ -49,19 +49,21 @@ class Maxsim:
         )
         query = both._replace(
             inputs=[ask.query],
-            at=lone("query"),
+            at=place_alone("query"),
             prompt_name=names[0],
             role=resolve.role(wanted, "query"),
         )
         documents = both._replace(
             inputs=ask.documents,
-            at=listed("documents"),
+            at=place_in_list("documents"),
             prompt_name=names[1],
             role=resolve.role(wanted, "document"),
         )
         return query, documents
 
-    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         self._works = works
         return Step(works)
 
@@ -74,43 +76,43 @@ class Maxsim:
         # of the query and one document in float64, and their products
         size, longest = _head_of(works[0]).size, max(documents)
         held += DOUBLE * (size * (query + longest) + query * longest)
-        matches = len(documents) * query * MATCH
+        matches = len(documents) * query * MATCH_SIZE
         return Price({"matches": matches}, self._custom.layout, step.held + held)
 
-    async def end(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[Item]:
         """Return what is answered for the query, and for each document, best first."""
-        return await self._worker.run(_scored(self._works), deadline)
+        return await self._worker.run(_score_documents(self._works), deadline)
 
 
-def _scored(works: Sequence[Work]) -> Steps[list[Item]]:
+def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
     """Return the query, and the documents by their scores, in steps of some documents."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-    (query, places), items = _vectors(works[0].result), list[Item]()
+    (query, places), items = _kept_vectors(works[0].result), list[Item]()
     mean = _head_of(works[0]).mean
     products = 0  # since the last pause
     for index, work in enumerate(works[1:]):
-        vectors, kept = _vectors(work.result)
+        vectors, kept = _kept_vectors(work.result)
         found = match_vectors(torch.from_numpy(query), torch.from_numpy(vectors), mean)
         arrays = {
             "matches.query": places,
             "matches.document": kept[found.places.numpy()],
             "matches.values": found.values.float().numpy(),
         }
-        items.append(_item(work, {"index": index, "score": found.score}, arrays))
+        items.append(_make_item(work, {"index": index, "score": found.score}, arrays))
         products += query.size * len(vectors)
         if products >= STEP_PRODUCTS:
             products = 0
             yield
     # of equal scores the first document stays first
-    return [_item(works[0], {}, {}), *sorted(items, key=lambda item: -item.facts["score"])]
+    return [_make_item(works[0], {}, {}), *sorted(items, key=lambda item: -item.facts["score"])]
 
 
-def _vectors(result: Result) -> tuple[Array, Array]:
+def _kept_vectors(result: Result) -> tuple[Array, Array]:
     """Return a sequence's vectors, and the places of their tokens."""
     return result.task["vectors"], result.task["kept"].astype(np.int32, copy=False)
 
 
-def _item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
+def _make_item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     """Return what is answered for one text: its score, its tokens, and what they match."""
     cut = {"truncated": work.truncated, "length": work.length}
     return Item(len(work), {**score, **work.facts, **cut}, arrays=arrays)

@@ -18,14 +18,14 @@ from service.wire import Wire
 MOST_K = 1 << 16  # pairs per text: all of two texts of 256 tokens
 MOST_RIGHT = 256  # texts that one text is compared with
 
-SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
-OCCLUDED: LiteralString = (
+NOT_WITH_SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
+NOT_WITH_OCCLUSION: LiteralString = (
     '"form": "occlusion" leaves tokens out: no "sweep", which goes with the other forms, and no '
     '"patch", whose texts are of one length'
 )
-SWEPT_PAIR: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
-TOP: LiteralString = '"k" goes with "form": "top"'
-MANY: LiteralString = "it holds {count}, and the limit is {most}"
+PAIR_NEEDS_SWEEP: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
+K_NEEDS_TOP: LiteralString = '"k" goes with "form": "top"'
+TOO_MANY_RIGHT: LiteralString = "it holds {count}, and the limit is {most}"
 
 
 class SideTasks(Wire):
@@ -93,32 +93,33 @@ class ComparisonRequest(Ask):
 
     @field_validator("right")
     @classmethod
-    def _few(cls, right: list[str | Item]) -> list[str | Item]:
+    def _check_count(cls, right: list[str | Item]) -> list[str | Item]:
+        """Refuse more texts than the limit."""
         if len(right) > MOST_RIGHT:
             size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
-            raise PydanticCustomError("batch_too_large", MANY, size)
+            raise PydanticCustomError("batch_too_large", TOO_MANY_RIGHT, size)
         return right
 
     @model_validator(mode="after")
     def _of_its_form(self) -> "ComparisonRequest":
         """Refuse what a form does not read, as Attention does."""
         if self.k is not None and self.form != "top":
-            raise PydanticCustomError("number_and_form", TOP)
+            raise PydanticCustomError("number_and_form", K_NEEDS_TOP)
         if self.sweep_pair is not None and (self.sweep is None or self.form == "score"):
-            raise PydanticCustomError("number_and_form", SWEPT_PAIR)
+            raise PydanticCustomError("number_and_form", PAIR_NEEDS_SWEEP)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
-            raise PydanticCustomError("number_and_form", SCORE)
+            raise PydanticCustomError("number_and_form", NOT_WITH_SCORE)
         sides = [one for one in (self.left, *self.right) if isinstance(one, Item)]
         changed = self.sweep is not None or any(one.patch for one in sides)
         if self.form == "occlusion" and changed:
-            raise PydanticCustomError("number_and_form", OCCLUDED)
+            raise PydanticCustomError("number_and_form", NOT_WITH_OCCLUSION)
         return self
 
     def texts(self) -> Texts:
         return [self.left, *self.right]
 
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        return compared.tree(encoded, "left", "right", "pairs.", self.encoding)
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        return compared.to_json(encoded, "left", "right", "pairs.", self.encoding)
 
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        return compared.file(encoded, "left", "right")
+    def write_file(self, encoded: Encoded) -> Iterator[bytes]:
+        return compared.write_file(encoded, "left", "right")

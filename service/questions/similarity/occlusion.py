@@ -12,7 +12,7 @@ import torch
 
 from model import packing
 from model.maps.units import Units
-from service.core import Side, place
+from service.core import Side, place_of_work
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
 from service.encode.swept import MOST_COPIES
@@ -23,13 +23,15 @@ from service.refusals import Refused
 COPY_BYTES = 600  # of a copy, beside its tokens and its vector
 TOKEN_BYTES = 16  # of a token's id and its type
 
-MANY = "leaving out one part at a time takes {count:,} copies of inputs, and the limit is {limit:,}"
-EMPTY = "it is one part whole, and without it nothing is left to compare"
+TOO_MANY_COPIES = (
+    "leaving out one part at a time takes {count:,} copies of inputs, and the limit is {limit:,}"
+)
+ONLY_PART = "it is one part whole, and without it nothing is left to compare"
 
 Span = tuple[int, int]  # tokens, [first, last)
 
 
-def without(sequence: packing.Sequence, span: Span) -> packing.Sequence:
+def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
     """Return a sequence that lacks some of its tokens."""
     first, last = span
     ids, types, rows = sequence.token_ids, sequence.types, sequence.embeddings
@@ -41,7 +43,7 @@ def without(sequence: packing.Sequence, span: Span) -> packing.Sequence:
     )
 
 
-def occluded(
+def occlude_works(
     works: Sequence[Work], units: Sequence[Units], resolver: Resolver, sides: Sequence[Side]
 ) -> tuple[list[list[Work]], int]:
     """Return copies of each work that lack one of its units each, and the bytes kept of them.
@@ -54,7 +56,7 @@ def occluded(
     """
     spans = [[one.spans[place] for place in one.axis] for one in units]
     if (count := sum(map(len, spans))) > MOST_COPIES:
-        detail = MANY.format(count=count, limit=MOST_COPIES)
+        detail = TOO_MANY_COPIES.format(count=count, limit=MOST_COPIES)
         raise Refused("batch_too_large", detail=detail, limit=MOST_COPIES)
     tokens = sum(
         len(work) - (last - first)
@@ -65,9 +67,9 @@ def occluded(
     resolver.check_tokens(whole + tokens, "with each part left out once it takes the work of")
     for index, (work, own) in enumerate(zip(works, spans, strict=True)):
         if (0, len(work)) in own:
-            raise Refused.at("nothing_left", *place(sides, index), detail=EMPTY)
+            raise Refused.at("nothing_left", *place_of_work(sides, index), detail=ONLY_PART)
     copies = [
-        [replace(work, sequence=without(work.sequence, span), facts={}) for span in own]
+        [replace(work, sequence=leave_out(work.sequence, span), facts={}) for span in own]
         for work, own in zip(works, spans, strict=True)
     ]
     width, every = resolver.model.config.width, [copy for own in copies for copy in own]

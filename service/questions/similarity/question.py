@@ -12,28 +12,37 @@ from torch import Tensor
 from model import similarity
 from model.maps.units import Units
 from model.similarity import BLOCK_CELLS, LinearPooling, NotLinear
-from service.core import Custom, Part, Read, Side, Step, listed, lone, place
+from service.core import (
+    Custom,
+    Part,
+    ReadSide,
+    Side,
+    Step,
+    place_alone,
+    place_in_list,
+    place_of_work,
+)
 from service.encode.answer import Array, Item
-from service.encode.price import DOUBLE, SINGLE, Price, number
+from service.encode.price import DOUBLE, SINGLE, Price, number_bytes
 from service.encode.resolver import Resolver
-from service.encode.selection import units
+from service.encode.selection import choose_units
 from service.encode.swept import Copies
 from service.encode.worker import Steps, Workers
 from service.engine.work import Result, Work, cosine
 from service.inputs import sweep_of
 from service.observe.record import Record
-from service.questions.compared import each
+from service.questions.compared import by_side
 from service.questions.similarity import ComparisonRequest
-from service.questions.similarity.occlusion import occluded
-from service.questions.similarity.table import Table, weigh
+from service.questions.similarity.occlusion import occlude_works
+from service.questions.similarity.table import ShareTable, weigh_tables
 from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
-ANSWERED = (
+OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
     'out, and "form": "score"'
 )
-EXPLAINED = ("full", "top")  # forms that are sums of shares
+EXPLAINED_FORMS = ("full", "top")  # forms that are sums of shares
 
 
 class Similarity:
@@ -51,20 +60,20 @@ class Similarity:
 
     def sides(self) -> Sequence[Side]:
         ask, resolve, linear = self._ask, self._resolver, self._resolver.linear
-        if ask.form in EXPLAINED and isinstance(linear, NotLinear):
-            detail = f"this model has {linear}; {ANSWERED}"
+        if ask.form in EXPLAINED_FORMS and isinstance(linear, NotLinear):
+            detail = f"this model has {linear}; {OCCLUSION_HINT}"
             raise Refused.at("similarity_not_explainable", "form", detail=detail)
-        prompts = each(ask.prompt_name, "left", "right")
-        left_task, right_task = each(ask.task, "left", "right")
+        prompts = by_side(ask.prompt_name, "left", "right")
+        left_task, right_task = by_side(ask.task, "left", "right")
         adapter = resolve.adapter(ask.model, right_task)
-        outputs = resolve.outputs(True, ask.form in EXPLAINED)
+        outputs = resolve.outputs(True, ask.form in EXPLAINED_FORMS)
         if sweep := sweep_of(ask.sweep):
             count, paired = 1 + len(ask.right), ask.sweep_pair is not None
             self._copies = Copies(sweep, outputs, count, resolve, tokens=paired)
         right = Side(
             ask.right,
             outputs,
-            listed("right"),
+            place_in_list("right"),
             cut=resolve.cut(ask.truncate),
             facts=ask.form != "score",
             prompt_name=prompts[1],
@@ -72,22 +81,25 @@ class Similarity:
         )
         left = right._replace(
             inputs=[ask.left],
-            at=lone("left"),
+            at=place_alone("left"),
             prompt_name=prompts[0],
             adapter=resolve.adapter(ask.model, left_task),
         )
         self._sides = left, right
         return self._sides
 
-    async def plan(self, works: list[Work], read: Read, deadline: float, record: Record) -> Step:
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
         self._works, axes = works, (self._ask.level, self._ask.specials)
         if self._ask.form != "score":
             self._units = [
-                units(*axes, work, place(self._sides, index)) for index, work in enumerate(works)
+                choose_units(*axes, work, place_of_work(self._sides, index))
+                for index, work in enumerate(works)
             ]
         self._check_pair()
         if self._ask.form == "occlusion":
-            made = occluded(works, self._units, self._resolver, self._sides)
+            made = occlude_works(works, self._units, self._resolver, self._sides)
             self._occluded, held = made
             return Step([*works, *(copy for own in self._occluded for copy in own)], held=held)
         return self._copies.step(works) if self._copies else Step(works)
@@ -106,22 +118,22 @@ class Similarity:
     def price(self, step: Step) -> Price:
         how, held, works = self._ask, step.held, self._works
         sizes = [len(own.axis) for own in self._units]
-        if how.form in EXPLAINED:
+        if how.form in EXPLAINED_FORMS:
             width = self._resolver.model.config.width
-            held += _hold(width, sizes, *map(len, works))
+            held += _count_held(width, sizes, *map(len, works))
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
-        shares = weigh(how.form, how.k, number(self._ask.dtype), sizes)
+        shares = weigh_tables(how.form, how.k, number_bytes(self._ask.dtype), sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
         return Price(parts, self._custom.layout, held)
 
-    async def end(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[Item]:
         """Return what is answered for the left text, and for each on the right.
 
         Raises:
             Refused: it is not done in time, or float16 cannot hold a share.
         """
-        making = {"score": self._scored, "occlusion": self._occlusion}
-        steps = making.get(self._ask.form, self._explained)()
+        making = {"score": self._score, "occlusion": self._score_occluded}
+        steps = making.get(self._ask.form, self._explain)()
         left, *right = await self._worker.run(steps, deadline)
         copies = self._copies
         if copies is None:
@@ -142,38 +154,38 @@ class Similarity:
             ),
         ]
 
-    def _scored(self) -> Steps[list[Item]]:
+    def _score(self) -> Steps[list[Item]]:
         """Return scores alone, in one step."""
         left, *rights = [work.result.vector for work in self._works]
         scores = [{"score": cosine(left, right)} for right in rights]
         yield
-        return [self._item(index, told) for index, told in enumerate([{}, *scores])]
+        return [self._make_item(index, told) for index, told in enumerate([{}, *scores])]
 
-    def _occlusion(self) -> Steps[list[Item]]:
+    def _score_occluded(self) -> Steps[list[Item]]:
         """Score, and tell what each unit is worth, one text on the right a step."""
         left, *rights = [work.result.vector for work in self._works]
         left_copies, *copies = [[copy.result.vector for copy in own] for own in self._occluded]
-        items, kind = [self._item(0, _axes(self._units[0]))], self._ask.dtype
+        items, kind = [self._make_item(0, _axis_facts(self._units[0]))], self._ask.dtype
         for index, (right, own) in enumerate(zip(rights, copies, strict=True), 1):
             score = cosine(left, right)
             worth = {
                 "left_worth": [score - cosine(copy, right) for copy in left_copies],
                 "right_worth": [score - cosine(left, copy) for copy in own],
             }
-            facts = {**_axes(self._units[index]), "score": score, "method": "occlusion"}
+            facts = {**_axis_facts(self._units[index]), "score": score, "method": "occlusion"}
             arrays = {name: np.array(each, kind) for name, each in worth.items()}
-            items.append(self._item(index, facts, arrays))
+            items.append(self._make_item(index, facts, arrays))
             yield
         return items
 
-    def _explained(self) -> Steps[list[Item]]:
+    def _explain(self) -> Steps[list[Item]]:
         """Score, and show what makes the scores, some texts on the right or rows of one a step."""
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-        cells, linear, results = 0, self._linear, [work.result for work in self._works]
-        left, items = self._side(results[0], 0), [self._item(0, _axes(self._units[0]))]
+        cells, linear, results = 0, self._linear_pooling, [work.result for work in self._works]
+        left, items = self._side(results[0], 0), [self._make_item(0, _axis_facts(self._units[0]))]
         for index, result in enumerate(results[1:], 1):
             shares = linear.share_cosine(left, self._side(result, index))
-            table = Table(self._ask, self._units[0], self._units[index])
+            table = ShareTable(self._ask, self._units[0], self._units[index])
             for block in shares.blocks():
                 table.add(block)
                 cells += block.numel()  # since the last pause
@@ -182,13 +194,13 @@ class Similarity:
                     yield
             arrays, unlisted = table.arrays()
             facts = {
-                **_axes(self._units[index]),
+                **_axis_facts(self._units[index]),
                 "score": cosine(results[0].vector, result.vector),
                 "rest": shares.dropped + shares.bias + unlisted,
             }
             if linear.bias is not None:
                 facts["bias"] = shares.bias
-            items.append(self._item(index, facts, arrays))
+            items.append(self._make_item(index, facts, arrays))
         return items
 
     def _pair_shares(
@@ -213,7 +225,7 @@ class Similarity:
         ]
 
     @property
-    def _linear(self) -> LinearPooling:
+    def _linear_pooling(self) -> LinearPooling:
         """Return the pooling as a sum over tokens."""
         linear = self._resolver.linear
         if isinstance(linear, NotLinear):
@@ -221,12 +233,13 @@ class Similarity:
         return linear
 
     def _side(self, result: Result, index: int) -> similarity.ComparedText:
+        """Return a sequence as a side of the similarity."""
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-        return self._linear.weigh_text(torch.from_numpy(tokens), self._units[index])
+        return self._linear_pooling.weigh_text(torch.from_numpy(tokens), self._units[index])
 
-    def _item(
+    def _make_item(
         self, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
     ) -> Item:
         """Return what is answered for one text: its tokens, and what it has to do with the left."""
@@ -235,7 +248,7 @@ class Similarity:
         return Item(len(work), {**work.facts, **cut, **more}, arrays=arrays or {})
 
 
-def _axes(units: Units) -> dict[str, Any]:
+def _axis_facts(units: Units) -> dict[str, Any]:
     """Say what rows or columns are, where not all tokens in order; as in maps.facts."""
     axes: dict[str, Any] = {}
     if len(units.axis) < len(units.spans):
@@ -245,7 +258,7 @@ def _axes(units: Units) -> dict[str, Any]:
     return axes
 
 
-def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
+def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
     """Return the bytes without the answer: token vectors, and what a step makes of them in float64.
 
     That is those of the left text; of one on the right twice, as they are weighted; and a

@@ -12,11 +12,11 @@ from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
 
 MOST_PAIRS = 16  # where a request does not say
-INDEX = 4  # bytes of the number of a row or a column
-KINDS = {"float16": torch.float16, "float32": torch.float32}
+INDEX_SIZE = 4  # bytes of the number of a row or a column
+TORCH_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
-class Table:
+class ShareTable:
     """The matrix or its strongest pairs, and the sums of its rows and columns.
 
     Args:
@@ -25,7 +25,7 @@ class Table:
 
     def __init__(self, how: ComparisonRequest, left: Units, right: Units) -> None:
         self._left, self._right = left, right
-        self._full, self._dtype, self._kind = how.form == "full", how.dtype, KINDS[how.dtype]
+        self._full, self._dtype, self._kind = how.form == "full", how.dtype, TORCH_DTYPES[how.dtype]
         full = (len(left.axis), len(right.axis)) if self._full else (0,)
         self._matrix = torch.empty(full, dtype=self._kind)
         self._strongest = StrongestShares(how.k or MOST_PAIRS)
@@ -75,19 +75,19 @@ class Table:
         return {name: one.numpy() for name, one in cast.items()}
 
 
-def weigh(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
+def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
     """Return the bytes of the raw arrays."""
     if form == "score":
         return 0
     left, *rights = sizes
-    return sum(_bytes(left, right, form, k, number) for right in rights)
+    return sum(_count_bytes(left, right, form, k, number) for right in rights)
 
 
-def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
+def _count_bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
     """Count the bytes of the arrays of two texts of this many units."""
     cells = left * right * number
     if form == "occlusion":
         cells = 0
     elif form == "top":
-        cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX)
+        cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX_SIZE)
     return cells + (left + right) * number

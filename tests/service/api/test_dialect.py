@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.dialect import Reply, Served
+from service.api.dialect import ModelFacts, Reply
 from service.api.open_inference import call as inference_protocol
-from service.api.own import problem, reads
+from service.api.own import make_parser, problem
 from service.core import Ask
 from service.encode.answer import INFERENCE_HEADER
 from service.engine.weights import BUNDLED_MODEL
 from service.observe.metrics import Record
 from service.questions.encode import EncodeRequest
-from service.refusals import REFUSALS, refusal
+from service.refusals import REFUSALS, refusal_of
 from service.replica import Replica
 from tests.conftest import post_of
 
@@ -77,12 +77,12 @@ TEXTS: dict[str, Any] = {
 }
 
 
-SERVED = Served([BUNDLED_MODEL], (), 6, MOST_JSON, 64)
+SERVED = ModelFacts([BUNDLED_MODEL], (), 6, MOST_JSON, 64)
 
 
 def of_json(body: bytes) -> Ask:
     """Our own wire."""
-    return reads(EncodeRequest)(body, post_of("/"), SERVED).request
+    return make_parser(EncodeRequest)(body, post_of("/"), SERVED).request
 
 
 def of_inference(body: bytes) -> Ask:
@@ -180,7 +180,7 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
         assert isinstance(request, Ask)
         await replica.gateway.encode(request, time.monotonic() + 30, Record("/"))
     except Exception as error:
-        refused = refusal(error)
+        refused = refusal_of(error)
         assert refused.status in FAULTS, error
         assert_worded(problem(refused, "id"))
         assert_worded(inference_protocol.problem(refused, "id"))
@@ -239,4 +239,4 @@ async def test_brackets_in_brackets_are_refused(decode: Decode, opening: bytes) 
     with pytest.raises(Exception) as raised:
         decode(body)
 
-    assert refusal(raised.value).code in ("invalid_json", "body_too_large")
+    assert refusal_of(raised.value).code in ("invalid_json", "body_too_large")

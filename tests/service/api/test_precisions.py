@@ -13,10 +13,10 @@ from safetensors.numpy import load
 from sentence_transformers.util import quantize_embeddings
 
 from headlight_client import AsyncClient
-from service.api.precisions import Precision, written
-from service.encode.precisions import bound
+from service.api.precisions import Precision, to_precision
+from service.encode.precisions import range_end
 from service.heads import sentences
-from service.outputs import Smaller
+from service.outputs import SmallPrecision
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"
 
@@ -37,12 +37,12 @@ def unit(size: int) -> NDArray[np.float32]:
 def test_a_smaller_vector_is_that_of_the_library(size: int, precision: Precision) -> None:
     """With the same ranges, of any size, each alone."""
     vectors = unit(size)
-    ranges = np.array([[-bound(size)] * size, [bound(size)] * size], dtype=np.float32)
+    ranges = np.array([[-range_end(size)] * size, [range_end(size)] * size], dtype=np.float32)
 
     theirs = quantize_embeddings(vectors, precision=precision, ranges=ranges)
 
     for vector, expected in zip(vectors, theirs, strict=True):
-        ours = written(vector, precision)
+        ours = to_precision(vector, precision)
         assert isinstance(ours, np.ndarray) and ours.dtype == expected.dtype
         np.testing.assert_array_equal(ours, expected)
 
@@ -51,14 +51,14 @@ def test_a_smaller_vector_is_that_of_the_library(size: int, precision: Precision
 @pytest.mark.parametrize("size", [384, 13])
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
 async def test_our_own_route_answers_them_in_every_form(
-    client: httpx.AsyncClient, address: str, precision: Smaller, size: int
+    client: httpx.AsyncClient, address: str, precision: SmallPrecision, size: int
 ) -> None:
     """JSON, base64, a safetensors file, and our own client: those of the floats, and of spans."""
     inputs = ["All is well", {"text": "A dog ate the food", "spans": [[0, 5], [6, 18]]}]
     how = {"mode": "max", "normalize": True, "dimensions": size}
     plain = (await client.post("/v1/encode", json={"inputs": inputs, "pooled": how})).json()
     floats, spans = pooled(plain["data"], np.float32)
-    ranges = np.array([[-bound(size)] * size, [bound(size)] * size], dtype=np.float32)
+    ranges = np.array([[-range_end(size)] * size, [range_end(size)] * size], dtype=np.float32)
     expected, parts = (
         quantize_embeddings(some, precision=precision, ranges=ranges) for some in (floats, spans)
     )
@@ -93,8 +93,8 @@ def pooled(data: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 @pytest.mark.parametrize("size", [64, 384, 1024])
 def test_a_step_is_its_number_by_one_scale(size: int) -> None:
     """To half a step."""
-    vectors, width = unit(size)[2:], 2 * bound(size) / 255
-    steps = np.array([written(vector, "int8") for vector in vectors], dtype=np.float64)
+    vectors, width = unit(size)[2:], 2 * range_end(size) / 255
+    steps = np.array([to_precision(vector, "int8") for vector in vectors], dtype=np.float64)
 
     np.testing.assert_allclose((steps + 1) * width, vectors, rtol=0, atol=width * 0.5001)
 
@@ -104,8 +104,8 @@ def test_what_lies_beyond_the_bound_has_the_last_step() -> None:
     vector = np.zeros(384, dtype=np.float32)
     vector[0], vector[1] = 0.8, -0.6
 
-    assert written(vector, "int8")[:2].tolist() == [127, -128]
-    assert written(vector, "uint8")[:2].tolist() == [255, 0]
+    assert to_precision(vector, "int8")[:2].tolist() == [127, -128]
+    assert to_precision(vector, "uint8")[:2].tolist() == [255, 0]
 
 
 def neighbours(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -123,7 +123,7 @@ async def test_the_page_says_what_is_lost(client: httpx.AsyncClient) -> None:
     floats = np.array([row["embedding"] for row in told], dtype=np.float32)
 
     def made(precision: Precision) -> NDArray[np.float64]:
-        return np.array([written(vector, precision) for vector in floats], dtype=np.float64)
+        return np.array([to_precision(vector, precision) for vector in floats], dtype=np.float64)
 
     steps, positive = made("int8"), made("uint8")
     bits = np.unpackbits(made("ubinary").astype(np.uint8), axis=1) * 2.0 - 1

@@ -66,9 +66,9 @@ def run(folder: Path) -> Result:
 def read_here(command: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
     """Do what a process that reads a pickle does, in this one, which has torch already."""
     source, target = map(Path, command[-3:-1])
-    tensors = pickles.load(torch, source)
-    sizes = pickles.write(torch, tensors, target)
-    pickles.compare(torch, tensors, target)
+    tensors = pickles.load_pickle(torch, source)
+    sizes = pickles.write_safetensors(torch, tensors, target)
+    pickles.compare_tensors(torch, tensors, target)
     return subprocess.CompletedProcess(command, 0, json.dumps(sizes).encode(), b"")
 
 
@@ -180,7 +180,7 @@ def test_shards_become_shards(
 
 def sources(folder: Path) -> list[str]:
     """The pickles of a folder that would be converted."""
-    return [job.source for job in convert._jobs(folder, convert._shards(folder))]
+    return [job.source for job in convert._list_jobs(folder, convert._shards_by_tensor(folder))]
 
 
 def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
@@ -237,14 +237,14 @@ def test_every_bit_of_every_tensor_is_kept(tmp_path: Path, today: bool) -> None:
     path, new = tmp_path / "pytorch_model.bin", tmp_path / "model.safetensors"
     torch.save(tensors, path, _use_new_zipfile_serialization=today)
 
-    pickles.write(torch, pickles.load(torch, path), new)
-    pickles.compare(torch, pickles.load(torch, path), new)
+    pickles.write_safetensors(torch, pickles.load_pickle(torch, path), new)
+    pickles.compare_tensors(torch, pickles.load_pickle(torch, path), new)
 
     written = load_file(new)
     assert written.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert written[name].dtype == tensor.dtype and written[name].shape == tensor.shape
-        assert pickles.bits(torch, written[name]).equal(pickles.bits(torch, tensor))
+        assert pickles.as_bytes(torch, written[name]).equal(pickles.as_bytes(torch, tensor))
 
 
 class Call:
@@ -335,7 +335,7 @@ def test_what_is_no_tensors_by_name_is_refused(
     write(tmp_path / "pytorch_model.bin")
 
     with pytest.raises(pickles.Refused) as refusal:
-        pickles.load(torch, tmp_path / "pytorch_model.bin")
+        pickles.load_pickle(torch, tmp_path / "pytorch_model.bin")
 
     assert reason in str(refusal.value) and "\n" not in str(refusal.value)
 

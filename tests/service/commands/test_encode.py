@@ -37,18 +37,21 @@ def test_a_service_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.Mon
     monkeypatch.setattr(jobs, "INFO_SECONDS", 0.5)
 
     with pytest.raises(Failed, match="no answer from http://127.0.0.1:9"):
-        encode.example("http://127.0.0.1:9")
+        encode.show_example("http://127.0.0.1:9")
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_example_is_a_command_and_its_real_answer(address: str, client: Any) -> None:
     """Long vectors are cut to three numbers, all numbers to four places."""
-    shown = await asyncio.to_thread(encode.example, address)
+    shown = await asyncio.to_thread(encode.show_example, address)
 
     command, answer = shown.rsplit("\n", 1)
     told = json.loads(answer)["data"][0]
-    real = (await client.post("/v1/encode", json=encode.EXAMPLE)).json()["data"][0]
-    assert command.startswith(f"curl {address}/v1/encode") and json.dumps(encode.EXAMPLE) in command
+    real = (await client.post("/v1/encode", json=encode.EXAMPLE_BODY)).json()["data"][0]
+    assert (
+        command.startswith(f"curl {address}/v1/encode")
+        and json.dumps(encode.EXAMPLE_BODY) in command
+    )
     assert told["pooled"] == [round(x, 4) for x in real["pooled"][:3]] + ["..."]
     assert told["tokens"] == real["tokens"]
 
@@ -57,7 +60,7 @@ async def test_the_example_is_a_command_and_its_real_answer(address: str, client
 async def test_a_refusal_says_what_the_service_says(address: str) -> None:
     """Also how many layers and heads there are."""
     with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: layers are 0 to 5"):
-        await asyncio.to_thread(encode.table, address, None, "All is well", "L9H99", None)
+        await asyncio.to_thread(encode.draw_tokens, address, None, "All is well", "L9H99", None)
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -67,13 +70,13 @@ async def test_a_long_text_is_refused_even_by_a_service_that_cuts(
     """A table would not say that a part is missing."""
     async with listen(outer(under(replica, truncate="right"))) as url:
         with pytest.raises(Failed, match="it has 302 tokens"):
-            await asyncio.to_thread(encode.table, url, None, "well " * 300, None, None)
+            await asyncio.to_thread(encode.draw_tokens, url, None, "well " * 300, None, None)
 
 
 def drawn(name: str, tokens: list[str], maps: Any) -> list[str]:
     """The lines of a map in a terminal without colours."""
     console = Console(width=100, color_system=None, file=io.StringIO(), record=True)
-    console.print(encode.shades(name, tokens, np.array(maps)))
+    console.print(encode.draw_shades(name, tokens, np.array(maps)))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 

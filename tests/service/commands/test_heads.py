@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from model.packing import Sequence
 from service.cli import main
-from service.commands.heads import Solo
+from service.commands.heads import LoadedModel
 from service.engine.weights import BUNDLED_MODEL
 from service.heads import store
 
@@ -162,12 +162,12 @@ MOVED = {(5, 11): 0.1058, (5, 10): 0.0505, (5, 7): 0.0431, (1, 11): 1.54e-4}
 
 
 @pytest.fixture(scope="module")
-def solo() -> Solo:
+def solo() -> LoadedModel:
     """The bundled model."""
-    return Solo(BUNDLED_MODEL)
+    return LoadedModel(BUNDLED_MODEL)
 
 
-def test_the_encoding_moves_as_far_as_in_transformers(solo: Solo) -> None:
+def test_the_encoding_moves_as_far_as_in_transformers(solo: LoadedModel) -> None:
     """The head that leads 'it' to 'dog' moves it most, a sink of layer 1 least."""
     found = solo.ablate(DOG)
 
@@ -179,7 +179,7 @@ def test_the_encoding_moves_as_far_as_in_transformers(solo: Solo) -> None:
 
 
 @torch.inference_mode()
-def test_each_head_is_removed_by_itself(solo: Solo) -> None:
+def test_each_head_is_removed_by_itself(solo: LoadedModel) -> None:
     """Its cell holds what a pass without it, and it alone, gives."""
     model = solo.model
     (read,) = model.tokenizer([(DOG,)], model.max_tokens)

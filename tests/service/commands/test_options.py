@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from service.cli import main
-from service.commands.options import SECTIONS, Sectioned, of_settings, read_key
+from service.commands.options import SECTION_TITLES, SectionedCommand, add_setting_options, read_key
 from service.settings import Settings
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
@@ -84,8 +84,8 @@ def test_a_shell_completes_commands_options_and_values(words: str, offered: set[
     assert {line.partition(",")[2] for line in said.output.splitlines()} == offered
 
 
-@click.command(cls=Sectioned)
-@of_settings
+@click.command(cls=SectionedCommand)
+@add_setting_options
 def given(**flags: str | bool | None) -> None:
     """Print what was given."""
     print({name: value for name, value in flags.items() if value is not None})
@@ -127,8 +127,8 @@ def test_help_has_a_section_for_each_subject() -> None:
     said = CliRunner().invoke(given, ["--help"]).output
 
     heads = re.findall(r"^([A-Z].*):$", said, re.MULTILINE)
-    assert heads == [*SECTIONS.values(), "This command"]
-    assert SECTIONS.keys() <= Settings.model_fields.keys()
+    assert heads == [*SECTION_TITLES.values(), "This command"]
+    assert SECTION_TITLES.keys() <= Settings.model_fields.keys()
 
 
 @pytest.mark.parametrize("command", ["serve", "doctor", "encode", "heads", "space", "convert"])

@@ -42,15 +42,18 @@ def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path:
 
     words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "a.svg").read_text())
     assert words.count("[CLS]") == words.count("$2$") == words.count("&lt;b&gt;") == 2
-    numbers = [share for row in SHARES for share in row if share >= pictures.SMALL]
+    numbers = [share for row in SHARES for share in row if share >= pictures.SMALL_SHARE]
     assert [float(word) for word in words if re.fullmatch(r"\d\.\d\d", word)] == numbers
 
 
 def test_every_letter_is_legible_on_light_and_dark() -> None:
     """Labels on the page, numbers on their cells."""
-    assert min(contrast(pictures.INK, page) for page in PAGES) >= LEGIBLE
+    assert min(contrast(pictures.INK_COLOUR, page) for page in PAGES) >= LEGIBLE
     shares = [step / 100 for step in range(101)]
-    assert min(contrast(pictures.ink(each), pictures.colour(each)) for each in shares) >= LEGIBLE
+    assert (
+        min(contrast(pictures.number_colour(each), pictures.share_colour(each)) for each in shares)
+        >= LEGIBLE
+    )
 
 
 def test_a_png_has_no_background(tmp_path: Path) -> None:
@@ -108,12 +111,14 @@ def test_every_cell_has_the_colour_of_its_role(found: dict[str, Any], tmp_path: 
     pictures.draw_survey(found, tmp_path / "a.svg")
 
     filled = re.findall(r"fill: (#\w+); stroke: #9a9a9a", (tmp_path / "a.svg").read_text())
-    squares = [line.colour for line in pictures.legend(found) if line.colour]
+    squares = [line.colour for line in pictures.explain_colours(found) if line.colour]
     roles = [head["role"] for head in found["heads"]]
     assert len(filled) == 72 + len(squares)
-    assert filled[:72].count(pictures.COLOURS["previous"]) == roles.count("previous") == 1
-    assert filled[:72].count(pictures.COLOURS["delimiter sink"]) == roles.count("delimiter sink")
-    assert filled[:72].count(pictures.NONE) == roles.count(None)
+    assert filled[:72].count(pictures.ROLE_COLOURS["previous"]) == roles.count("previous") == 1
+    assert filled[:72].count(pictures.ROLE_COLOURS["delimiter sink"]) == roles.count(
+        "delimiter sink"
+    )
+    assert filled[:72].count(pictures.NO_ROLE_COLOUR) == roles.count(None)
 
 
 def test_a_relation_of_the_users_own_has_a_colour_too(
@@ -127,12 +132,12 @@ def test_a_relation_of_the_users_own_has_a_colour_too(
     pictures.draw_survey(found, tmp_path / "a.svg")
 
     svg = (tmp_path / "a.svg").read_text()
-    assert pictures.OTHER in svg and ">doer<" in svg
+    assert pictures.OTHER_COLOUR in svg and ">doer<" in svg
 
 
 def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
     """Only the two formats that are promised."""
-    pictures.check(Path("a.SVG"))
+    pictures.check_picture(Path("a.SVG"))
 
     with pytest.raises(Unusable, match=r"a\.pdf: a picture must end in \.png or \.svg"):
-        pictures.check(Path("a.pdf"))
+        pictures.check_picture(Path("a.pdf"))

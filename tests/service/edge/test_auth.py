@@ -15,7 +15,7 @@ import pytest
 
 from service import keys, launch
 from service.api import ROUTES
-from service.api.pages import PART
+from service.api.pages import PAGE_PREFIX
 from service.edge.door import Door
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
@@ -35,7 +35,7 @@ HELD = keys.parse_keys(f"{KEY}\nteam-b:{OTHER}\n")
 BEARER = {"authorization": f"Bearer {KEY}"}
 # by the contract; the page's own files are open, its calls are not
 PUBLIC = {"/", "/docs", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
-PUBLIC |= {PART + name for name in site.PARTS}
+PUBLIC |= {PAGE_PREFIX + name for name in site.PAGE_FILES}
 
 Served = Callable[..., httpx.AsyncClient]
 

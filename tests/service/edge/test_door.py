@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from service.edge import door
 from service.edge.body import MOST_KEYS
-from service.refusals import MOST_ERRORS, REFUSALS, Refused, refusal
+from service.refusals import MOST_SHOWN_FAULTS, REFUSALS, Refused, refusal_of
 from tests.attacks import HERE, LISTS, PLACES, VALUES, keys, many, structures
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def counted(error: BaseException) -> Refused:
         if isinstance(error, ValidationError):
             counts.append(error.error_count())
-        return refusal(error)
+        return refusal_of(error)
 
-    monkeypatch.setattr(door, "refusal", counted)
+    monkeypatch.setattr(door, "refusal_of", counted)
     return counts
 
 
@@ -75,7 +75,7 @@ async def test_of_wrong_values_in_a_list_few_errors_are_made(
         sent = body.replace(HERE, many(value, most=300))
         await client.post(path, content=sent, headers={"content-type": "application/json"})
 
-    assert max(errors, default=0) <= MOST_ERRORS
+    assert max(errors, default=0) <= MOST_SHOWN_FAULTS
 
 
 @pytest.mark.parametrize("place", PLACED)
@@ -89,4 +89,4 @@ async def test_of_unknown_fields_as_many_errors_are_made_as_an_object_may_have_k
     answer = await client.post(path, content=sent, headers={"content-type": "application/json"})
 
     assert answer.status_code in (400, 422)
-    assert max(errors, default=0) <= MOST_KEYS + MOST_ERRORS
+    assert max(errors, default=0) <= MOST_KEYS + MOST_SHOWN_FAULTS

@@ -118,7 +118,7 @@ async def test_what_is_late_because_the_machine_is_slow_may_come_again(
 )
 async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
     """The preferred one wins; of equals JSON."""
-    assert own.answer_type(accept) == media_type
+    assert own.negotiate_type(accept) == media_type
 
 
 async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:

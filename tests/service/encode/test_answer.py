@@ -16,12 +16,12 @@ from service.encode.answer import (
     Item,
     NotFinite,
     Records,
-    as_safetensors,
-    cast,
-    in_pieces,
-    numbers,
-    tree,
-    whole,
+    cast_array,
+    to_json,
+    write_numbers,
+    write_pieces,
+    write_safetensors,
+    write_whole,
 )
 
 HEAD, USAGE = {"model": "m"}, {"tokens": 5}
@@ -50,7 +50,7 @@ def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
     }
     expected = {**HEAD, "data": [told, told], "usage": USAGE}
 
-    pieces = list(in_pieces(tree(Encoded(HEAD, [one, one], USAGE))))
+    pieces = list(write_pieces(to_json(Encoded(HEAD, [one, one], USAGE))))
 
     assert b"".join(pieces) == orjson.dumps(expected, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 8 * PIECE_BYTES
@@ -67,14 +67,14 @@ def test_a_small_answer_has_the_bytes_of_one_in_pieces(encoding: str) -> None:
         each = Each({"facts": (1, None), "array": one} for one in arrays)
         return {"each": each, "rows": rows, "none": Each([]), "plain": Each([{"a": "é"}], True)}
 
-    assert whole(answer(), encoding) == b"".join(in_pieces(answer(), encoding))
+    assert write_whole(answer(), encoding) == b"".join(write_pieces(answer(), encoding))
 
 
 def test_a_single_map_is_cut_too() -> None:
     """However long the row of its first axis: what is made at once and sent at once is a piece."""
     maps = np.random.default_rng(0).random((2, 1, 307, 311))
 
-    pieces = list(numbers(maps))
+    pieces = list(write_numbers(maps))
 
     assert b"".join(pieces) == orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 4 * PIECE_BYTES
@@ -85,7 +85,7 @@ def test_an_array_of_nothing_is_json_too(shape: tuple[int, ...]) -> None:
     """Its lists stand there, empty."""
     nothing = np.zeros(shape, np.float32)
 
-    assert orjson.loads(b"".join(numbers(nothing))) == nothing.tolist()
+    assert orjson.loads(b"".join(write_numbers(nothing))) == nothing.tolist()
 
 
 def test_the_safetensors_library_reads_what_is_written() -> None:
@@ -94,7 +94,7 @@ def test_the_safetensors_library_reads_what_is_written() -> None:
     odd = {"maps.half": random.random((3, 5)).astype(np.float16), "keys": np.arange(7, dtype=">i4")}
     items = [replace(one, arrays={**odd, "none": np.zeros((0, 4), np.float32)}), item(1)]
 
-    pieces = list(as_safetensors(Encoded(HEAD, items, USAGE)))
+    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
     read = load(b"".join(pieces))
 
     expected = {"0.pooled": one.pooled, "0.tokens": one.tokens, "0.layers.3": one.tokens}
@@ -117,7 +117,7 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
             made.append(number)
             yield item(5)
 
-    pieces = in_pieces(tree(Encoded(HEAD, items(), USAGE)))
+    pieces = write_pieces(to_json(Encoded(HEAD, items(), USAGE)))
 
     assert [list(made) for _ in pieces if len(made) < 2][-1] == [0]
     assert made == [0, 1]
@@ -126,4 +126,4 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
 def test_what_float16_cannot_hold_is_refused() -> None:
     """An infinity never takes a number's place."""
     with pytest.raises(NotFinite):
-        cast(np.array([1e6], np.float32), "float16")
+        cast_array(np.array([1e6], np.float32), "float16")

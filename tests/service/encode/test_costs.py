@@ -24,12 +24,12 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from service.core import Layout
-from service.encode.price import costs
+from service.encode.price import make_cost_counter
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.engine.work import Outputs, Parts, Work
-from service.questions.encode.question import weigh
+from service.questions.encode.question import weigh_answer
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
 SQUARE = 2048  # tokens whose square is more than what any batch takes of its lane
@@ -176,7 +176,7 @@ def test_time_grows_as_the_price_says(
     lanes: Lanes, token: float, way: Way, lengths: tuple[int, ...]
 ) -> None:
     """And is what the price says, at the speed that admission plans with."""
-    of = costs(WIDE)
+    of = make_cost_counter(WIDE)
 
     asked = [work(tokens, way(tokens)) for tokens in lengths]
     taken = [seconds(lanes, [one], 3) for one in asked]
@@ -204,7 +204,7 @@ def test_what_is_done_to_heads_takes_what_the_price_says(
     ]
 
     taken = seconds(lanes, changed, 4) / seconds(lanes, plain, 4)
-    of = costs(WIDE)
+    of = make_cost_counter(WIDE)
     assert taken <= CLOSELY * sum(of(changed)) / sum(of(plain))
 
 
@@ -220,7 +220,7 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
         attention = asked.outputs.attention
         heads = max(map(len, attention.heads.values())) if attention else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = weigh([asked], WIDE.width, Layout()).made
+        made = weigh_answer([asked], WIDE.width, Layout()).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 

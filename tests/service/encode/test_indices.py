@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.encode.indices import heads_by_layer, hidden_states
+from service.encode.indices import chosen_heads, chosen_hidden_states
 from service.inputs import Attention
 
 
@@ -21,7 +21,7 @@ from service.inputs import Attention
 )
 def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
     """All of them, the same of every layer, or some of each; layers count from either end."""
-    assert heads_by_layer(Attention.model_validate(asked), 2, 3) == named
+    assert chosen_heads(Attention.model_validate(asked), 2, 3) == named
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, obj
 def test_a_head_that_does_not_exist_is_an_index_error(asked: dict[str, object]) -> None:
     """Nothing is guessed or left out."""
     with pytest.raises(IndexError):
-        heads_by_layer(Attention.model_validate(asked), 2, 3)
+        chosen_heads(Attention.model_validate(asked), 2, 3)
 
 
 def test_hidden_states_count_from_either_end() -> None:
     """Of 2 layers there are 3 states, and -1 is the last."""
-    assert hidden_states([0, -1], 2) == {0, 2}
+    assert chosen_hidden_states([0, -1], 2) == {0, 2}

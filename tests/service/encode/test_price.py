@@ -23,9 +23,15 @@ from model.pooling import Pooling
 from model.task_heads import Projection, Splade
 from service.core import Layout, Step
 from service.encode.answer import SAFETENSORS
-from service.encode.price import SPAN_FLOPS, costs, entered_flops, flops, step_flops
+from service.encode.price import (
+    SPAN_FLOPS,
+    entered_flops,
+    make_cost_counter,
+    request_flops,
+    step_flops,
+)
 from service.engine.work import Outputs, Parts, Result, Work
-from service.questions.encode.question import weigh
+from service.questions.encode.question import weigh_answer
 from service.replica import Replica
 from service.settings import JSON_FACTOR
 from tests.replica_internals import believe, slow_down
@@ -50,7 +56,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def cost(config: EncoderConfig, tokens: int, entered: int | None = None) -> float:
     """What admission counts of a sequence, of which nothing is wanted."""
-    return costs(config)([Work(Tokens([1] * tokens), Outputs(), entered=entered)])[0]
+    return make_cost_counter(config)([Work(Tokens([1] * tokens), Outputs(), entered=entered)])[0]
 
 
 async def priced(client: httpx.AsyncClient, asked: Any, **headers: str) -> dict[str, Any]:
@@ -283,15 +289,15 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", log_twice=False)
     plain, sparse = (Work(Tokens([1] * 64), Outputs(task_heads=one)) for one in ((), (head,)))
 
-    of = costs(TRANSFORMER_BASE)
+    of = make_cost_counter(TRANSFORMER_BASE)
 
-    beside = 2 * 11_000_003 * 64 / flops(TRANSFORMER_BASE, [64], [])
+    beside = 2 * 11_000_003 * 64 / request_flops(TRANSFORMER_BASE, [64], [])
     assert of([plain, sparse]) == pytest.approx([64, 64 * (1 + beside)])
 
 
 async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
     """By the length of its maps; one layer explained is some layers more."""
-    of = costs(TRANSFORMER_BASE)
+    of = make_cost_counter(TRANSFORMER_BASE)
     every = {layer: tuple(range(8)) for layer in range(6)}
 
     def times(tokens: int, **asked: Any) -> float:
@@ -322,7 +328,7 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
     def price(units: Units, *, half: bool = False) -> tuple[int, int]:
         asked = Selection(every, units, "rollout", half=half)
         works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
-        beside = weigh(works, TRANSFORMER_BASE.width, Layout())
+        beside = weigh_answer(works, TRANSFORMER_BASE.width, Layout())
         return maps.count_product_flops(
             asked, TRANSFORMER_BASE
         ) - scores, beside.made - beside.total
@@ -360,9 +366,9 @@ async def test_spans_count_in_what_a_sequence_costs() -> None:
     parts = Parts([(0, 5)] * 11, Pooling(("mean",), normalize=True))
     work = Work(Tokens([1] * 64), Outputs(parts=parts))
 
-    of = costs(TRANSFORMER_BASE)
+    of = make_cost_counter(TRANSFORMER_BASE)
 
-    beside = 11 * SPAN_FLOPS / flops(TRANSFORMER_BASE, [64], [])
+    beside = 11 * SPAN_FLOPS / request_flops(TRANSFORMER_BASE, [64], [])
     assert of([work]) == pytest.approx([64 * (1 + beside)])
 
 
@@ -374,7 +380,7 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
 
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 128, 256, 512)]
     assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] > 1.3
-    assert flops(more, [512], []) > flops(plain, [512], [])
+    assert request_flops(more, [512], []) > request_flops(plain, [512], [])
     whole = cost(more, 512)
     entered = [cost(more, 512, layer) for layer in range(more.layers)]
     assert [whole, *entered] == sorted([whole, *entered], reverse=True)
@@ -394,7 +400,7 @@ async def test_what_slopes_take_from_scores_is_priced() -> None:
 
     ratios = [cost(more, n) / cost(plain, n) for n in (64, 512, 2048, 8192)]
     assert ratios[0] == 1 and ratios == sorted(ratios) and 1.1 < ratios[-1] < 1.15
-    assert flops(more, [512], []) == flops(plain, [512], [])
+    assert request_flops(more, [512], []) == request_flops(plain, [512], [])
     shown = Selection({0: (0, 1)}, divide_into_units(300))
     assert (
         maps.count_flops(shown, more) - maps.count_flops(shown, plain)
@@ -410,7 +416,7 @@ async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_s
 
     weights = width * (mixed + 2 * keys) + mixed * width + 3 * width * inner
     seen = sum(range(1, 10)) + 1  # of nine tokens, and of one
-    assert flops(more, [9, 1], []) == 2 * 6 * (weights * 10 + 2 * mixed * seen)
+    assert request_flops(more, [9, 1], []) == 2 * 6 * (weights * 10 + 2 * mixed * seen)
     entered = 2 * (weights * 6 - width * (mixed + 2 * keys)) * 9 + 2 * 2 * mixed * 45 * 5
     assert entered_flops(more, 9, 0) == entered
 
@@ -477,9 +483,9 @@ async def test_any_body_is_priced_in_milliseconds(form: Form, body: Sequence[Uni
     heads = {layer: tuple(range(16)) for layer in range(24)}
     asked = {units: Outputs(attention=Selection(heads, units, form, rows=(0,))) for units in body}
     works = [Work(Tokens([1] * units.tokens), asked[units]) for units in body]
-    step, of = Step(works), costs(DEEP)
+    step, of = Step(works), make_cost_counter(DEEP)
 
-    weighed = steps(lambda: weigh(works, DEEP.width, Layout()))
+    weighed = steps(lambda: weigh_answer(works, DEEP.width, Layout()))
     counted = steps(lambda: step_flops(DEEP, {}, step))
     timed = steps(lambda: of(works))
 

@@ -29,7 +29,7 @@ from model.loading import checkpoint
 from service.core import Custom, Side
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
-from service.encode.space import NAME, Spaces
+from service.encode.space import SPACE_NAME, Spaces
 from service.encode.worker import Worker, Workers
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.outputs import Pooled
@@ -92,7 +92,7 @@ def name(folder: Path, request: EncodeRequest = ASKED, **more: Any) -> str:
     """The name of a request's space."""
     spaces, side = read(folder, request, **more)
     found = spaces.of(side, edited=False)
-    assert found is not None and NAME.fullmatch(found)
+    assert found is not None and SPACE_NAME.fullmatch(found)
     return found
 
 
@@ -304,7 +304,7 @@ async def test_a_refused_space_names_both_and_what_changed(client: httpx.AsyncCl
     told = (await client.post("/v1/encode", json={"inputs": ["a"]}, headers=asked)).json()
 
     assert (told["code"], told["expected"], told["changed"]) == ("space_changed", expected, [])
-    assert NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
+    assert SPACE_NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from model.config import Task
 from service import api
-from service.api.dialect import Served as Known
+from service.api.dialect import ModelFacts as Known
 from service.encode.answer import JSON
 from service.encode.resolver import Resolver
 from tests.bge_m3 import bge_m3

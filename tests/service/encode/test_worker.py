@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.worker import Worker, once
-from service.engine.fair.rotation import OWNER_KEY
+from service.encode.worker import Worker, one_step
+from service.engine.fair.rotation import OWNER
 from service.memory import Hold
 from service.observe.record import Record
 from service.questions.highlight.evidence import COPY_BYTES
@@ -70,12 +70,12 @@ async def test_who_gives_up_leaves_after_the_step_that_runs() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     with pytest.raises(Refused, match="overloaded"):
-        await worker.run(once(lambda: "other"), time.monotonic() + FAR)
+        await worker.run(one_step(lambda: "other"), time.monotonic() + FAR)
     gate.set()
     while worker.waiting:
         await asyncio.sleep(0)
 
-    assert await worker.run(once(lambda: "other"), time.monotonic() + FAR) == "other"
+    assert await worker.run(one_step(lambda: "other"), time.monotonic() + FAR) == "other"
     assert taken == ["first"]
 
 
@@ -86,8 +86,8 @@ async def test_of_several_keys_none_takes_all_the_room() -> None:
 
     async def come(owner: str, count: int) -> int:
         """How many of so many requests of a key find room."""
-        OWNER_KEY.set(owner)
-        runs = (worker.run(once(lambda: owner), deadline) for _ in range(count))
+        OWNER.set(owner)
+        runs = (worker.run(one_step(lambda: owner), deadline) for _ in range(count))
         came = [asyncio.create_task(run) for run in runs]
         await asyncio.sleep(0)
         asked.extend(came)
@@ -152,7 +152,7 @@ async def test_what_was_admitted_is_not_refused_at_a_later_step(
             while not replica.batcher.waiting_requests:
                 await asyncio.sleep(0.01)
             gate = threading.Event()
-            filled = asyncio.create_task(used.run(once(gate.wait), far, 10_000))
+            filled = asyncio.create_task(used.run(one_step(gate.wait), far, 10_000))
             await asyncio.sleep(0)
         while used.waiting == 10_000 and not asking.done():
             await asyncio.sleep(0.01)

@@ -16,8 +16,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk.jobs import encode as encode_file
-from service.commands.bulk.source import File
+from service.commands.bulk.jobs import encode_lines as encode_file
+from service.commands.bulk.source import TextFile
 from service.commands.terminal import Failed, Unusable
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED_MODEL, locate_model
@@ -101,7 +101,7 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
     modules = json.loads((mean / "modules.json").read_text())
     (mean / "modules.json").write_text(json.dumps(modules[:2]))
     path, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
-    lines = File.of(path, "jsonl", None)
+    lines = TextFile.of(path, "jsonl", None)
     path.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
 
     async with served(cls, served_model_name="one", max_sequences=1) as http:

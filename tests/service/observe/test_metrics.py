@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from service import keys
 from service.api import ROUTES
 from service.api.document import document
-from service.api.open_inference.call import MODEL
+from service.api.open_inference.call import MODEL_PATH
 from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
@@ -83,7 +83,7 @@ EVERY_KIND: dict[str, list[Any]] = {
     ),
     **dict.fromkeys(("/", "/embed", "/embed_all"), [*TEXTS, {"inputs": [101, 102]}]),
     "/embed_sparse": [*TEXTS, {"inputs": [101, 102]}],
-    **dict.fromkeys((f"{MODEL}/infer", f"{MODEL}/versions/{{version}}/infer"), INFERRED),
+    **dict.fromkeys((f"{MODEL_PATH}/infer", f"{MODEL_PATH}/versions/{{version}}/infer"), INFERRED),
 }
 EVERYTHING = {  # a route of one kind of inputs is asked its examples
     row.path: EVERY_KIND.get(row.path) or [example.value for example in row.examples]

@@ -16,7 +16,7 @@ from model.maps.units import divide_into_units
 from model.pooling import Pooling
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
-from service.questions.similarity.occlusion import occluded
+from service.questions.similarity.occlusion import occlude_works
 
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = [101, 2035, 2003, 102]
@@ -117,7 +117,7 @@ def test_copies_hold_no_more_memory_than_is_counted() -> None:
     for sequence in (ids, rows):
         works = [Work(sequence, outputs, length=200)]
         tracemalloc.start()
-        ((copies,), held) = occluded(works, [divide_into_units(200)], resolver, [])
+        ((copies,), held) = occlude_works(works, [divide_into_units(200)], resolver, [])
         used = tracemalloc.get_traced_memory()[0] + sum(
             work.sequence.embeddings.nbytes
             for work in copies

@@ -4,8 +4,8 @@ import pytest
 
 from model import packing
 from service.engine.work import Outputs, Work
-from service.questions.highlight.passage import DRAWS, Passage, draws, passage
-from service.questions.highlight.question import pruned
+from service.questions.highlight.passage import DRAWS, Passage, draws, make_passage
+from service.questions.highlight.question import prune
 
 TEXT = "One.  Two. Three. \n"
 SPANS = [(0, 4), (6, 10), (11, 17)]
@@ -45,7 +45,7 @@ def test_a_pruned_text_has_units_until_one_does_not_fit(
 ) -> None:
     """The strongest at least, in the document's order."""
     one = Passage(TEXT, 0, len(TEXT), SPANS, SPANS, [])
-    assert pruned(one, order, share) == expected
+    assert prune(one, order, share) == expected
 
 
 def test_a_token_is_of_the_unit_of_its_letters() -> None:
@@ -58,7 +58,7 @@ def test_a_token_is_of_the_unit_of_its_letters() -> None:
     }
     work = Work(packing.Sequence([1] * 7), Outputs(), facts=facts)
     for unit in ("sentence", "word", "token"):
-        one = passage("One. Two\n ", work, unit, most=9)
+        one = make_passage("One. Two\n ", work, unit, most=9)
         assert one.spans == [(0, 4), (5, 8)]
         assert one.owners[:5] == [-1, -1, -1, 0, 1] and one.owners[6] == -1
     assert one.numbers == [(0, 1), (1, 2)]
@@ -69,7 +69,7 @@ def test_no_more_sentences_are_looked_for_than_may_be_used() -> None:
     facts = {"offsets": [(0, 0)], "special": [True], "words": [None]}
     work = Work(packing.Sequence([1]), Outputs(), facts=facts)
 
-    one = passage("Go. " * 9, work, "sentence", most=4, whole=True)
+    one = make_passage("Go. " * 9, work, "sentence", most=4, whole=True)
 
     assert one.spans == [(0, 3), (4, 7), (8, 11), (12, 15)]
 
@@ -81,7 +81,7 @@ def test_tokens_that_share_a_character_are_one_unit() -> None:
         "special": [True, False, False, False, False, False],
         "words": [None, 0, 1, 1, 1, 2],
     }
-    one = passage(
+    one = make_passage(
         "a 😀 b", Work(packing.Sequence([1] * 6), Outputs(), facts=facts), "token", most=9
     )
     assert one.spans == [(0, 1), (2, 3), (4, 5)]

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load
 
 from model import similarity
-from service.api.dialect import Served
-from service.api.own import reads
+from service.api.dialect import ModelFacts
+from service.api.own import make_parser
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.engine.fair.rotation import FairThread
 from service.questions.similarity import ComparisonRequest, question
@@ -262,8 +262,8 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
-    body, served = b'{"left":"a","right":["b"],"form":"top"}', Served(["m"], (), 6, 99, 9)
-    asked = reads(ComparisonRequest)(body, post_of("/v1/similarity"), served)
+    body, served = b'{"left":"a","right":["b"],"form":"top"}', ModelFacts(["m"], (), 6, 99, 9)
+    asked = make_parser(ComparisonRequest)(body, post_of("/v1/similarity"), served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.core import INPUTS
-from service.encode.indices import locate
+from service.core import PLACE_INPUTS
+from service.encode.indices import locate_spans
 from service.inputs import MOST_SPANS
 from service.replica import Replica
 from tests.conftest import application, connected
@@ -199,5 +199,7 @@ async def test_a_span_has_the_tokens_that_a_look_at_each_finds(
                 if end > start and not special[token] and start < last and end > first
             ]
             if inside:
-                (span,) = locate([[first, last]], text, offsets, special, partial(INPUTS, 0))
+                (span,) = locate_spans(
+                    [[first, last]], text, offsets, special, partial(PLACE_INPUTS, 0)
+                )
                 assert span.tokens == (inside[0], inside[-1] + 1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from model.packing import Sequence
-from service.encode.price import costs
+from service.encode.price import make_cost_counter
 from service.engine.work import Outputs, Work
 from service.replica import Replica
 from service.settings import JSON_FACTOR, Settings
@@ -414,8 +414,8 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
         return await call(*batch)
 
     text = Work(Sequence([0] * 5), Outputs())
-    copies = [replace(text, entered=layer, edited_heads=1) for layer in range(LAYERS)]
-    own, *every = costs(config)([text, *copies])
+    copies = [replace(text, entered=layer, edited=1) for layer in range(LAYERS)]
+    own, *every = make_cost_counter(config)([text, *copies])
     speed = (own + HEADS * sum(every)) / 10
     monkeypatch.setattr(replica.lanes, "call_in_lane", held)
     believe(monkeypatch, batcher, speed)

@@ -11,10 +11,10 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from service.api import cohere
-from service.api.dialect import Served
-from service.api.precisions import PRECISIONS, written
+from service.api.dialect import ModelFacts
+from service.api.precisions import PRECISIONS, to_precision
 from service.encode.price import Price
-from service.encode.shown import numbers
+from service.encode.shown import short_numbers
 from service.replica import Replica
 from tests.space_fields import (
     GIVEN,
@@ -69,8 +69,8 @@ async def test_every_kind_is_made_of_one_pass(client: httpx.AsyncClient) -> None
     floats = [np.array(row["embedding"], dtype=np.float32) for row in plain["data"]]
     assert [*told["embeddings"]] == [*PRECISIONS[::-1]]
     for precision, rows in told["embeddings"].items():
-        made = [written(vector, precision) for vector in floats]
-        assert rows == [one if isinstance(one, str) else numbers(one) for one in made]
+        made = [to_precision(vector, precision) for vector in floats]
+        assert rows == [one if isinstance(one, str) else short_numbers(one) for one in made]
     np.testing.assert_array_equal(
         np.frombuffer(base64.b64decode(told["embeddings"]["base64"][0]), "<f4"), floats[0]
     )
@@ -127,7 +127,7 @@ async def test_the_first_prompt_for_a_type_is_chosen(
     """In sentence-transformers' order; without one the checkpoint's default stays."""
     body = {"model": NAME, "input_type": input_type, "texts": TEXTS}
     sent: Any = SimpleNamespace(ignored={})  # nothing of a request but its body is read
-    served = Served(NAME, ["encode"], 6, 1 << 20, 9, prompts)
+    served = ModelFacts(NAME, ["encode"], 6, 1 << 20, 9, prompts)
 
     assert cohere.parse(json.dumps(body).encode(), sent, served).request.prompt_name == chosen
 
@@ -199,7 +199,7 @@ async def test_an_answer_is_priced_as_what_is_written_in_all_kinds(
     sent = json.dumps({**body, "embedding_types": kinds}).encode()
     headers: dict[str, str] = {"content-type": "application/json"}
     unread: Any = SimpleNamespace(ignored={})  # nothing of a request but its body is read
-    served = Served(NAME, ["encode"], 6, 1 << 20, 15, {})
+    served = ModelFacts(NAME, ["encode"], 6, 1 << 20, 15, {})
 
     answer = await client.post("/v2/embed", content=sent, headers=headers)
     custom = cohere.parse(sent, unread, served).custom

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
 from service.api import openai
-from service.api.dialect import Served
+from service.api.dialect import ModelFacts
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.refusals import Refused
 from service.replica import Replica
@@ -113,37 +113,37 @@ async def test_a_prompt_of_the_tasks_own_name_comes_first(
     task: str | None, prompts: list[str], chosen: str | None
 ) -> None:
     """As Jina's checkpoints name theirs."""
-    served = Served(["a-model", "a-model:another"], ["encode"], 1, 1, 1, prompts)
+    served = ModelFacts(["a-model", "a-model:another"], ["encode"], 1, 1, 1, prompts)
 
-    assert openai.purpose(task, served) == (None, chosen)
+    assert openai.choose_purpose(task, served) == (None, chosen)
 
 
 async def test_an_adapter_of_the_tasks_name_goes_before_every_prompt() -> None:
     """Its instruction is the adapter's own."""
-    served = Served(["a-model", "a-model:separation"], ["encode"], 1, 1, 1, ["separation"])
+    served = ModelFacts(["a-model", "a-model:separation"], ["encode"], 1, 1, 1, ["separation"])
 
-    assert openai.purpose("separation", served) == ("separation", None)
+    assert openai.choose_purpose("separation", served) == ("separation", None)
 
 
 async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> None:
     """As jina-embeddings-v5 has them; without such a prompt the side would be lost."""
     names = ["a-model", "a-model:retrieval"]
-    served = Served(names, ["encode"], 1, 1, 1, ["query", "document"])
+    served = ModelFacts(names, ["encode"], 1, 1, 1, ["query", "document"])
 
-    assert openai.purpose("retrieval.query", served) == ("retrieval", "query")
-    assert openai.purpose("retrieval.passage", served) == ("retrieval", "document")
-    assert openai.purpose("retrieval", served) == ("retrieval", None)
+    assert openai.choose_purpose("retrieval.query", served) == ("retrieval", "query")
+    assert openai.choose_purpose("retrieval.passage", served) == ("retrieval", "document")
+    assert openai.choose_purpose("retrieval", served) == ("retrieval", None)
     with pytest.raises(Refused) as refused:
-        openai.purpose("retrieval.query", Served(names, ["encode"], 1, 1, 1, []))
+        openai.choose_purpose("retrieval.query", ModelFacts(names, ["encode"], 1, 1, 1, []))
     assert 'adapters "retrieval"' in str(refused.value.faults)
 
 
 async def test_a_task_that_would_change_nothing_is_refused() -> None:
     """It says which prompts there are."""
     with pytest.raises(Refused) as refused:
-        openai.purpose(
+        openai.choose_purpose(
             "retrieval.passage",
-            Served(["a-model"], ["encode"], 1, 1, 1, ["query", "classification"]),
+            ModelFacts(["a-model"], ["encode"], 1, 1, 1, ["query", "classification"]),
         )
 
     assert refused.value.facts["prompts"] == ["classification", "query"]

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from service.api.dialect import Served
+from service.api.dialect import ModelFacts
 from service.api.open_inference import call as inference_protocol
 from service.encode.answer import INFERENCE_HEADER as HEADER
 from service.encode.answer import OCTETS
 from service.engine.fair.rotation import FairLock
 from service.observe.record import Record
-from service.refusals import refusal
+from service.refusals import refusal_of
 from service.replica import Replica
 from tests.conftest import post_of
 from tests.space_fields import (
@@ -593,7 +593,7 @@ async def test_many_small_maps_are_written_in_many_turns(replica: Replica) -> No
     given, turns = tensor_of("input_ids", [2048, 1], "INT64", [7] * 2048), list[int]()
     output = {"name": "attention", "parameters": {"binary_data": True}}
     sent = json.dumps({"inputs": [given], "outputs": [output]}).encode()
-    served = Served([MODEL], (), 6, 1 << 20, 2048)
+    served = ModelFacts([MODEL], (), 6, 1 << 20, 2048)
     call = inference_protocol.parse(sent, post_of(INFER, MODEL), served)
     due, record = time.monotonic() + 60, Record("other")
     encoded = await replica.gateway.encode(call.request, due, record, call.custom)
@@ -642,9 +642,11 @@ async def test_a_refusal_never_repeats_the_input() -> None:
     """Neither names of tensors nor values."""
     secret = "canary-7f3a"
     body = {"inputs": [tensor_of(secret, [1], secret, [secret])], secret: 1}
-    request, served = post_of(INFER, "m"), Served(["m"], (), 6, 999, 9)
+    request, served = post_of(INFER, "m"), ModelFacts(["m"], (), 6, 999, 9)
 
     with pytest.raises(Exception) as raised:
         inference_protocol.parse(json.dumps(body).encode(), request, served)
 
-    assert secret.encode() not in inference_protocol.problem(refusal(raised.value), "id").pieces[0]
+    assert (
+        secret.encode() not in inference_protocol.problem(refusal_of(raised.value), "id").pieces[0]
+    )

@@ -39,7 +39,7 @@ async def test_texts_are_read_as_the_client_writes_them() -> None:
     written = serialize_byte_tensor(np.array(TEXTS, dtype=object)).item()
     wire = InferInput(name="text", shape=[len(TEXTS)], datatype="BYTES")
 
-    assert tensors.strings(wire, memoryview(written)) == TEXTS
+    assert tensors.read_strings(wire, memoryview(written)) == TEXTS
     assert [text.decode() for text in deserialize_bytes_tensor(written)] == TEXTS
 
 
@@ -49,8 +49,8 @@ async def test_numbers_are_the_same_as_bytes_and_as_json(nested: bool) -> None:
     wire = {"name": "inputs_embeds", "shape": [2, 3], "datatype": "FP32"}
     said = FLOATS.tolist() if nested else FLOATS.reshape(-1).tolist()
 
-    of_bytes = tensors.numbers(InferInput.model_validate(wire), memoryview(FLOATS.tobytes()))
-    of_json = tensors.numbers(InferInput.model_validate({**wire, "data": said}), None)
+    of_bytes = tensors.read_numbers(InferInput.model_validate(wire), memoryview(FLOATS.tobytes()))
+    of_json = tensors.read_numbers(InferInput.model_validate({**wire, "data": said}), None)
 
     assert of_bytes.tobytes() == of_json.tobytes() == FLOATS.tobytes()
     assert of_bytes.shape == of_json.shape == (2, 3)

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from sentence_transformers import SentenceTransformer
 from starlette.types import ASGIApp
 
-from service.api.precisions import Precision, written
+from service.api.precisions import Precision, to_precision
 from service.replica import Replica
 from service.settings import Settings
 from tests.replica_internals import bound
@@ -129,7 +129,7 @@ async def test_smaller_vectors_are_made_of_the_floats(
         plain = (await http.post(path, json=body)).json()
         for one, other in zip(told["data"], plain["data"], strict=True):
             vector = np.array(other["embedding"], dtype=np.float32)
-            assert one["embedding"] == np.array(written(vector, precision)).tolist()
+            assert one["embedding"] == np.array(to_precision(vector, precision)).tolist()
 
 
 @pytest.mark.client("openai", "paths without /v1")
@@ -155,7 +155,7 @@ async def test_the_client_takes_smaller_vectors(
     answer = await theirs.embeddings.create(model=NAME, input=TEXTS, encoding_format=asked)
 
     for item, vector in zip(answer.data, await pooled(http, TEXTS), strict=True):
-        assert item.embedding == np.array(written(vector, precision)).tolist()
+        assert item.embedding == np.array(to_precision(vector, precision)).tolist()
 
 
 @pytest.mark.client("openai", "token ids")

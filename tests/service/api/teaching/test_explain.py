@@ -212,7 +212,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
             config = replace(replica.reader.config, pre_norm=pre_norm)
-            lessons._price(config, 3, weights=False).check(1000, 1000)
+            lessons._price_steps(config, 3, weights=False).check(1000, 1000)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
@@ -293,6 +293,6 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
 
 async def test_a_score_beyond_a_window_is_null() -> None:
     """JSON has no infinity; every other number stays one."""
-    pieces = answer.in_pieces({"scores": np.array([[0.5, -np.inf]], np.float32)})
+    pieces = answer.write_pieces({"scores": np.array([[0.5, -np.inf]], np.float32)})
 
     assert orjson.loads(b"".join(pieces)) == {"scores": [[0.5, None]]}

@@ -18,7 +18,7 @@ from sentence_transformers.util import quantize_embeddings
 
 from service.cli import main
 from service.commands.bulk import jobs
-from service.encode.precisions import bound
+from service.encode.precisions import range_end
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -109,7 +109,7 @@ async def test_a_file_of_smaller_vectors_is_the_librarys(
     folder.out = folder.out.with_suffix(ending)
     folder.fill(TEXTS[:3])
     floats = np.stack([await alone(text) for text in TEXTS[:3]])
-    ranges = np.array([[-bound(384)] * 384, [bound(384)] * 384], dtype=np.float32)
+    ranges = np.array([[-range_end(384)] * 384, [range_end(384)] * 384], dtype=np.float32)
 
     status, _, said = await folder.run(address, "--precision", precision)
     assert status == 0, said

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.commands.bulk import source as sources
-from service.commands.bulk.source import File, check
+from service.commands.bulk.source import TextFile, check_lines
 from service.commands.terminal import Failed, Unusable
 
 INFO = {"limits": {"max_text_characters": 20}}
@@ -22,17 +22,17 @@ GOOD = b"""\xef\xbb\xbf"All is well"
 
 def file(
     folder: Path, content: bytes, name: str = "texts.jsonl", column: str | None = None
-) -> File:
+) -> TextFile:
     """A file of lines."""
     path = folder / name
     path.write_bytes(content)
-    return File.of(path, None, column)
+    return TextFile.of(path, None, column)
 
 
 def test_a_json_line_is_a_string_or_an_object(tmp_path: Path) -> None:
     """With a pair or without; a mark of the encoding, line ends and ids are no text."""
     path = file(tmp_path, GOOD)
-    source = check(path, INFO)
+    source = check_lines(path, INFO)
 
     assert list(source.texts(0)) == [
         "All is well",
@@ -49,7 +49,7 @@ def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
     """JSON too; its spaces are its own."""
     path = file(tmp_path, b'  a dog \r\n"a\x0bcat"\r\n', "texts.txt")
 
-    assert list(check(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
+    assert list(check_lines(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
     path = file(tmp_path, b'"fine"\n"fine"\n' + line + b'\n"fine"\n')
 
     with pytest.raises(Unusable) as refused:
-        check(path, INFO)
+        check_lines(path, INFO)
 
     assert str(refused.value).startswith(f"{path.name}: line 3: {why}")
 
@@ -92,7 +92,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
 def test_a_bad_line_of_txt_is_named_too(tmp_path: Path, content: bytes, line: str) -> None:
     """Nothing is passed over."""
     with pytest.raises(Unusable, match=line):
-        check(file(tmp_path, content, "texts.txt"), INFO)
+        check_lines(file(tmp_path, content, "texts.txt"), INFO)
 
 
 CSV = b"""\xef\xbb\xbfid,text\r
@@ -117,7 +117,7 @@ def test_a_column_of_csv_is_found_by_name_or_number(
     tmp_path: Path, column: str, start: int, texts: list[str]
 ) -> None:
     """With commas, quotes and line ends inside its cells; a number takes the first row too."""
-    source = check(file(tmp_path, CSV, "texts.csv", column), INFO)
+    source = check_lines(file(tmp_path, CSV, "texts.csv", column), INFO)
 
     assert list(source.texts(start)) == texts
     assert source.lines == start + len(texts)
@@ -128,7 +128,7 @@ def test_tsv_is_csv_between_tabs(tmp_path: Path) -> None:
     """Its commas are text."""
     path = file(tmp_path, b"id\ttext\n7\ta, b\n", "texts.tsv", "text")
 
-    assert list(check(path, INFO).texts(0)) == ["a, b"]
+    assert list(check_lines(path, INFO).texts(0)) == ["a, b"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_bad_record_is_named_by_its_number(
 ) -> None:
     """An unquoted comma does not cut a text short."""
     with pytest.raises(Unusable) as refused:
-        check(file(tmp_path, content, "texts.csv", column), INFO)
+        check_lines(file(tmp_path, content, "texts.csv", column), INFO)
 
     assert line in str(refused.value)
 
@@ -177,7 +177,7 @@ def test_a_bad_record_is_named_by_its_number(
 def test_a_column_is_for_csv_and_csv_has_one(name: str, column: str | None, line: str) -> None:
     """Said before the file is read."""
     with pytest.raises(Unusable, match=line):
-        File.of(Path(name), None, column)
+        TextFile.of(Path(name), None, column)
 
 
 def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path)
     writer = threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(b"a dog\na cat",))
     writer.start()
 
-    with File.of(tmp_path / "pipe.txt", None, None).lasting(tmp_path) as copy:
-        texts = list(check(copy, INFO).texts(1))
+    with TextFile.of(tmp_path / "pipe.txt", None, None).lasting(tmp_path) as copy:
+        texts = list(check_lines(copy, INFO).texts(1))
         names = {path.name for path in tmp_path.iterdir()}
     writer.join()
 
@@ -200,7 +200,7 @@ def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path)
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     """There is nothing to encode."""
     with pytest.raises(Unusable, match="the file is empty"):
-        check(file(tmp_path, b""), INFO)
+        check_lines(file(tmp_path, b""), INFO)
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(
@@ -210,13 +210,13 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     monkeypatch.setattr(sources, "LONGEST_BYTES", 50)
 
     with pytest.raises(Unusable, match="line 2: longer than 50 bytes"):
-        check(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
+        check_lines(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
 
 
 @pytest.mark.parametrize("then", [b'"a"\n"c"\n', b'"a"\n"b"\n"c"\n'], ids=["other", "longer"])
 def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) -> None:
     """Before a line of it is used."""
-    source = check(file(tmp_path, b'"a"\n"b"\n'), INFO)
+    source = check_lines(file(tmp_path, b'"a"\n"b"\n'), INFO)
     source.file.path.write_bytes(then)
 
     with pytest.raises(Failed, match="was changed while it was read"):
@@ -228,4 +228,4 @@ def test_a_cell_may_be_as_long_as_a_text(tmp_path: Path) -> None:
     text = "a" * 200_000
     path = file(tmp_path, f'id,text\n1,"{text}"\n'.encode(), "texts.csv", "text")
 
-    assert list(check(path, {"limits": {"max_text_characters": 262_144}}).texts(0)) == [text]
+    assert list(check_lines(path, {"limits": {"max_text_characters": 262_144}}).texts(0)) == [text]

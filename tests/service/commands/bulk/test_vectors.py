@@ -8,16 +8,16 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from service.commands.bulk.vectors import Vectors
+from service.commands.bulk.vectors import VectorFile
 from service.commands.terminal import Unusable
 
 ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse", "max_tokens": "256"}
 ROWS = np.arange(35, dtype=np.float32).reshape(7, 5)
 
 
-def begun(out: Path, **origin: str) -> closing[Vectors]:
+def begun(out: Path, **origin: str) -> closing[VectorFile]:
     """A file of seven rows, to be written or resumed."""
-    return closing(Vectors(out, 7, {**ORIGIN, **origin}))
+    return closing(VectorFile(out, 7, {**ORIGIN, **origin}))
 
 
 def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_rows_of_another_origin_are_not_continued(
 
 def test_rows_of_another_kind_are_not_continued(tmp_path: Path) -> None:
     """Whatever the origin says: bytes would be taken for others."""
-    with closing(Vectors(tmp_path / "v", 7, ORIGIN, kind="I8")) as vectors:
+    with closing(VectorFile(tmp_path / "v", 7, ORIGIN, kind="I8")) as vectors:
         vectors.append(ROWS[:2].astype(np.int8))
         np.testing.assert_array_equal(vectors.read(), ROWS[:2].astype(np.int8), strict=True)
 
