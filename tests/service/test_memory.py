@@ -81,10 +81,8 @@ def test_a_full_budget_lets_small_requests_in() -> None:
         small.take(answers=1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "most"),
-    [("packed", 40 * MIB), pytest.param("any", 160 * MIB, marks=pytest.mark.prove)],
-)
+@pytest.mark.prove
+@pytest.mark.parametrize(("rows", "most"), [("packed", 40 * MIB), ("any", 160 * MIB)])
 def test_numbers_of_rows_that_never_repeat_take_bounded_memory(rows: str, most: int) -> None:
     """Packed they are few; and of any others the kernels are kept up to a number."""
     command = [sys.executable, "-c", GROWTH, rows]

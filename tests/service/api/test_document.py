@@ -18,6 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SHOWN = [route for route in ROUTES if route.summary and route.when is None]
 EXAMPLES = {(route.path, example.name): example for route in SHOWN for example in route.examples}
+LARGE = ("/v1/explain", "with its weights")  # it takes seconds to check
 EXAMPLE = EXAMPLES["/v1/encode", "a map"].value
 OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"layers": [5], "heads": [11]},
@@ -171,7 +172,13 @@ async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
     assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
-@pytest.mark.parametrize(("route", "name"), EXAMPLES, ids=[", ".join(key) for key in EXAMPLES])
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        pytest.param(*key, id=", ".join(key), marks=pytest.mark.prove if key == LARGE else ())
+        for key in EXAMPLES
+    ],
+)
 async def test_an_example_is_allowed_and_answered_as_described(
     client: httpx.AsyncClient, route: str, name: str
 ) -> None:

@@ -120,7 +120,7 @@ LENGTHS = [
 # other sums weigh what is explained or kept; what a top of few keys takes beyond the pass differs
 # from run to run, from 20 to 400 MB of 3 heads at 4,096 tokens, perhaps by holes in the heap
 UNWEIGHED = ("an explained layer", "a kept layer", "top", "top by values", "top, words")
-OFTEN = ("full", "rollout", "dominance by values")  # what else is here is for `make prove`
+OFTEN = ("full", "rollout")  # what else is here is for `make prove`
 TIMED = [
     pytest.param(way, id=name, marks=() if name in OFTEN else pytest.mark.prove)
     for name, way in WAYS.items()

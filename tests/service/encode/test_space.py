@@ -219,10 +219,8 @@ PROCESSORS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize(
-    "processor",
-    ["AVX2", *(pytest.param(each, marks=pytest.mark.prove) for each in ("as it is", "SSE4.1"))],
-)
+@pytest.mark.prove
+@pytest.mark.parametrize("processor", PROCESSORS)
 async def test_a_space_outlasts_a_restart_on_another_processor(
     client: httpx.AsyncClient, processor: str
 ) -> None:

@@ -283,7 +283,7 @@ def unscaled(
     ("model", "dtype"),
     [
         (BUNDLED_MODEL, torch.float32),
-        (BUNDLED_MODEL, torch.bfloat16),
+        pytest.param(BUNDLED_MODEL, torch.bfloat16, marks=pytest.mark.prove),
         pytest.param(BUNDLED_MODEL, torch.float16, marks=pytest.mark.prove),
         *(pytest.param(PRESET, dtype, marks=pytest.mark.prove) for dtype in DTYPES),
     ],
