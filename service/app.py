@@ -85,10 +85,10 @@ def build(args: dict[str, Any]) -> serve.Application:
         ModelNotFound: the hub does not know the model.
     """
     if misplaced := sorted(args.keys() & SET_ELSEWHERE.keys()):
-        said = (f"args.{name}: not here but in {SET_ELSEWHERE[name]}" for name in misplaced)
-        raise StartFailed("; ".join(said))
+        faults = (f"args.{name}: not here but in {SET_ELSEWHERE[name]}" for name in misplaced)
+        raise StartFailed("; ".join(faults))
     try:
-        given, config = Settings.model_validate(args), settings.load_settings(args)
+        args_alone, config = Settings.model_validate(args), settings.load_settings(args)
     except ValidationError as error:
         wrong = map(settings.describe_error, error.errors())
         raise StartFailed("; ".join(f"args.{each}" for each in wrong)) from None
@@ -96,10 +96,10 @@ def build(args: dict[str, Any]) -> serve.Application:
         raise StartFailed(f"args: {error}") from None
     if http_options().ssl_keyfile:
         raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
-    require(run("build", cluster.CHECKS, config, cluster.joined(str(http_options().host))))
+    require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(http_options().host))))
     config = config.model_copy(update={"model": weights.pin_revision(config.model)})
     defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
-    cluster.prove(config, given, ingress.DEPLOYMENT, defaults)
+    cluster.prove(config, args_alone, ingress.DEPLOYMENT, defaults)
     return make_application(config, TRIES_ON_A_CLUSTER)
 
 
@@ -142,12 +142,8 @@ def gpu_share(settings: Settings) -> float:
         return 0
     if settings.device == "cuda" and settings.most_replicas == 1:  # Ray is not asked
         return 1
-    there = int(cluster.joined(settings.host).resources.get("GPU", 0))
-    return (
-        machine.gpu_share(settings.most_replicas, there)
-        if there
-        else int(settings.device == "cuda")
-    )
+    there = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
+    return machine.share(settings.most_replicas, there) if there else int(settings.device == "cuda")
 
 
 def deployment_status() -> tuple[dict[str, int], str]:
@@ -187,18 +183,19 @@ class Encoder:
             ValueError: its variables, or its file of keys, are wrong.
         """
         context = serve.get_replica_context()
-        bounds.check_config(settings, context._deployment_config)
+        bounds.refuse_overrides(settings, context._deployment_config)
         counted = bounds.with_replicas(settings, context.world_size)
-        variables.hold(counted, os.environ, cluster.here())
-        require(run("replica", cluster.CHECKS, settings, cluster.joined(str(http_options().host))))
+        variables.require_promised(counted, os.environ, cluster.here())
+        there = cluster.read_cluster(str(http_options().host))
+        require(run("replica", cluster.CHECKS, settings, there))
         network.raise_open_files_limit()
         self.label = context.replica_tag
         self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)
-        also = None
+        line_pipe = None
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
-                also = relay.open_pipe(lines, self.label)
-        logs.start_logging(settings.log_format, self.label, also, mirror_all=settings.log_to_stderr)
+                line_pipe = relay.open_pipe(lines, self.label)
+        logs.start_logging(settings.log_format, self.label, line_pipe, whole=settings.log_to_stderr)
         self.settings = settings
         self.replica: Replica | None = None  # until started
         self.leaving = math.inf  # when Ray was first seen to take it out

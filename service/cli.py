@@ -130,7 +130,7 @@ def examine_machine(settings: Settings) -> tuple[list["Finding"], set[str]]:
     if not found[-1].wrong:  # torch's, without which nothing more can be looked at
         from service.preflight import model
 
-        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find(settings)]
+        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find_faults(settings)]
         if not any(each.wrong for each in found):
             found.append(Finding("", "fit this machine", grade="ok"))
     return found, machine.OPTIONS
@@ -142,7 +142,7 @@ def read_serve_file(file: Path) -> list["Finding"]:
     from service.preflight.finding import Finding
 
     try:
-        found = list(serve_file.check(file))
+        found = list(serve_file.find_dropped(file))
     except OSError as error:
         exit_with(str(error), USAGE)
     return found or [Finding(str(file), "is as Ray's schema has it", grade="ok")]

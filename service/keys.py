@@ -234,10 +234,10 @@ class KeyRing:
         self.keys, self._digest = held, b""
         self.fault: str | None = None
         if file:
-            seen = _read_file(file)
-            self._digest = _digest(seen)
+            content = _read_file(file)
+            self._digest = _digest(content)
             try:
-                self.keys = self._parse(seen)
+                self.keys = self._parse(content)
             except UnusableKeys as error:
                 self.keys = self._last_good_keys(error)
                 self._stay(error)
@@ -261,23 +261,23 @@ class KeyRing:
         """Take up what the file holds now, unless it is just being written."""
         if self._file is None:
             return
-        seen = _read_file(self._file)
-        if (digest := _digest(seen)) != self._digest:
+        content = _read_file(self._file)
+        if (digest := _digest(content)) != self._digest:
             time.sleep(SETTLED_SECONDS)
             if _digest(_read_file(self._file)) != digest:
                 return
             self._digest = digest
-            self._replace_keys(seen)
+            self._replace_keys(content)
         self._sure = self._clock()
 
-    def _replace_keys(self, seen: bytes | str) -> None:
+    def _replace_keys(self, content: bytes | str) -> None:
         try:
-            keys = self._parse(seen)
+            keys = self._parse(content)
         except UnusableKeys as error:
             return self._stay(error)
         names, before = {key.name for key in keys}, {key.name for key in self.keys}
-        told = {"new": sorted(names - before), "gone": sorted(before - names)}
-        reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in told.items() if some)
+        changes = {"new": sorted(names - before), "gone": sorted(before - names)}
+        reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in changes.items() if some)
         self.keys, self.fault = keys, None
         self._save_digests()
         logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
@@ -315,7 +315,7 @@ class KeyRing:
     def _digests_file(self, kept: Path) -> Path:
         return kept / hashlib.sha256(os.fsencode(str(self._file))).hexdigest()[:16]
 
-    def _parse(self, seen: bytes | str) -> tuple[Key, ...]:
+    def _parse(self, content: bytes | str) -> tuple[Key, ...]:
         """Return the keys of the settings and a file.
 
         Raises:
@@ -323,7 +323,7 @@ class KeyRing:
         """
         held = [",".join(map(format_entry, self._held))] if self._held else []
         try:
-            return parse_keys(*held, _decode(seen))
+            return parse_keys(*held, _decode(content))
         except ValueError as error:
             fault = str(error).removeprefix("api_keys: ")
         raise UnusableKeys(f"api_keys_file {self._file}: {fault}")
@@ -375,20 +375,20 @@ def _read_file(file: Path) -> bytes | str:
     )
 
 
-def _decode(seen: bytes | str) -> str:
+def _decode(content: bytes | str) -> str:
     """Return what a file holds as text.
 
     Raises:
         ValueError: why it cannot be used.
     """
-    if isinstance(seen, str):
-        raise ValueError(seen)
+    if isinstance(content, str):
+        raise ValueError(content)
     try:
-        return seen.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         fault = "it is no text in UTF-8"
     raise ValueError(fault)
 
 
-def _digest(seen: bytes | str) -> bytes:
-    return hashlib.sha256(seen if isinstance(seen, bytes) else seen.encode()).digest()
+def _digest(content: bytes | str) -> bytes:
+    return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).digest()

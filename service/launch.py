@@ -248,18 +248,18 @@ def connect(settings: Settings) -> list[str]:
     import ray
 
     from service.preflight import variables
-    from service.preflight.cluster import CHECKS, REMEDY, joined
+    from service.preflight.cluster import CHECKS, REMEDY, read_cluster
 
     try:
         network.connect(settings.address or "")
         ray.init(address=settings.address, job_config=job_config(), log_to_driver=False)
-        there = joined(settings.host)
+        there = read_cluster(settings.host)
         require(run("join", CHECKS, settings, there))
         address = ray.util.get_node_ip_address
         task = ray.remote(num_cpus=0, label_selector=ingress.NODE_LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
-        variables.hold(settings, actual, node)
+        variables.require_promised(settings, actual, node)
         return [f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.bare]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
@@ -275,9 +275,9 @@ def run_application(settings: Settings, say: Say, lines: Path | None) -> Iterato
     from ray import serve
 
     from service import app
-    from service.preflight.cluster import CHECKS, joined
+    from service.preflight.cluster import CHECKS, read_cluster
 
-    require(run("serve", CHECKS, settings, joined(settings.host)))
+    require(run("serve", CHECKS, settings, read_cluster(settings.host)))
     with progress.report_progress(say, lambda: "Ray Serve has not started yet"):
         start_serve(settings)
     patience: float = GIVEN_UP_SECONDS

@@ -63,7 +63,7 @@ def _split_commas(value: object) -> object:
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_split_commas)]
 
 
-def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what no browser sends as the origin of a page."""
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
@@ -74,7 +74,7 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-def _check_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
+def _refuse_bad_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what does not name adapters and their folders."""
     names = [ADAPTER.fullmatch(one) for one in named]
     if not all(names) or len({match[1] for match in names if match}) < len(named):
@@ -98,7 +98,7 @@ class Settings(BaseModel):
         description="model to serve: the bundled model, a local folder, org/name[@revision] or "
         "preset:transformer-base",
     )
-    adapter: Annotated[Names, AfterValidator(_check_adapters)] = Field(
+    adapter: Annotated[Names, AfterValidator(_refuse_bad_adapters)] = Field(
         (),
         description="LoRA adapters to serve with the model, `name=folder`, separated by commas; a "
         "request names one in its `model`, as model:name; default: none",
@@ -183,7 +183,7 @@ class Settings(BaseModel):
     public_metrics: bool = Field(
         False, description="serve GET /metrics to everyone, and not to marked keys alone"
     )
-    cors_origins: Annotated[Names, AfterValidator(_check_origins)] = Field(
+    cors_origins: Annotated[Names, AfterValidator(_refuse_bad_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "
         "default: none",
@@ -302,23 +302,23 @@ def load_settings(
     adapters = (one.partition("=") for one in settings.adapter)
     found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
     settings = settings.model_copy(update=found)
-    return _check_bounds(settings)
+    return _refuse_excess(settings)
 
 
-def _check_bounds(settings: Settings) -> Settings:
+def _refuse_excess(settings: Settings) -> Settings:
     """Return the settings if none is larger than what it has to fit into."""
     for name, (bound, times) in UPPER_BOUNDS.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
             bound = bound if times == 1 else f"1/{times} of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
-    _check_replicas(settings)
+    _refuse_bad_replicas(settings)
     if settings.adapter and settings.model.startswith("preset:"):
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
-        given = "tls_cert" if settings.tls_cert else "tls_key"
-        raise ValueError(f"{given} needs {missing}")
+        there = "tls_cert" if settings.tls_cert else "tls_key"
+        raise ValueError(f"{there} needs {missing}")
     return settings
 
 
@@ -329,20 +329,20 @@ def describe_error(error: ErrorDetails) -> str:
         return f"{name}: no such setting{suggest_name(name, Settings.model_fields)}"
     if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    said = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     bounds = {"less than or equal to": "at most", "greater than or equal to": "at least"}
     for long, short in bounds.items():
-        said = said.replace(long, short)
-    return f"{name}: {said}, got {error['input']!r}"
+        message = message.replace(long, short)
+    return f"{name}: {message}, got {error['input']!r}"
 
 
-def _check_replicas(settings: Settings) -> None:
+def _refuse_bad_replicas(settings: Settings) -> None:
     """Check the settings of the number of replicas against each other."""
-    low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
+    low, high, named = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
-        for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
+        for name in sorted({"min_replicas", "downscale_delay_seconds"} & named):
             raise ValueError(f"{name} needs max_replicas; for a fixed number use replicas")
-    elif "replicas" in given:
+    elif "replicas" in named:
         raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
     elif low is not None and low > high:
         raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")

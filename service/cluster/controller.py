@@ -16,15 +16,15 @@ def remember_ingress() -> None:
     Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that
     replaces another while Ray does not know can only guess, and guesses ours.
     """
-    asked, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
+    rays_name, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
 
-    def answer(self: ApplicationStateManager, name: str) -> str | None:
+    def remembered_name(self: ApplicationStateManager, name: str) -> str | None:
         if name not in self._application_states:
             known.pop(name, None)  # what comes by this name later is another application
             return None
-        now = asked(self, name)
-        if now is not None:
-            known[name] = now
-        return now or known.get(name, DEPLOYMENT)
+        name_now = rays_name(self, name)
+        if name_now is not None:
+            known[name] = name_now
+        return name_now or known.get(name, DEPLOYMENT)
 
-    ApplicationStateManager.get_ingress_deployment_name = answer  # type: ignore[method-assign]
+    ApplicationStateManager.get_ingress_deployment_name = remembered_name  # type: ignore[method-assign]

@@ -152,8 +152,8 @@ class Door:
     async def _take_place(self, request: Request) -> None:
         """Take a request's room; refuse a key with too much under way, though not at once."""
         try:
-            if place := self.gate.take(request.key):
-                OWNER_KEY.set(request.key)
+            if place := self.gate.take_place(request.key):
+                OWNER.set(request.key)
                 request.place = place
         except Full:
             self._under_way.discard(request)  # waiting for its refusal is no work

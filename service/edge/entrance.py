@@ -63,7 +63,7 @@ class Entrance:
         self._ray, self._doorway = ray, doorway
         self._place: str | None = None  # the part of a request's path that is Ray's
         self._until = 0.0  # when to ask Ray again
-        self._asking: asyncio.Task[None] | None = None
+        self._place_task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
@@ -72,7 +72,7 @@ class Entrance:
             return await self._ray({**scope, "headers": []}, receive, partial(self._pass_on, send))
         door = self._doorway.door
         if door and time.monotonic() >= self._until:
-            await self._learn()
+            await self._find_place()
         if door is None or self._place is None:
             return await _refuse(send)
         scope["root_path"] = scope.get("root_path", "") + self._place
@@ -91,30 +91,30 @@ class Entrance:
             message = {**message, "status": 200}
         await send(message)
 
-    async def _learn(self) -> None:
+    async def _find_place(self) -> None:
         """Ask Ray where we are mounted; requests that arrive meanwhile await the same answer."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        await asyncio.shield(self._asking)  # a client that leaves does not end it for others
+        if self._place_task is None or self._place_task.done():
+            self._place_task = asyncio.create_task(self._ask_ray())
+        await asyncio.shield(self._place_task)  # a client that leaves does not end it for others
 
-    async def _ask(self) -> None:
-        said = list[Message]()
+    async def _ask_ray(self) -> None:
+        messages = list[Message]()
 
         async def receive() -> Message:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: Message) -> None:
-            said.append(message)
+            messages.append(message)
 
         loop = self._doorway.loop or asyncio.get_running_loop()
-        asks = {"type": "http", "method": "GET", "path": ROUTES, "query_string": b""}
+        question = {"type": "http", "method": "GET", "path": ROUTES, "query_string": b""}
         try:
             if loop is not asyncio.get_running_loop():
                 raise RuntimeError("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD must not be 1")
             async with asyncio.timeout(PLACED_SECONDS):
-                await self._ray({**asks, "headers": []}, receive, send)
-            if said[0]["status"] == 200:  # else Ray has not mounted us yet
-                body = b"".join(message.get("body", b"") for message in said)
+                await self._ray({**question, "headers": []}, receive, send)
+            if messages[0]["status"] == 200:  # else Ray has not mounted us yet
+                body = b"".join(message.get("body", b"") for message in messages)
                 self._place = max(json.loads(body), key=len).rstrip("/")
         except Exception:
             logger.exception("place unknown")

@@ -30,8 +30,8 @@ class Line:
 
     def __init__(self) -> None:
         self.under_way = self.inside = 0
-        self.parked = deque[asyncio.Future[None]]()
-        self.gone = -math.inf  # when the last one inside left
+        self.waiting = deque[asyncio.Future[None]]()
+        self.left_at = -math.inf  # when the last one inside left
 
 
 class Place:
@@ -62,8 +62,8 @@ class Gate:
         self._most, self._clock = most, clock
         self.lines, self.total = dict[str, Line](), 0
         self.active = set[Line]()  # those of which a request is inside or waits
-        self._gone = deque[Line](maxlen=2)  # those that were last active, the latest last
-        self._looking: asyncio.TimerHandle | None = None
+        self._last_active = deque[Line](maxlen=2)  # those that were last active, the latest last
+        self._recheck_timer: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
     def set_keys(self, names: Collection[str]) -> None:
@@ -71,7 +71,7 @@ class Gate:
         shared = names if len(names) > 1 else ()
         self.lines = {name: self.lines.get(name) or Line() for name in shared}
 
-    def take(self, name: str) -> Place | None:
+    def take_place(self, name: str) -> Place | None:
         """Give a key's request its room; None where there are no others to leave room for.
 
         Raises:
@@ -93,11 +93,11 @@ class Gate:
         """
         line, came = place.line, self._clock()
         self.active.add(line)
-        free = not line.parked and line.inside < self._bound(line)
+        free = not line.waiting and line.inside < self._bound(line)
         if free:
             line.inside += 1
         else:
-            await self._park(line, seconds)
+            await self._wait_in_line(line, seconds)
         place.inside = True
         return 0.0 if free else self._clock() - came
 
@@ -106,7 +106,7 @@ class Gate:
         if place.inside:
             place.inside = False
             place.line.inside -= 1
-            self._pass(place.line)
+            self._let_in(place.line)
 
     def give_back(self, place: Place) -> None:
         """End a request: its turn, and the room that it took."""
@@ -114,50 +114,51 @@ class Gate:
         place.line.under_way -= 1
         self.total -= 1
 
-    async def _park(self, line: Line, seconds: float) -> None:
+    async def _wait_in_line(self, line: Line, seconds: float) -> None:
         turn = asyncio.get_running_loop().create_future()
-        line.parked.append(turn)
-        if self._looking is None:
-            self._look_later()
+        line.waiting.append(turn)
+        if self._recheck_timer is None:
+            self._recheck_later()
         try:
             async with asyncio.timeout(seconds):
                 await turn
         except BaseException:
             if not turn.cancelled():
                 line.inside -= 1  # its turn came just as it gave up
-            elif turn in line.parked:
-                line.parked.remove(turn)
-            self._pass(line)
+            elif turn in line.waiting:
+                line.waiting.remove(turn)
+            self._let_in(line)
             raise
 
-    def _pass(self, line: Line) -> None:
+    def _let_in(self, line: Line) -> None:
         """Let in all that may pass, after one has left."""
         bound = self._bound(line)
-        while line.parked and line.inside < bound:
-            turn = line.parked.popleft()
+        while line.waiting and line.inside < bound:
+            turn = line.waiting.popleft()
             if not turn.done():  # else it has just given up
                 turn.set_result(None)
                 line.inside += 1
-        if not line.inside and not line.parked and line in self.active:
+        if not line.inside and not line.waiting and line in self.active:
             self.active.remove(line)
-            line.gone = self._clock()
-            if line not in self._gone or line is self._gone[0]:
-                self._gone.append(line)
+            line.left_at = self._clock()
+            if line not in self._last_active or line is self._last_active[0]:
+                self._last_active.append(line)
 
     def _bound(self, line: Line) -> float:
         """Return how many requests of a key may be inside now."""
         if len(self.active) > (line in self.active):
             return MOST_INSIDE
-        gone = max((other.gone for other in self._gone if other is not line), default=-math.inf)
-        return MOST_INSIDE * 2 ** min((self._clock() - gone) / DOUBLE_SECONDS, 60)
+        others = (other.left_at for other in self._last_active if other is not line)
+        since = self._clock() - max(others, default=-math.inf)
+        return MOST_INSIDE * 2 ** min(since / DOUBLE_SECONDS, 60)
 
-    def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(DOUBLE_SECONDS, self._look)
+    def _recheck_later(self) -> None:
+        self._recheck_timer = asyncio.get_running_loop().call_later(DOUBLE_SECONDS, self._recheck)
 
-    def _look(self) -> None:
+    def _recheck(self) -> None:
         """Let in what may pass by now, and look again while any wait."""
-        self._looking = None
+        self._recheck_timer = None
         for line in tuple(self.active):
-            self._pass(line)
-        if any(line.parked for line in self.active):
-            self._look_later()
+            self._let_in(line)
+        if any(line.waiting for line in self.active):
+            self._recheck_later()

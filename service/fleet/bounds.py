@@ -56,7 +56,7 @@ def with_replicas(settings: Settings, replicas: int | None) -> Settings:
     return settings.model_copy(update={"replicas": replicas})
 
 
-def check_config(settings: Settings, config: Any) -> None:
+def refuse_overrides(settings: Settings, config: Any) -> None:
     """Check that a Serve configuration leaves to us what `args` decide.
 
     Args:
@@ -71,13 +71,13 @@ def check_config(settings: Settings, config: Any) -> None:
     least = ingress.shutdown_seconds(settings)
     if config.graceful_shutdown_timeout_s < least:
         raise StartFailed(f"graceful_shutdown_timeout_s: write at least {least:g}, or leave it out")
-    scales, said = config.autoscaling_config, config.user_configured_option_names
+    autoscaling, options = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
-        if scales is not None:
+        if autoscaling is not None:
             raise StartFailed(f"not {AUTOSCALING_OPTION} but min_replicas and max_replicas in args")
-    elif scales is None or scales.policy != autoscaling_config(settings).policy:
+    elif autoscaling is None or autoscaling.policy != autoscaling_config(settings).policy:
         raise StartFailed(f"max_replicas: leave {AUTOSCALING_OPTION} out of the deployment")
-    elif "num_replicas" in said:
+    elif "num_replicas" in options:
         raise StartFailed("max_replicas: leave num_replicas out of the deployment")
 
 

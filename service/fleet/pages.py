@@ -80,10 +80,10 @@ class Pages:
         client = get_global_client()  # there is no public way
         if client is None:
             raise RayServeException("Serve is not running")
-        asked = client._controller.get_target_groups.remote(
+        reply = client._controller.get_target_groups.remote(
             self._application, from_proxy_manager=True
         )
-        groups = ray.get(asked, timeout=SCRAPE_SECONDS)
+        groups = ray.get(reply, timeout=SCRAPE_SECONDS)
         targets = [one for group in groups if group.protocol == "HTTP" for one in group.targets]
         return sorted(f"{one.ip}:{one.port}" for one in targets)
 

@@ -26,7 +26,7 @@ from service.cluster.ingress import NODE_LABEL
 from service.cluster.progress import StartFailed, last_line
 from service.preflight import model
 from service.preflight.finding import Checks, Finding
-from service.preflight.machine import most
+from service.preflight.machine import replicas_key
 from service.preflight.model import Node
 from service.settings import Settings
 
@@ -36,7 +36,7 @@ HEAD = "node:__internal_head__"  # a resource that Ray counts on the head node
 REMEDY = "without deploy/serve/ray.env: the label headlight=serves is missing"
 PROBE_SECONDS = 20.0  # for all nodes to answer, at once
 # What a replica is counted as where a file's ray_actor_options leave it out
-ASKED = {"num_cpus": 1.0}
+ACTOR_DEFAULTS = {"num_cpus": 1.0}
 COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 
@@ -73,7 +73,7 @@ class Cluster(NamedTuple):
         return total
 
 
-def joined(host: str) -> Cluster:
+def read_cluster(host: str) -> Cluster:
     """Look at the Ray that we are on."""
     return Cluster(list(ray.nodes()), host, here())  # type: ignore[no-untyped-call]  # Ray's gap
 
@@ -91,12 +91,12 @@ def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Compare the replicas' threads with all cores; a Ray that counts none holds none back."""
-    wanted, there = (
+    needed, there = (
         settings.most_replicas * (settings.threads or 0),
         int(cluster.resources.get("CPU", 0)),
     )
-    if wanted > there > 0:
-        text = f"{most(settings)} x threads is {wanted}, but Ray has only {there} cores"
+    if needed > there > 0:
+        text = f"{replicas_key(settings)} x threads is {needed}, but Ray has only {there} cores"
         yield Finding("", text)
 
 
@@ -115,7 +115,7 @@ def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
 
-def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+def unreachable(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check that the head node, which probes each replica, can reach one here."""
     heads = {_address(node) for node in cluster.alive if _is_head(node)}
     if network.is_loopback(cluster.host) and heads - {cluster.here}:
@@ -128,7 +128,7 @@ CHECKS: Checks = {
     cores: {"join"},  # on a Ray of its own machine.py counts the same ones
     head: {"join", "build"},
     loopback: {"join", "build"},
-    apart: {"replica"},
+    unreachable: {"replica"},
 }
 
 
@@ -148,33 +148,34 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
     for file, running in _deployed(args, deployment) or [({}, 0)]:
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
-        nodes = [node for node in joined("").nodes if hosts(node, actor)]
+        nodes = [node for node in read_cluster("").nodes if can_host(node, actor)]
         if not nodes:  # they may join later; until then Ray says what it waits for
-            wanted = taken({**ASKED, **actor}).items()
-            asks = ", ".join(f"{name} {amount:g}" for name, amount in wanted)
-            logger.warning("no node to probe", extra={"reason": asks})
+            needed = resources_of({**ACTOR_DEFAULTS, **actor}).items()
+            amounts = ", ".join(f"{name} {amount:g}" for name, amount in needed)
+            logger.warning("no node to probe", extra={"reason": amounts})
         # next to an old one, unless the file keeps it off their nodes or wants the old one gone
         overlapping = not running or (
             options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
         )
-        judge(dict(_ask(nodes, config)), overlapping=overlapping)
+        refuse_faults(dict(_examine(nodes, config)), overlapping=overlapping)
 
 
-def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
+def can_host(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
     """Tell whether a node, as Ray describes it, has what a replica asks for, taken or not.
 
     Args:
         actor: ray_actor_options.
     """
     has, labels = node["Resources"], node.get("Labels") or {}
+    needed = resources_of({**ACTOR_DEFAULTS, **actor}).items()
     return bool(
         node["Alive"]
-        and all(has.get(name, 0) >= amount for name, amount in taken({**ASKED, **actor}).items())
+        and all(has.get(name, 0) >= amount for name, amount in needed)
         and (actor.get("label_selector") or {}).items() <= labels.items()
     )
 
 
-def taken(actor: Mapping[str, Any]) -> dict[str, float]:
+def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
     """Return what a replica takes from a node, in Ray's names."""
     amounts = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
     return {
@@ -184,7 +185,7 @@ def taken(actor: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def judge(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
+def refuse_faults(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
     """Judge what the nodes said.
 
     Args:
@@ -236,7 +237,7 @@ def _same(file: Mapping[str, Any], args: Settings) -> bool:
         return False
 
 
-def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple[str, Node]]:
+def _examine(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple[str, Node]]:
     """Ask each node what it lacks and yield the answer by address; ours answers in this process."""
     until = time.monotonic() + PROBE_SECONDS
     here = ray.get_runtime_context().get_node_id()

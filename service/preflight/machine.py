@@ -44,7 +44,7 @@ GROUPS = (
 )
 
 
-def verdict(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") -> Finding:
+def judge(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") -> Finding:
     """Return a finding that is right, or that says what to do."""
     return Finding(place, what, grade="ok") if right else Finding(place, what, mend, grade)
 
@@ -55,7 +55,7 @@ def python(_: Settings) -> Iterator[Finding]:
         ".".join(map(str, each)) for each in (sys.version_info[:3], OLDEST, NEWEST)
     )
     right = OLDEST <= sys.version_info[:2] <= NEWEST
-    yield verdict(right, "python", f"Python {here}", f"install Python {oldest} to {newest}")
+    yield judge(right, "python", f"Python {here}", f"install Python {oldest} to {newest}")
 
 
 def processor(_: Settings) -> Iterator[Finding]:
@@ -65,14 +65,14 @@ def processor(_: Settings) -> Iterator[Finding]:
     fast = "avx2" in flags or not flags
     what = " ".join(name for name in FASTER if name in flags) if flags else "not x86"
     mend = "a processor with AVX2 is several times faster"
-    yield verdict(fast, "processor", what if fast else "no AVX2", mend, "note")
+    yield judge(fast, "processor", what if fast else "no AVX2", mend, "note")
 
 
 def compiler(_: Settings) -> Iterator[Finding]:
     """Look for a C++ compiler."""
     program = shutil.which(os.environ.get("CXX", "g++"))
     mend = "only building the compiled pass needs one: g++"
-    yield verdict(program is not None, "compiler", program or "none", mend, "note")
+    yield judge(program is not None, "compiler", program or "none", mend, "note")
 
 
 def ray(_: Settings) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def ray(_: Settings) -> Iterator[Finding]:
     except PackageNotFoundError:
         here = "not installed"
     mend = f"Headlight is made for 2.60: pip install '{PACKAGE}'"
-    yield verdict(here.startswith(RAY), "ray", here, mend)
+    yield judge(here.startswith(RAY), "ray", here, mend)
 
 
 def proxy(_: Settings) -> Iterator[Finding]:
@@ -132,7 +132,7 @@ def shared_memory(_: Settings) -> Iterator[Finding]:
     what = f"{mib(shared)} free in {SHARED}"
     what += "" if right or other else f", {mib(files)} in {TEMPORARY}"
     mend = f"Ray needs {mib(STORE_BYTES)}{other}; in Docker: `--shm-size 1g`"
-    yield verdict(right, "shared memory", what, mend, grade)
+    yield judge(right, "shared memory", what, mend, grade)
 
 
 def disk(_: Settings) -> Iterator[Finding]:
@@ -140,17 +140,18 @@ def disk(_: Settings) -> Iterator[Finding]:
     right = os.access(TEMPORARY, os.W_OK)
     what = f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}"
     what = what if right else f"{TEMPORARY} cannot be written"
-    yield verdict(right, "disk", what, "Ray needs it: mount one that can")
+    yield judge(right, "disk", what, "Ray needs it: mount one that can")
 
 
 def cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
-    here, wanted = count_cores(), settings.most_replicas * (settings.threads or 0)
+    here, needed = count_cores(), settings.most_replicas * (settings.threads or 0)
     if settings.threads is None and settings.most_replicas > here:
         text = f"each replica needs at least one core; this machine has {here}"
-        yield Finding(f"{most(settings)} {settings.most_replicas}", text)
-    elif wanted > here:
-        text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"
+        yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
+    elif needed > here:
+        product = f"{replicas_key(settings)} x threads is {needed}"
+        text = f"{product}, but this machine has only {here} cores"
         yield Finding(f"threads {settings.threads}", text)
 
 
@@ -237,11 +238,11 @@ def free_memory() -> int:
 def _left(bound: str, used: str, parts: str, files: tuple[str, ...]) -> int | None:
     """Count what a control group has left; None where it has no bound."""
     try:
-        most = Path(bound).read_text().strip()
-        if most == "max":
+        whole = Path(bound).read_text().strip()
+        if whole == "max":
             return None
         sizes = dict(line.split() for line in Path(parts).read_text().splitlines())
-        return int(most) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in files)
+        return int(whole) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in files)
     except (OSError, KeyError):
         return None
 
@@ -254,7 +255,7 @@ def free_disk(place: Path) -> int:
         return 0
 
 
-def most(settings: Settings) -> str:
+def replicas_key(settings: Settings) -> str:
     """Name the setting that bounds the number of replicas."""
     return "replicas" if settings.max_replicas is None else "max_replicas"
 

@@ -14,7 +14,7 @@ from service.engine.weights import ModelNotFound, ModelSource
 from service.keys import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
-from service.preflight.machine import WITH_TORCH, free_memory, mib, most
+from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
 from service.settings import MIB, Settings
 
 # The least memory of a replica without its weights: Python, torch and Ray
@@ -41,19 +41,17 @@ class Node(NamedTuple):
     digest: str | None = None
 
 
-def opened(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+def open_checkpoint(settings: Settings, source: Source) -> Iterator[Finding]:
     """Open the checkpoint as a replica's start does, and compare its limits with the settings."""
     try:
-        rehearsed(settings, source)
+        rehearse(settings, source)
     except REFUSED as error:
         yield Finding("", str(error))
     else:
-        yield from (
-            Finding("", told, grade="note") for told in loading.find_foreign_adapters(source)
-        )
+        yield from (Finding("", warning, grade="note") for warning in loading.strangers(source))
 
 
-def rehearsed(settings: Settings, source: ModelSource) -> Model | None:
+def rehearse(settings: Settings, source: Source) -> Model | None:
     """Return the model without its weights, and with a digest where they were read whole.
 
     Returns:
@@ -62,28 +60,31 @@ def rehearsed(settings: Settings, source: ModelSource) -> Model | None:
     Raises:
         CheckpointError, Unservable: a replica would refuse it.
     """
-    model = loading.load_without_weights(source, numbers=_size(source) <= PROBED_BYTES)
-    machine.check_positions(settings, model.config if model else loading.read_model_sizes(source))
-    machine.check_filled_queries(settings, model.task_heads if model else ())
+    model = loading.rehearse(source, numbers=_weights_bytes(source) <= PROBED_BYTES)
+    machine.positions(settings, model.config if model else loading.sizes(source))
+    machine.filled(settings, model.task_heads if model else ())
     return model
 
 
 def memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
-    own = 0 if source.preset else _size(source) + _made(settings, source)
+    own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
     needed = settings.most_replicas * (REPLICA_BYTES + own)
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
-        yield Finding(f"{most(settings)} {settings.most_replicas}", text)
+        yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
 
 
 CHECKS: Checks = {
-    opened: {"doctor", "serve"},  # a node says both apart: it returns the digest, and may have
+    open_checkpoint: {
+        "doctor",
+        "serve",
+    },  # a node says both apart: it returns the digest, and may have
     memory: {"doctor", "serve"},  # no memory while others do
 }
 
 
-def find(settings: Settings) -> Iterator[Finding]:
+def find_faults(settings: Settings) -> Iterator[Finding]:
     """Check everything that a model needs here, whether or not the model can be found."""
     try:
         source = weights.locate_model(settings.model, settings.adapter)
@@ -100,13 +101,13 @@ def examine(settings: Settings) -> Node:
     weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
     """
     try:
-        variables.hold(settings, os.environ, "it")
+        variables.require_promised(settings, os.environ, "it")
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.is_local(settings.model):
             return Node()
         source = weights.locate_model(settings.model, settings.adapter)
-        model = rehearsed(settings, source)
+        model = rehearse(settings, source)
     except REFUSED as error:
         return Node(fault=str(error))
     short = next(memory(settings.model_copy(update=ALONE), source), None)
@@ -115,7 +116,7 @@ def examine(settings: Settings) -> Node:
     )
 
 
-def _made(settings: Settings, source: ModelSource) -> int:
+def _extra_bytes(settings: Settings, source: Source) -> int:
     """Count the bytes held beyond the weights' own: DeBERTa's distances, and adapters."""
     try:
         config = loading.read_model_sizes(source)
@@ -126,6 +127,6 @@ def _made(settings: Settings, source: ModelSource) -> int:
     return number * (added + config.own_layers * config.relative.count_stored(config.width))
 
 
-def _size(source: ModelSource) -> int:
+def _weights_bytes(source: Source) -> int:
     """Count the bytes of the weights' files."""
     return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))

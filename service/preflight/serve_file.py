@@ -19,20 +19,20 @@ from service.preflight.finding import Finding
 from service.wording.words import Loc, write_place
 
 # The keys of a deployment that Ray takes as any mapping, and their models
-LOOSE = {
+MAPPING_MODELS = {
     name: model
     for name, field in DeploymentSchema.model_fields.items()
     if any(get_origin(kind) is dict for kind in get_args(field.annotation))
     for model in get_args(field.annotation)
     if isinstance(model, type) and issubclass(model, BaseModel)
 }
-THEIRS = ("args", "user_config")  # whatever a program takes
+FREE_KEYS = ("args", "user_config")  # whatever a program takes
 # What a text raises that is no YAML, or a RayService without a text where its Serve file belongs
 NO_FILE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 UNKNOWN = "Ray knows no such key, and would drop it"
 
 
-def check(path: Path) -> Iterator[Finding]:
+def find_dropped(path: Path) -> Iterator[Finding]:
     """Find what Ray would refuse or drop in a Serve file, or in the one within a RayService.
 
     Raises:
@@ -45,11 +45,11 @@ def check(path: Path) -> Iterator[Finding]:
     except NO_FILE as error:
         yield Finding(str(path), f"is no Serve file: {' '.join(str(error).split())}")
         return
-    yield from _strict(ServeDeploySchema, value, ())
+    yield from _validate(ServeDeploySchema, value, ())
     for loc, mapping in _mappings(value, ()):
         name, depth = loc[-1], len(loc)
-        if name in LOOSE and depth == len(("applications", 0, "deployments", 0, name)):
-            yield from _strict(LOOSE[name], mapping, loc)
+        if name in MAPPING_MODELS and depth == len(("applications", 0, "deployments", 0, name)):
+            yield from _validate(MAPPING_MODELS[name], mapping, loc)
         if name == "runtime_env":
             for key in sorted(mapping.keys() - RuntimeEnv.known_fields, key=str):
                 yield Finding(write_place((*loc, key)), UNKNOWN)
@@ -58,7 +58,7 @@ def check(path: Path) -> Iterator[Finding]:
                 yield Finding(write_place((*loc, key)), "is no string", f'write "{mapping[key]}"')
 
 
-def _strict(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding]:
+def _validate(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding]:
     """Check by one of Ray's models, at a place of the file."""
     try:
         model.model_validate(deepcopy(value), extra="forbid")  # Ray's validators change it
@@ -75,7 +75,7 @@ def _mappings(value: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:
     """Yield every mapping below a value, with its place."""
     inner = value.items() if isinstance(value, dict) else ()
     for key, each in enumerate(value) if isinstance(value, list) else inner:
-        if isinstance(each, dict) and key not in THEIRS:
+        if isinstance(each, dict) and key not in FREE_KEYS:
             yield (*loc, key), each
-        if key not in THEIRS:
+        if key not in FREE_KEYS:
             yield from _mappings(each, (*loc, key))

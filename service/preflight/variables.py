@@ -14,13 +14,15 @@ from service.preflight.finding import Finding
 from service.settings import Settings
 
 
-def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
+def require_promised(
+    settings: Settings, actual: Mapping[str, str], node: str = "this cluster"
+) -> None:
     """Ensure that Ray's processes on a node were started with what the promise needs.
 
     Raises:
         StartFailed: they were not, or the cluster is open to anyone who reaches it.
     """
-    if found := "; ".join(map(str, differences(promised(settings), actual))):
+    if found := "; ".join(map(str, find_differences(promised(settings), actual))):
         raise StartFailed(f"{node} cannot serve: {found}")
 
 
@@ -29,7 +31,7 @@ def promised(settings: Settings) -> dict[str, str]:
     return ingress.common_variables(settings) | ingress.TOKEN_AUTH_ENV
 
 
-def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
+def find_differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
     """Find each variable that breaks the promise."""
     for name, must in promised.items():
         if not _keeps(name, must, actual.get(name, "")):

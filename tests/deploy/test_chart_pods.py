@@ -97,7 +97,7 @@ def test_ray_knows_every_key_of_the_service(
     file = tmp_path / "rayservice.yaml"
     file.write_text(answers[case]["files"]["rayservice.yaml"])
 
-    assert list(map(str, serve_file.check(file))) == []
+    assert list(map(str, serve_file.find_dropped(file))) == []
 
 
 @pytest.mark.parametrize("case", ["defaults"])

@@ -6,7 +6,7 @@ import pytest
 from transformers import BertModel
 
 from service.engine.weights import locate_model
-from service.preflight.model import opened
+from service.preflight.model import open_checkpoint
 from service.replica import Replica
 from service.settings import Settings
 from tests.model.loading.test_adapters import adapter
@@ -52,6 +52,6 @@ async def test_an_adapter_of_another_base_is_told_of(
     await replica.close()
 
     said = "adapter law was trained over org/other, and the model is minilm"
-    (found,) = opened(settings, locate_model(settings.model, settings.adapter))
+    (found,) = open_checkpoint(settings, locate_model(settings.model, settings.adapter))
     told = [one.getMessage() for one in caplog.records if "trained" in one.getMessage()]
     assert told == [found.what] == [said] and not found.wrong

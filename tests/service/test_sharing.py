@@ -77,7 +77,7 @@ class Service:
         """Have one request answered, or refused as admission and the door do."""
         began, place = self._loop.time(), None
         try:
-            place = self.gate.take(key)
+            place = self.gate.take_place(key)
             if place:
                 await self.gate.enter(place, 30.0)
             await self._step()

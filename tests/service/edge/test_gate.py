@@ -56,7 +56,7 @@ class Visit:
     """One request's way."""
 
     def __init__(self, way: Way, name: str, seconds: float) -> None:
-        self.way, self.name, self.place = way, name, way.gate.take(name)
+        self.way, self.name, self.place = way, name, way.gate.take_place(name)
         self.task = asyncio.create_task(self._wait(seconds))
 
     async def _wait(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ async def settled() -> None:
 def empty(gate: Gate) -> bool:
     """Whether nothing of any key is counted any more."""
     lines = gate.lines.values()
-    left = sum(line.under_way + line.inside + len(line.parked) for line in lines)
+    left = sum(line.under_way + line.inside + len(line.waiting) for line in lines)
     return gate.total == left == len(gate.active) == 0
 
 
@@ -184,7 +184,7 @@ async def test_other_keys_leave_those_that_stay_their_places() -> None:
     await way.end(*quiet, *flood[1:-1])
     assert all(visit.task.done() for visit in flood)
     await way.end(flood[-1])
-    assert empty(way.gate) and way.gate.take("a") is None
+    assert empty(way.gate) and way.gate.take_place("a") is None
 
 
 async def test_one_that_gives_up_leaves_no_trace() -> None:
@@ -195,7 +195,7 @@ async def test_one_that_gives_up_leaves_no_trace() -> None:
     parked = await way.come("a", 3)
     parked[1].task.cancel()
     await settled()
-    assert len(way.gate.lines["a"].parked) == 2
+    assert len(way.gate.lines["a"].waiting) == 2
     flood[0].end()  # the first's turn has come
     parked[0].task.cancel()
     await settled()
@@ -215,7 +215,7 @@ async def test_whose_turn_does_not_come_in_time_hears_of_it() -> None:
 
     with pytest.raises(TimeoutError):
         await late.task
-    assert way.inside("a") == MOST_INSIDE and not way.gate.lines["a"].parked
+    assert way.inside("a") == MOST_INSIDE and not way.gate.lines["a"].waiting
     await way.end(*flood, *quiet)
     assert empty(way.gate)
 
@@ -261,12 +261,12 @@ async def test_a_parked_request_has_no_body_read_and_its_client_may_leave(
     parked = [asyncio.create_task(from_client()) for _ in range(3)]
     await settled()
     line = app.gate.lines["a"]
-    assert len(line.parked) == 3 and line.under_way == MOST_INSIDE + 3
+    assert len(line.waiting) == 3 and line.under_way == MOST_INSIDE + 3
 
     client.leave()
     statuses = [(await task)[0]["status"] for task in (*parked, asyncio.create_task(from_client()))]
     assert statuses == [499] * 4 and len(reads) == 1 + MOST_INSIDE
-    assert len(line.parked) == 0 and line.under_way == MOST_INSIDE
+    assert len(line.waiting) == 0 and line.under_way == MOST_INSIDE
     gate.set()
     await asyncio.gather(quiet, *flood)
     assert empty(app.gate)
@@ -279,7 +279,7 @@ async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
     async with served(api_keys=HELD) as client:
         gate = client.app.gate
         page = await client.get("/metrics", headers={"authorization": f"Bearer {B}"})
-        waited = [await gate.enter(gate.take("a"), 0.01) for _ in range(2 * MOST_INSIDE)]
+        waited = [await gate.enter(gate.take_place("a"), 0.01) for _ in range(2 * MOST_INSIDE)]
 
     assert page.status_code == 200
     assert waited == [0.0] * 2 * MOST_INSIDE
@@ -330,7 +330,7 @@ async def test_whose_turn_comes_too_late_is_answered_so(
         before = (await client.get("/metrics", headers=bearer)).text
         gate = client.app.gate
         for name in "a" * MOST_INSIDE + "b":
-            await gate.enter(gate.take(name), LONG)
+            await gate.enter(gate.take_place(name), LONG)
         late = [
             await client.post(
                 path,
@@ -389,7 +389,7 @@ def taken(gate: Gate, name: str, most: int) -> list[Place | None]:
     places = list[Place | None]()
     with suppress(Full):
         for _ in range(most):
-            places.append(gate.take(name))
+            places.append(gate.take_place(name))
     return places
 
 
@@ -400,7 +400,7 @@ async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> N
     gate.set_keys(["a", "b", "c"])
     held += taken(gate, "a", 9)
     gate.set_keys(["a"])
-    alone = gate.take("a")
+    alone = gate.take_place("a")
     assert len(held) == 6 and alone is None and gate.total == 6
 
     for place in held:

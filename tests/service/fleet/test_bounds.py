@@ -77,7 +77,7 @@ def said(scales: Any, *options: str, **others: float) -> Any:
 def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
     """Ray would let the deployment's own go first, or ignore it, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
-        bounds.check_config(settings, config)
+        bounds.refuse_overrides(settings, config)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, l
 def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: str) -> None:
     """Ray would refuse them in its own words, or end their replica first."""
     with pytest.raises(StartFailed, match=f"^{name}: {line}$"):
-        bounds.check_config(Settings(), said(None, **{name: value}))
+        bounds.refuse_overrides(Settings(), said(None, **{name: value}))
 
 
 def test_what_is_said_once_is_taken() -> None:
     """In args alone, or as the deployment's number."""
-    bounds.check_config(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
-    bounds.check_config(Settings(), said(None, "num_replicas"))
+    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
+    bounds.refuse_overrides(Settings(), said(None, "num_replicas"))
 
 
 @pytest.mark.parametrize(

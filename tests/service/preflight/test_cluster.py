@@ -190,7 +190,7 @@ def test_one_line_names_each_node_that_fails_an_update(
     """One without memory fails nothing while another has it."""
     said = ""
     try:
-        cluster.judge(nodes, overlapping=overlapping)
+        cluster.refuse_faults(nodes, overlapping=overlapping)
     except StartFailed as error:
         said = str(error)
 
@@ -215,8 +215,8 @@ def test_only_nodes_that_may_host_a_replica_are_asked(
     node: dict[str, float], actor: dict[str, Any], may: bool
 ) -> None:
     """A node without a GPU is not at fault where replicas ask for one."""
-    assert cluster.hosts({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
-    assert not cluster.hosts({"Alive": False, "Resources": node, "Labels": {}}, actor)
+    assert cluster.can_host({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
+    assert not cluster.can_host({"Alive": False, "Resources": node, "Labels": {}}, actor)
 
 
 HEAD, WORKER, OTHER = "10.0.0.2", "10.0.0.3", "10.0.0.5"
