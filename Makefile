@@ -71,7 +71,7 @@ bench-http: $(ENV) ## the same over HTTP, beside other servers, in nine minutes;
 	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
-	$(BIN)/pytest --timeout 3600 -m "not ray and not prove" --hypothesis-profile others $(PROPERTIES)
+	$(BIN)/pytest --timeout 3600 -m "not ray" --hypothesis-profile others $(PROPERTIES)
 	$(BIN)/pytest --timeout 3600 -m prove
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed

@@ -26,6 +26,7 @@ from service.engine.weights import (
 )
 from service.replica import Replica
 from service.settings import Settings
+from tests.replica_internals import altered
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OLD, NEW = "1" * 40, "2" * 40  # commits
@@ -313,13 +314,9 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     assert launch.pin_model(Settings()) == Settings()
 
 
-async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_commit_of_a_hubs_model_is_shown(replica: Replica) -> None:
     """A branch's name says little of what is served."""
-    found = locate_model(BUNDLED_MODEL)._replace(commit=NEW)
-    monkeypatch.setattr("service.replica.locate", lambda *named: found)
-    replica = await Replica.start(Settings(threads=1), "replica-1")
+    found = altered(replica, source=locate_model(BUNDLED_MODEL)._replace(commit=NEW))
 
-    shown = replica.info()["revision"]
-
-    await replica.close()
-    assert shown == NEW
+    assert found.info()["revision"] == NEW
