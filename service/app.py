@@ -143,7 +143,11 @@ def gpu_share(settings: Settings) -> float:
     if settings.device == "cuda" and settings.most_replicas == 1:  # Ray is not asked
         return 1
     there = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
-    return machine.share(settings.most_replicas, there) if there else int(settings.device == "cuda")
+    return (
+        machine.gpu_share(settings.most_replicas, there)
+        if there
+        else int(settings.device == "cuda")
+    )
 
 
 def deployment_status() -> tuple[dict[str, int], str]:
@@ -195,7 +199,9 @@ class Encoder:
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
                 line_pipe = relay.open_pipe(lines, self.label)
-        logs.start_logging(settings.log_format, self.label, line_pipe, whole=settings.log_to_stderr)
+        logs.start_logging(
+            settings.log_format, self.label, line_pipe, mirror_all=settings.log_to_stderr
+        )
         self.settings = settings
         self.replica: Replica | None = None  # until started
         self.leaving = math.inf  # when Ray was first seen to take it out

@@ -145,9 +145,9 @@ class Replica:
             logger.warning(UNREAD_WARNING, ", ".join(left))
         if adapters := find_adapters(self.source.folder):
             logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
-        for warning in strangers(self.source):
+        for warning in find_foreign_adapters(self.source):
             logger.warning(warning)
-        if tasked(self.source.folder) and not model.instructions:
+        if has_task_adapters(self.source.folder) and not model.instructions:
             logger.warning(UNTASKED_WARNING)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}

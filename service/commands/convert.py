@@ -77,7 +77,8 @@ def convert_folder(model: str, out: Path, say: Say) -> None:
         left = _copy_files(folder, made, {job.source for job in jobs})
         if tokenizer:
             tokenizers.make_tokenizer(folder, made)
-            say(f"tokenizer.json: made by transformers, {tokenizers.TEXT_COUNT} texts read as it does")
+            count = tokenizers.TEXT_COUNT
+            say(f"tokenizer.json: made by transformers, {count} texts read as it does")
         sizes = {job: _convert_pickle(folder / job.source, made, job, say) for job in jobs}
         if shards:
             _write_index(made, shards, sizes)

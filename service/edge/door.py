@@ -153,7 +153,7 @@ class Door:
         """Take a request's room; refuse a key with too much under way, though not at once."""
         try:
             if place := self.gate.take_place(request.key):
-                OWNER.set(request.key)
+                OWNER_KEY.set(request.key)
                 request.place = place
         except Full:
             self._under_way.discard(request)  # waiting for its refusal is no work

@@ -4,7 +4,7 @@ A canary goes through the replica's own queue every few seconds, full or not, an
 at the start, bit for bit where bits are promised. `raise_if_faulty` only reads what it left, so a
 probe never waits behind work.
 
-A replica that knows itself wrong never answers again; see Batches.distrust.
+A replica that knows itself wrong never answers again; see RecordedBatches.distrust.
 """
 
 import asyncio

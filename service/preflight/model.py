@@ -41,17 +41,19 @@ class Node(NamedTuple):
     digest: str | None = None
 
 
-def open_checkpoint(settings: Settings, source: Source) -> Iterator[Finding]:
+def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Open the checkpoint as a replica's start does, and compare its limits with the settings."""
     try:
         rehearse(settings, source)
     except REFUSED as error:
         yield Finding("", str(error))
     else:
-        yield from (Finding("", warning, grade="note") for warning in loading.strangers(source))
+        yield from (
+            Finding("", warning, grade="note") for warning in loading.find_foreign_adapters(source)
+        )
 
 
-def rehearse(settings: Settings, source: Source) -> Model | None:
+def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     """Return the model without its weights, and with a digest where they were read whole.
 
     Returns:
@@ -60,9 +62,9 @@ def rehearse(settings: Settings, source: Source) -> Model | None:
     Raises:
         CheckpointError, Unservable: a replica would refuse it.
     """
-    model = loading.rehearse(source, numbers=_weights_bytes(source) <= PROBED_BYTES)
-    machine.positions(settings, model.config if model else loading.sizes(source))
-    machine.filled(settings, model.task_heads if model else ())
+    model = loading.load_without_weights(source, numbers=_weights_bytes(source) <= PROBED_BYTES)
+    machine.check_positions(settings, model.config if model else loading.read_model_sizes(source))
+    machine.check_filled_queries(settings, model.task_heads if model else ())
     return model
 
 
@@ -116,7 +118,7 @@ def examine(settings: Settings) -> Node:
     )
 
 
-def _extra_bytes(settings: Settings, source: Source) -> int:
+def _extra_bytes(settings: Settings, source: ModelSource) -> int:
     """Count the bytes held beyond the weights' own: DeBERTa's distances, and adapters."""
     try:
         config = loading.read_model_sizes(source)
@@ -127,6 +129,6 @@ def _extra_bytes(settings: Settings, source: Source) -> int:
     return number * (added + config.own_layers * config.relative.count_stored(config.width))
 
 
-def _weights_bytes(source: Source) -> int:
+def _weights_bytes(source: ModelSource) -> int:
     """Count the bytes of the weights' files."""
     return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.encode.worker import Worker, one_step
-from service.engine.fair.rotation import OWNER
+from service.engine.fair.rotation import OWNER_KEY
 from service.memory import Hold
 from service.observe.record import Record
 from service.questions.highlight.evidence import COPY_BYTES
@@ -86,7 +86,7 @@ async def test_of_several_keys_none_takes_all_the_room() -> None:
 
     async def come(owner: str, count: int) -> int:
         """How many of so many requests of a key find room."""
-        OWNER.set(owner)
+        OWNER_KEY.set(owner)
         runs = (worker.run(one_step(lambda: owner), deadline) for _ in range(count))
         came = [asyncio.create_task(run) for run in runs]
         await asyncio.sleep(0)
