@@ -414,7 +414,7 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
         return await call(*batch)
 
     text = Work(Sequence([0] * 5), Outputs())
-    copies = [replace(text, entered=layer, edited=1) for layer in range(LAYERS)]
+    copies = [replace(text, entered=layer, edited_heads=1) for layer in range(LAYERS)]
     own, *every = make_cost_counter(config)([text, *copies])
     speed = (own + HEADS * sum(every)) / 10
     monkeypatch.setattr(replica.lanes, "call_in_lane", held)
