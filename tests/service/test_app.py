@@ -63,7 +63,7 @@ def test_a_replica_that_is_taken_out_stays_while_it_is_reachable_and_well(
         if fault:
             raise RuntimeError(fault)
 
-    replica = SimpleNamespace(health=SimpleNamespace(check=check))
+    replica = SimpleNamespace(health=SimpleNamespace(raise_if_faulty=check))
     encoder = SimpleNamespace(
         _start_replica=lambda: replica,
         settings=SimpleNamespace(drain_seconds=drain_seconds),
@@ -84,7 +84,7 @@ def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> 
         if not well.pop(0):
             raise RuntimeError("a batch hangs")
 
-    health = SimpleNamespace(check=check, fault=None)
+    health = SimpleNamespace(raise_if_faulty=check, fault=None)
     replica = SimpleNamespace(health=health, check_health=check)
     encoder = SimpleNamespace(
         _start_replica=lambda: replica,
