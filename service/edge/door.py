@@ -26,10 +26,10 @@ from service.api import query
 from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge.body import BodyReader, BodyWorker, too_late
-from service.edge.gate import Full, Gate, Place
+from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
-from service.edge.rules import REPLICA, WEIGHTS, Cors, Keys, Rules
+from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
 from service.engine.fair.rotation import OWNER_KEY
@@ -66,9 +66,9 @@ class Door:
         replica.metrics.publish_routes(inputs_by_label())
         self._ring = replica.ring
         self._shared = self._ring.keys  # the keys that share
-        self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
+        self._keys, self._rules = Keys(settings, self._shared), HeadRules(settings)
         most = ingress.max_ongoing_requests(settings)
-        self.gate = Gate(limits_by_name(self._shared), most)
+        self.gate = KeyGate(limits_by_name(self._shared), most)
         self._bodies = BodyReader(settings, worker)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
         self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes

@@ -25,7 +25,7 @@ MOST_INSIDE = 6  # another key's p99 is 4 times its idle one with 8: tests/servi
 DOUBLE_SECONDS = 0.1
 
 
-class Line:
+class KeyLine:
     """One key's requests: those that a replica has, those inside, and those that wait."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Place:
 
     __slots__ = ("inside", "line")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: KeyLine) -> None:
         self.line, self.inside = line, False
 
 
@@ -47,7 +47,7 @@ class Full(Exception):
     """A key has as many requests under way as it may."""
 
 
-class Gate:
+class KeyGate:
     """Gives each key's requests room, and lets them pass first come, first served.
 
     Args:
@@ -60,16 +60,16 @@ class Gate:
         self, names: Collection[str], most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most, self._clock = most, clock
-        self.lines, self.total = dict[str, Line](), 0
-        self.active = set[Line]()  # those of which a request is inside or waits
-        self._last_active = deque[Line](maxlen=2)  # those that were last active, the latest last
+        self.lines, self.total = dict[str, KeyLine](), 0
+        self.active = set[KeyLine]()  # those of which a request is inside or waits
+        self._last_active = deque[KeyLine](maxlen=2)  # those that were last active, the latest last
         self._recheck_timer: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
     def set_keys(self, names: Collection[str]) -> None:
         """Share among these keys from now on; a key's requests that are here keep their places."""
         shared = names if len(names) > 1 else ()
-        self.lines = {name: self.lines.get(name) or Line() for name in shared}
+        self.lines = {name: self.lines.get(name) or KeyLine() for name in shared}
 
     def take_place(self, name: str) -> Place | None:
         """Give a key's request its room; None where there are no others to leave room for.
@@ -114,7 +114,7 @@ class Gate:
         place.line.under_way -= 1
         self.total -= 1
 
-    async def _wait_in_line(self, line: Line, seconds: float) -> None:
+    async def _wait_in_line(self, line: KeyLine, seconds: float) -> None:
         turn = asyncio.get_running_loop().create_future()
         line.waiting.append(turn)
         if self._recheck_timer is None:
@@ -130,7 +130,7 @@ class Gate:
             self._let_in(line)
             raise
 
-    def _let_in(self, line: Line) -> None:
+    def _let_in(self, line: KeyLine) -> None:
         """Let in all that may pass, after one has left."""
         bound = self._bound(line)
         while line.waiting and line.inside < bound:
@@ -144,7 +144,7 @@ class Gate:
             if line not in self._last_active or line is self._last_active[0]:
                 self._last_active.append(line)
 
-    def _bound(self, line: Line) -> float:
+    def _bound(self, line: KeyLine) -> float:
         """Return how many requests of a key may be inside now."""
         if len(self.active) > (line in self.active):
             return MOST_INSIDE

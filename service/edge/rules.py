@@ -182,7 +182,7 @@ async def _stand_in(scope: Scope, receive: Receive, send: Send) -> None:
     """Stand in for the application of Starlette's class, of which only the methods are called."""
 
 
-class Rules:
+class HeadRules:
     """The rules for the headers of a request."""
 
     def __init__(self, settings: Settings) -> None:

@@ -70,7 +70,7 @@ class JoinedWrites:
             self._transport.write(first + data)
 
 
-class Reader:
+class AnswerReader:
     """The reader of a connection's answers, and how late it may still be."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -172,7 +172,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
         loop = asyncio.get_running_loop()
-        self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # a connection's is one
+        self._reader = AnswerReader(transport, loop)  # type: ignore[arg-type]  # a connection's is one
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport in all but name
         self.flow = Flow(self.transport, self.pipeline)
         self._client = Client(self.flow.resume_reading)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.edge.gate import Full, Gate
+from service.edge.gate import Full, KeyGate
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
 from service.keys import Limits
@@ -51,7 +51,7 @@ class Service:
     def __init__(self, keys: str, pass_seconds: float = TOKEN_SECONDS) -> None:
         self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
         self._token_seconds = pass_seconds
-        self.gate = Gate(keys, ROOM, self._loop.time)
+        self.gate = KeyGate(keys, ROOM, self._loop.time)
         self.batcher: Batcher[range, bool] = Batcher(
             self._compute,
             lanes=LANES,

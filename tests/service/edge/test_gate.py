@@ -12,7 +12,7 @@ import pytest
 
 from service import keys
 from service.edge import door
-from service.edge.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, Gate, Place
+from service.edge.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, KeyGate, Place
 from service.edge.transport import CLIENT, Client
 from service.replica import Replica
 from tests.conftest import Connected
@@ -32,7 +32,7 @@ class Way:
 
     def __init__(self, *names: str) -> None:
         self.now = 7.0
-        self.gate = Gate(names, 10_000, lambda: self.now)
+        self.gate = KeyGate(names, 10_000, lambda: self.now)
         self.passed: list[tuple[str, float]] = []
 
     async def come(self, name: str, count: int = 1, seconds: float = LONG) -> list["Visit"]:
@@ -82,7 +82,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def empty(gate: Gate) -> bool:
+def empty(gate: KeyGate) -> bool:
     """Whether nothing of any key is counted any more."""
     lines = gate.lines.values()
     left = sum(line.under_way + line.inside + len(line.waiting) for line in lines)
@@ -356,10 +356,10 @@ async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
     """As if it had had its turn at once."""
     waits = [3.0, 31.0]
 
-    async def enter(gate: Gate, place: Place, seconds: float) -> float:
+    async def enter(gate: KeyGate, place: Place, seconds: float) -> float:
         return waits.pop(0)
 
-    monkeypatch.setattr(Gate, "enter", enter)
+    monkeypatch.setattr(KeyGate, "enter", enter)
     async with served(api_keys=HELD) as client:
         bearer = {"authorization": f"Bearer {A}"}
         answers = [await client.post("/v1/encode", json=ASKED, headers=bearer) for _ in range(2)]
@@ -372,7 +372,7 @@ async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
 async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:
     """Each as much as it gets; what they had is there again when they are done."""
     names = [f"k{number}" for number in range(11)]
-    gate, held = Gate(names, 90), dict[str, list[Place | None]]()
+    gate, held = KeyGate(names, 90), dict[str, list[Place | None]]()
     for name in names:
         held[name] = taken(gate, name, 100)
     for place in (place for places in held.values() for place in places):
@@ -384,7 +384,7 @@ async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:
     assert len(again) == 60
 
 
-def taken(gate: Gate, name: str, most: int) -> list[Place | None]:
+def taken(gate: KeyGate, name: str, most: int) -> list[Place | None]:
     """The places that a key gets, of so many."""
     places = list[Place | None]()
     with suppress(Full):
@@ -395,7 +395,7 @@ def taken(gate: Gate, name: str, most: int) -> list[Place | None]:
 
 async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> None:
     """And gives its room back when it is done, whichever keys share by then."""
-    gate = Gate(["a", "b"], 9)
+    gate = KeyGate(["a", "b"], 9)
     held = taken(gate, "a", 5)
     gate.set_keys(["a", "b", "c"])
     held += taken(gate, "a", 9)
@@ -411,7 +411,7 @@ async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> N
 
 async def test_one_key_has_all_the_room() -> None:
     """And so has what needs no key."""
-    assert taken(Gate(["a"], 3), "a", 9) == taken(Gate(["a", "b"], 3), "", 9) == [None] * 9
+    assert taken(KeyGate(["a"], 3), "a", 9) == taken(KeyGate(["a", "b"], 3), "", 9) == [None] * 9
 
 
 async def test_a_keys_flood_is_refused_before_others_are(
@@ -474,7 +474,7 @@ async def test_a_refusal_of_one_too_many_says_when_to_come_again(
     """In the words of each API, as any other overload."""
     bearer = {"authorization": f"Bearer {A}"}
     async with served(api_keys=HELD) as client:
-        client.app.gate = Gate(["a", "b"], 0)
+        client.app.gate = KeyGate(["a", "b"], 0)
         answers = [
             await client.post(path, json={"inputs": ["a"]}, headers=bearer)
             for path in ("/v1/encode", "/embed", "/v1/embeddings", "/nothing")

@@ -21,8 +21,8 @@ from service.edge.transport import (
     HEAD_BYTES,
     PATIENCE_SECONDS,
     READER_BYTES,
+    AnswerReader,
     Protocol,
-    Reader,
 )
 from service.memory import PROCESS
 from tests.metric_samples import samples
@@ -61,7 +61,7 @@ class Pipe:
         self.aborted = True
 
 
-def behind(reader: Reader, pipe: Pipe, seconds: float, taken: int) -> None:
+def behind(reader: AnswerReader, pipe: Pipe, seconds: float, taken: int) -> None:
     """Let a reader fall behind by 3 seconds' worth, and take so much of it in so long."""
     pipe.size = 3 * READER_BYTES
     reader.falls_behind()
@@ -72,7 +72,7 @@ def behind(reader: Reader, pipe: Pipe, seconds: float, taken: int) -> None:
 def test_a_reader_may_be_late_by_so_much_in_all() -> None:
     """What it takes at the stated rate costs it nothing, what it is late adds up."""
     pipe = Pipe()
-    reader = Reader(pipe, pipe)  # type: ignore[arg-type]
+    reader = AnswerReader(pipe, pipe)  # type: ignore[arg-type]
 
     behind(reader, pipe, seconds=2, taken=2 * READER_BYTES)
     behind(reader, pipe, seconds=6, taken=2 * READER_BYTES)
@@ -88,7 +88,7 @@ def test_a_reader_may_be_late_by_so_much_in_all() -> None:
 def test_a_reader_who_is_too_late_is_cut_off_and_counted() -> None:
     """At once: what it has not taken is dropped."""
     pipe, before = Pipe(size=READER_BYTES), PROCESS.cut_off
-    reader = Reader(pipe, pipe)  # type: ignore[arg-type]
+    reader = AnswerReader(pipe, pipe)  # type: ignore[arg-type]
 
     reader.falls_behind()
     pipe.end()
