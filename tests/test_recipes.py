@@ -194,7 +194,7 @@ QUESTION: Mapping[str, Change] = {
 
         from collections.abc import Iterable, Sequence
 
-        from service.core import Custom, Read, Side, Step
+        from service.core import Custom, ReadSide, Side, Step
         from service.encode.answer import Item
         from service.encode.price import Price
         from service.encode.resolver import Resolver
@@ -218,7 +218,7 @@ QUESTION: Mapping[str, Change] = {
                 return (Side(self._ask.inputs, resolve.outputs(False), cut=resolve.cut(None)),)
 
             async def plan(
-                self, works: list[Work], read: Read, deadline: float, record: Record
+                self, works: list[Work], read: ReadSide, deadline: float, record: Record
             ) -> Step:
                 self._works = works
                 return Step(works)
@@ -265,7 +265,7 @@ METRIC: Mapping[str, Change] = {
     "service/engine/health.py": after(
         (
             '        metrics.add_gauge("ready", "Whether the replica may serve.", '
-            "lambda: float(self._fine()))",
+            "lambda: float(self._is_fine()))",
             '        self._probes = metrics.add_counter("toy_probes", "Probes of a toy.")\n',
         ),
         (
