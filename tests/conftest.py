@@ -132,7 +132,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a machine that must run everything say so."""
     parser.addoption("--no-skip", action="store_true", help="a skipped test is a failed one")
     parser.addoption("--golden", help="file for what tests/test_golden.py sees")
-    parser.addoption("--write-golden", action="store_true", help="renew tests/golden.json")
+    parser.addoption("--write-golden", action="store_true", help="renew tests/golden")
 
 
 @pytest.hookimpl(wrapper=True)

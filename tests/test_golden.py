@@ -1,14 +1,15 @@
-"""What the routes answer, held against tests/golden.json: a change of structure changes nothing.
+"""What each route answers, held against its file in tests/golden, and each refusal's words.
 
 `pytest tests/test_golden.py --golden FILE` writes all it sees into FILE instead; two commits that
-write equal files on one machine answer alike to the bit. `--write-golden` renews the stored file,
-which holds some numbers of each array.
+write equal files on one machine answer alike to the bit. `--write-golden` renews the stored files,
+which hold some numbers of each array.
 """
 
 import base64
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-STORED = Path(__file__).with_name("golden.json")
+STORED = Path(__file__).with_name("golden")
 TOLERANCE = 2e-5  # of a number, absolute or of itself: processors differ in the last bits
 SOME_NUMBERS = 16
+LINE = 160  # characters of JSON that stand in one line, where it is no refusal
 # what changes from run to run, from machine to machine or from release to release
 CHANGING = {"request_id", "queue_ms", "compute_ms", "numerics", "versions", "version", "sha"}
 CHANGING |= {"estimate_ms", "batch_tokens", "tokenization_workers"}
@@ -189,9 +191,43 @@ def hold(seen: Any, config: pytest.Config) -> None:
     if path := config.getoption("--golden"):
         Path(path).write_text(json.dumps(seen, indent=1, sort_keys=True))
     elif config.getoption("--write-golden"):
-        STORED.write_text(json.dumps(thin(seen), indent=1, sort_keys=True) + "\n")
+        for route, answers in by_route(thin(seen)).items():
+            each = (
+                f"{json.dumps(name)}: {lines(answer)}" for name, answer in sorted(answers.items())
+            )
+            (STORED / f"{route}.json").write_text("{\n" + ",\n".join(each) + "\n}\n")
     else:
-        assert [*differences(plain(json.loads(STORED.read_text())), thin(seen), "")][:9] == []
+        stored = {file.stem: json.loads(file.read_text()) for file in STORED.iterdir()}
+        assert [*differences(plain(stored), by_route(thin(seen)), "")][:9] == []
+
+
+def by_route(seen: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The same by the path of the route, and all refusals together."""
+    routes: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name, answer in seen.items():
+        path = CASES[name]["path"] if name in CASES else name
+        route = re.sub(r"\W+", "-", path.partition("?")[0].strip("/")) or "root"
+        refused = isinstance(answer, dict) and answer["status"] >= 400
+        routes["refusals" if refused else route][name] = answer
+    return routes
+
+
+def lines(value: Any) -> str:
+    """JSON with in a line what is short, refusals and lists of numbers."""
+    line = json.dumps(value, sort_keys=True)
+    if len(line) <= LINE or not isinstance(value, dict | list) or _numbers(value):
+        return line
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(map(lines, value)) + "]"
+    if value.get("status", 200) >= 400:
+        return line
+    return (
+        "{\n" + ",\n".join(f"{json.dumps(key)}: {lines(value[key])}" for key in sorted(value)) + "}"
+    )
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, float | int) for each in value)
 
 
 def every(rows: "dict[str, list[Row]]") -> Iterator["Row"]:
@@ -257,7 +293,7 @@ def thin(told: Any) -> Any:
         return {name: thin(value) for name, value in told.items()}
     if not isinstance(told, list):
         return told
-    if len(told) > SOME_NUMBERS and all(isinstance(number, float | int) for number in told):
+    if len(told) > SOME_NUMBERS and _numbers(told):
         return [len(told), *told[:: len(told) // SOME_NUMBERS]]
     return [thin(value) for value in told]
 
