@@ -113,7 +113,7 @@ def written(name: str, value: float | str | None) -> str:
 def enforcers() -> str:
     """Who enforces what on a request's way, as the page has it."""
     rows = [
-        "| on a request's way | enforced by | limits | and by nobody else |",
+        "| on a request's way | enforced by | limits | why it is the only one |",
         "|---|---|---|---|",
     ]
     for row in ENFORCED:
