@@ -267,7 +267,7 @@ def _adapt_embeddings(
 
 
 def fill_rows(numbers: list[int], device: torch.device) -> Rows:
-    """Fill rows up as a batch is filled, so that their products have its bits."""
+    """Repeat the first row up to the number that a batch has, so that products have its bits."""
     fill = [numbers[0]] * (filled_rows(len(numbers), device) - len(numbers))
     return Rows(torch.tensor(numbers + fill, device=device), len(numbers))
 

@@ -56,7 +56,7 @@ class Slopes:
         """Return what is added to some scores of one sequence, (heads, queries, keys).
 
         Args:
-            q, k: as Distances takes them; only their size and their dtype count.
+            q, k: as DistanceBias takes them; only their size and their dtype count.
             heads: which heads; all by default.
         """
         place = torch.arange(k.shape[1], device=k.device)

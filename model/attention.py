@@ -27,7 +27,7 @@ from torch import Tensor
 
 from model.alibi import Slopes
 from model.config import NormKind
-from model.disentangled import ALL_HEADS, Distances, queries_per_pass
+from model.disentangled import ALL_HEADS, DistanceBias, queries_per_pass
 from model.kernels import Affine, Kernels, normalise
 from model.packing import Group, Packed
 from model.positions import Rotation, hiding_bias
@@ -146,7 +146,7 @@ class MultiHeadAttention:
         norms: HeadNorms | None = None,
         rotation: Rotation | None = None,
         reach: Reach = EVERYWHERE,
-        distances: Distances | Slopes | None = None,
+        distances: DistanceBias | Slopes | None = None,
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
         self.kernels = kernels
@@ -178,7 +178,7 @@ class MultiHeadAttention:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        q, k, v = self.project_rotated(self.project(x), packed.positions)
+        q, k, v = self.split_and_rotate(self.project(x), packed.positions)
         each = q, self.repeat_shared(k), self.repeat_shared(v)
         alike = self.distances is None and all(bias is None for bias in biases)
         if self.kernels.attend_packed is not None and alike:
@@ -203,7 +203,7 @@ class MultiHeadAttention:
             q, self.repeat_shared(k), self.repeat_shared(v), packed, biases
         )[0]
 
-    def project_rotated(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_and_rotate(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
 
         Args:

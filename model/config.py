@@ -48,7 +48,7 @@ class Relative:
     """How distance meets content in scores, as disentangled.py says; by default not at all.
 
     Args:
-        reach: distances to either side that have a row of the table, or share one.
+        reach: rows of the table to either side of distance 0; a farther one shares the last.
         furthest: the distance that shares the last row; None: each within reach has its own.
         by_query: whether queries are multiplied by what a distance is as a key.
         by_key: whether keys are multiplied by what a distance is as a query.

@@ -45,8 +45,8 @@ def project_table(table: Tensor, linear: Affine, heads: int, scale: float) -> Te
     return made.view(len(table), heads, -1).transpose(0, 1).to(weight.dtype).contiguous()
 
 
-class Distances:
-    """What distance adds to the scores of one layer.
+class DistanceBias:
+    """The bias by distance of one layer: what it adds to scores.
 
     Args:
         keys: K, scaled, (heads, rows, head_dim), or None.

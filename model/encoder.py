@@ -169,7 +169,7 @@ class Layer:
 class NativePass(Protocol):
     """The encoder's arithmetic in fewer calls."""
 
-    any_rows: int  # it takes any number of rows up to this
+    unpadded_rows: int  # it takes any number of rows up to this
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as Encoder.run_layers does."""
@@ -219,8 +219,8 @@ class Encoder:
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
         """Pack sequences into this encoder's rows; see packing.pack_sequences."""
-        any_rows = self.native.any_rows if self.native else 0
-        return packing.pack_sequences(sequences, self.device, self.config.pad, any_rows)
+        unpadded_rows = self.native.unpadded_rows if self.native else 0
+        return packing.pack_sequences(sequences, self.device, self.config.pad, unpadded_rows)
 
     def __call__(
         self, packed: Packed, *, hidden: Set[int] = frozenset(), traces: Set[int] = frozenset()

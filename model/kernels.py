@@ -46,8 +46,8 @@ DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 # what this processor multiplies natively, and oneDNN fast; it uses AMX only with avx512_bf16
-CPU_FORMATS = {torch.float32}
-CPU_FORMATS |= (
+ONEDNN_DTYPES = {torch.float32}
+ONEDNN_DTYPES |= (
     {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
 )
 
@@ -271,7 +271,7 @@ def choose_kernels(
         head_dim: channels of one head of the model; a GPU's kernels do not take every number.
     """
     candidates = []
-    if device.type == "cpu" and dtype in CPU_FORMATS and ONEDNN is not None:
+    if device.type == "cpu" and dtype in ONEDNN_DTYPES and ONEDNN is not None:
         candidates = [ONEDNN]
     if device.type == "cuda":
         grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)

@@ -201,7 +201,7 @@ def _attention_steps(
 ) -> dict[str, Tensor]:
     """Compute the steps from queries, keys and values to what W^O makes of their mix."""
     positions = torch.arange(len(x), device=x.device)
-    q, k, v = attention.project_rotated(_linear(attention.project, x), positions)
+    q, k, v = attention.split_and_rotate(_linear(attention.project, x), positions)
     k, v = attention.repeat_shared(k), attention.repeat_shared(v)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
     scores, every = score_keys(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)

@@ -119,7 +119,7 @@ class Packed:
 
 
 def pack_sequences(
-    sequences: Many[Sequence], device: torch.device, pad: int | None = None, any_rows: int = 0
+    sequences: Many[Sequence], device: torch.device, pad: int | None = None, unpadded_rows: int = 0
 ) -> Packed:
     """Lay sequences end to end, ordered by length, filled up as `filled_rows` says.
 
@@ -127,7 +127,7 @@ def pack_sequences(
         sequences: those whose passes begin in one place.
         pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
             for ids used as given; embeddings are counted one by one).
-        any_rows: the encoder takes any number of rows up to this.
+        unpadded_rows: the encoder takes any number of rows up to this.
 
     Example:
         >>> texts = [Sequence([101, 7, 102]), Sequence([101, 102])]
@@ -157,7 +157,7 @@ def pack_sequences(
             gates.append((rows, sequence.gates))
         if sequence.patches:
             patches.append((rows, sequence.patches))
-    fill = [0] * (filled_rows(len(ids), device, any_rows) - len(ids))
+    fill = [0] * (filled_rows(len(ids), device, unpadded_rows) - len(ids))
     token_ids, places, segments = _copy_columns(
         ids + fill + positions + fill + types + fill, device
     )
@@ -196,14 +196,14 @@ def _join_entries(entries: Many[Entry | None], fill: int) -> Entry | None:
     return Entry(layers.pop(), residual, mixed)
 
 
-def filled_rows(tokens: int, device: torch.device, any_rows: int = 0) -> int:
-    """Return the rows of a batch of this many tokens; as many, and at least two, up to `any_rows`.
+def filled_rows(tokens: int, device: torch.device, unpadded_rows: int = 0) -> int:
+    """Return the rows of a batch of this many tokens; up to `unpadded_rows` as many, or two.
 
     Example:
         >>> [filled_rows(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
         [16, 20, 44, 104, 144]
     """
-    if tokens <= any_rows:
+    if tokens <= unpadded_rows:
         return max(tokens, FEWEST_NATIVE_ROWS)
     if device.type != "cpu":
         return max(tokens, FEWEST_ROWS)

@@ -99,7 +99,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(http_options().host))))
     config = config.model_copy(update={"model": weights.pin_revision(config.model)})
     defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
-    cluster.prove(config, args_alone, ingress.DEPLOYMENT, defaults)
+    cluster.probe_nodes(config, args_alone, ingress.DEPLOYMENT, defaults)
     return make_application(config, TRIES_ON_A_CLUSTER)
 
 

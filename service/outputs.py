@@ -46,7 +46,7 @@ class Pooled(Wire):
         return True if self.normalize is None and self.precision != "float" else self.normalize
 
 
-POOLED = Pooled()  # as the checkpoint does
+DEFAULT_POOLED = Pooled()  # as the checkpoint does
 
 
 class Classify(Wire):

@@ -20,7 +20,7 @@ MOST_SHOWN_FAULTS = 10  # of a request that are reported
 
 
 class RefusalKind(NamedTuple):
-    """One row of the table.
+    """A kind of refusal: a row of REFUSALS.
 
     Args:
         status: the HTTP status.

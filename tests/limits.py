@@ -205,7 +205,7 @@ ROWS = (
         "for a replica's metrics",
     ),
     Row(
-        "engine.batcher.PATIENCE_SECONDS",
+        "engine.batcher.COMPANY_WAIT_SECONDS",
         "they start without it",
         "that a few short requests wait for company, on two cores",
     ),
@@ -419,7 +419,7 @@ NO_LIMITS = {
     "questions.highlight.evidence.CHARACTER_BYTES",
     "questions.highlight.question.DOCUMENT_BYTES", "questions.highlight.question.UNIT_BYTES",
     "encode.admission.FACT_BYTES", "api.tei.tokens.TOKEN_BYTES",
-    "api.tei.tokens.WRITTEN_BYTES", "api.tei.tokens.ID_BYTES",
+    "api.tei.tokens.WRITTEN_BYTES", "api.tei.tokens.HELD_ID_BYTES",
     "cluster.relay.POLL_SECONDS", "cluster.network.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
     "cluster.drain.POLL_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",

@@ -31,7 +31,12 @@ class Edges(NamedTuple):
 
 
 class Dominance(NamedTuple):
-    """Who dominates each token: (units,) each."""
+    """Who dominates each token, (units,) each.
+
+    Args:
+        tokens: the unit's place; dominant: that of its strongest key.
+        share: that key's share of the row; own: the unit's own.
+    """
 
     tokens: Array
     dominant: Array
@@ -148,8 +153,7 @@ class Similar:
         score: the cosine.
         facts: what else the service says: tokens, rest, axis, spans and more.
         matrix: (left, right).
-        left_share: (left,).
-        right_share: (right,).
+        left_share, right_share: of each unit in the score, (left,) and (right,).
         left_worth, right_worth: the score less that without each, (left,) and (right,).
         change: of the score by head of a sweep.
         share: the change of the share of its pair (`sweep_pair`), by head.

@@ -360,7 +360,7 @@ class AsyncClient:
             body = await self._send(path, request.body, by)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
-                raise refused.counted_from(request.first) from None
+                raise refused.shift_input_index(request.first) from None
         else:
             return read_answer(kind, body)
         halves = [

@@ -62,7 +62,7 @@ class Fault:
     loc: tuple[str | int, ...]
     code: str
 
-    def counted_from(self, first: int) -> "Fault":
+    def shift_input_index(self, first: int) -> "Fault":
         """Return the same of a request whose first input is the caller's input `first`."""
         match self.loc:
             case ("inputs" | "right" as side, int(index), *rest):
@@ -113,9 +113,9 @@ class RequestRefused(HeadlightError):
         facts = {name: value for name, value in problem.items() if name not in PROBLEM_FIELDS}
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
-    def counted_from(self, first: int) -> Self:
+    def shift_input_index(self, first: int) -> Self:
         """Return the same of a request whose first input is the caller's input `first`."""
-        errors = [fault.counted_from(first) for fault in self.errors]
+        errors = [fault.shift_input_index(first) for fault in self.errors]
         detail = INPUT_PLACE.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         known = errors, self.request_id, self.facts
         return type(self)(self.status, self.code, detail, *known)

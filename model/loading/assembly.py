@@ -10,7 +10,7 @@ from torch import Tensor
 from model.alibi import Slopes, head_slopes
 from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
-from model.disentangled import Distances, distance_rows, project_table
+from model.disentangled import DistanceBias, distance_rows, project_table
 from model.encoder import Embeddings, Encoder, Layer
 from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
 from model.positions import Rope, Rotation, sinusoids
@@ -153,7 +153,7 @@ def _build_embeddings(source: _Weights, kernels: Kernels) -> Embeddings:
     )
 
 
-def _distance_builder(source: _Weights) -> Callable[[str], Distances | Slopes] | None:
+def _distance_builder(source: _Weights) -> Callable[[str], DistanceBias | Slopes] | None:
     """Return what makes that which distance adds in a layer, by its name; None: nothing."""
     config = source.config
     if config.positions == "alibi":
@@ -162,7 +162,7 @@ def _distance_builder(source: _Weights) -> Callable[[str], Distances | Slopes] |
     return _content_builder(source) if config.relative.terms else None
 
 
-def _content_builder(source: _Weights) -> Callable[[str], Distances]:
+def _content_builder(source: _Weights) -> Callable[[str], DistanceBias]:
     """Return what makes the distances of a layer, by its name."""
     config, relative = source.config, source.config.relative
     table, places = (
@@ -176,14 +176,14 @@ def _content_builder(source: _Weights) -> Callable[[str], Distances]:
     scale = 1 / math.sqrt(config.head_dim * (1 + relative.terms))
     key, query = ("key", "query") if relative.shared else ("relative_key", "relative_query")
 
-    def of(own: str) -> Distances:
+    def of(own: str) -> DistanceBias:
         keys, queries = (
             project_table(table, source.linear(f"{own}.{name}"), config.heads, scale)
             if there
             else None
             for name, there in ((key, relative.by_query), (query, relative.by_key))
         )
-        return Distances(keys, queries, places)
+        return DistanceBias(keys, queries, places)
 
     return of
 
@@ -193,7 +193,7 @@ def _build_layer(
     i: int,
     kernels: Kernels,
     rotations: Mapping[Rope, Rotation],
-    distances: Callable[[str], Distances | Slopes] | None,
+    distances: Callable[[str], DistanceBias | Slopes] | None,
 ) -> Layer:
     config, own = source.config, f"layers.{i}"
     attention = MultiHeadAttention(

@@ -32,8 +32,8 @@ from model.loading.modules import (
     MODULES_FILE,
     find_encoder_folder,
     find_weighed_files,
-    read_arguments,
     read_modules,
+    read_overrides,
     read_raw_config,
 )
 from model.loading.pipeline.keys import check_module_keys
@@ -162,7 +162,7 @@ def load_checkpoint(
         *form.own_files(),
     ]
     choices = [choice for head in heads for choice in list_digest_facts(folder, head)]
-    over = read_arguments(folder).config
+    over = read_overrides(folder).config
     more = {"head": choices, "tokenizer": tokenizer.choices, "config": over, **form.digest_facts()}
     digest, made_of = "", dict[str, str]()
     if numbers:

@@ -45,7 +45,7 @@ BOTH_SIDES: tuple[Side, ...] = ("query", "document")
 
 
 class BgeM3(FolderFormat):
-    """The format of a folder with both."""
+    """The format of BGE-M3: an encoder, a linear for sparse vectors and one for many vectors."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:

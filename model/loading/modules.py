@@ -200,8 +200,8 @@ REFUSED_ARGUMENTS = {  # of tokenizer_args: they name other files, or put tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
-    """What is laid over two files.
+class ConfigOverrides:
+    """Values that are laid over those of two configuration files.
 
     Args:
         tokenizer: over tokenizer_config.json.
@@ -212,21 +212,21 @@ class Arguments:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_arguments(folder: Path) -> Arguments:
+def read_overrides(folder: Path) -> ConfigOverrides:
     """Read the arguments of a folder; none in one without modules.json, where they are not read.
 
     Raises:
         CheckpointError: they are not objects, or one is not supported here.
     """
     if not read_modules(folder):
-        return Arguments()
+        return ConfigOverrides()
     stored = read_transformer_settings(find_encoder_folder(folder))
     tokenizer = _read_either(stored, "tokenizer_args", "processor_kwargs")
     config = _read_either(stored, "config_args", "config_kwargs")
     model = _read_either(stored, "model_args", "model_kwargs")
     _refuse_arguments("tokenizer_args", REFUSED_ARGUMENTS & tokenizer.keys())
     _refuse_arguments("model_args", model.keys() - MODEL_ARGUMENTS)
-    return Arguments(
+    return ConfigOverrides(
         {key: value for key, value in tokenizer.items() if key not in DOWNLOAD_ARGUMENTS},
         {key: value for key, value in config.items() if key not in CONFIG_ARGUMENTS},
     )
@@ -238,7 +238,7 @@ def read_raw_config(folder: Path) -> Any:
     Raises:
         CheckpointError: it is missing or broken, or an argument is not one of its keys.
     """
-    raw, over = read_json(find_encoder_folder(folder) / CONFIG), read_arguments(folder).config
+    raw, over = read_json(find_encoder_folder(folder) / CONFIG), read_overrides(folder).config
     if over and isinstance(raw, Mapping):
         # a key that it lacks may be another name of one that it has, or nothing to transformers
         _refuse_arguments(

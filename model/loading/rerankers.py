@@ -40,7 +40,7 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 
 
 class Reranker(FolderFormat):
-    """The format of such a folder."""
+    """The format of a folder with a decoder that ranks pairs by one token's logit."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:

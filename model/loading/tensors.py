@@ -138,7 +138,7 @@ def check_tensors(
 def translate_names(
     tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape], family: Family
 ) -> FindTensor:
-    """Return a checkpoint's tensors by our names.
+    """Check a checkpoint's tensors, and return a function that finds each by our name.
 
     Args:
         shapes: of all that an encoder needs, by our names.

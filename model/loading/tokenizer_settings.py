@@ -25,7 +25,7 @@ from model.families.tokenizers import (
     TOKENIZER_KINDS,
     TokenizerKind,
 )
-from model.loading.modules import find_encoder_folder, read_arguments, read_modules, read_optional
+from model.loading.modules import find_encoder_folder, read_modules, read_optional, read_overrides
 from model.text.pieces import CutSide
 
 TOKENIZER_CONFIG, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
@@ -79,7 +79,7 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Token
     """
     # with modules.json texts go round it: pipeline/keys.py refuses modules that take messages
     templates = () if read_modules(folder) else CHAT_TEMPLATES
-    over, folder = read_arguments(folder).tokenizer, find_encoder_folder(folder)
+    over, folder = read_overrides(folder).tokenizer, find_encoder_folder(folder)
     stored = read_optional(folder / TOKENIZER_CONFIG)
     kind = TOKENIZER_KINDS[read_class(family, stored, config)]
     said = {**stored, **over}
@@ -120,7 +120,7 @@ def read_longest(folder: Path, stored: object) -> int | None:
     """
     config, over = (
         read_optional(find_encoder_folder(folder) / TOKENIZER_CONFIG),
-        read_arguments(folder).tokenizer,
+        read_overrides(folder).tokenizer,
     )
     limit = over.get("model_max_length") or stored
     for key in ("model_max_length", "max_len"):

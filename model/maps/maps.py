@@ -112,7 +112,7 @@ def _widen_tile(tile: Tile, columns: int) -> Tensor:
 
 
 class Dominance(NamedTuple):
-    """For each row of each head, (heads, units).
+    """Which key dominates each row of each head, (heads, units) each.
 
     Args:
         dominant: the place of the key with the largest share, int32; the first of equal ones.

@@ -31,7 +31,9 @@ UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are w
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
 SLOPE_FLOPS = 150  # of a map's cell from which a head's slope takes
 IN_PASS_FLOPS = 50  # the same in a pass, where the slopes are read in place
-MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can be scaled up
+PRESCAN_CELL_FLOPS = (
+    700  # of a cell that is looked at once before, so that its row can be scaled up
+)
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
 
@@ -116,7 +118,7 @@ def count_flops(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
     terms, walks = distance_flops(config), _tile_walks(selection, config)
     cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
-    mass, extra = MASS_FLOPS + terms, 0
+    mass, extra = PRESCAN_CELL_FLOPS + terms, 0
     for layers, heads, cells, tiles, before in walks:
         extra += heads * (cell * cells + mass * before) + layers * TILE_FLOPS * (1 + tiles)
     if selection.form == "top":

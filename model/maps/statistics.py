@@ -82,10 +82,10 @@ def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tenso
 
 def _sum_entropy(tile: Tile) -> Tensor:
     """Return the sum over a tile's rows, (heads,), in nats; its logs are overwritten."""
-    if tile.logs is None or tile.sums is None:
+    if tile.log2_values is None or tile.row_sums is None:
         each: Tensor = torch.special.entr(tile.values)
         return each.sum((1, 2))
-    return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
+    return (tile.row_sums.log2().sum((1, 2)) - tile.log2_values.mul_(tile.values).sum((1, 2))) * LN2
 
 
 def _sum_distance(tile: Tile, shift: int) -> Tensor:
@@ -94,7 +94,7 @@ def _sum_distance(tile: Tile, shift: int) -> Tensor:
     This is no matrix product: its bits would depend on how many heads and cores there are.
     """
     far = _distances(*tile.values.shape[1:], shift, tile.values.device)
-    return torch.mul(tile.values, far, out=tile.logs).sum((1, 2))
+    return torch.mul(tile.values, far, out=tile.log2_values).sum((1, 2))
 
 
 def _average_fields(

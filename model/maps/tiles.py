@@ -43,16 +43,15 @@ class Tile:
         queries: which rows, as places among those asked for.
         keys: which columns, as places on the axis; beyond them all is 0.
         values: (heads, queries, keys).
-        logs: where the map is as the forward pass had it, the logarithms to base 2 of the values
-            before each row was divided by what it sums to, 1 but for rounding,
-        sums: (heads, queries, 1).
+        log2_values: of a map as the forward pass had it, before each row was divided by what it
+            sums to, 1 but for rounding; row_sums: that, (heads, queries, 1).
     """
 
     queries: slice
     keys: slice
     values: Tensor
-    logs: Tensor | None = None
-    sums: Tensor | None = None
+    log2_values: Tensor | None = None
+    row_sums: Tensor | None = None
 
 
 class MapReader:

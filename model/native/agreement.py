@@ -49,7 +49,7 @@ def _agree_on_batch(
     where = encoder.device, encoder.config.pad
     packed = packing.pack_sequences(sequences, *where)
     expected = encoder.run_layers(packed, hidden, traces)
-    own = packing.pack_sequences(sequences, *where, stack.any_rows)
+    own = packing.pack_sequences(sequences, *where, stack.unpadded_rows)
     return all(same_bits(expected, stack(each, hidden, traces)) for each in (packed, own))
 
 

@@ -175,13 +175,13 @@ struct Stack : torch::CustomClassHolder {
   }
 
   // Up to how many rows a batch may have any number of them: no linear minds.
-  int64_t any_rows() const {
+  int64_t unpadded_rows() const {
     const auto minds = [](const Layer& layer) {
       const auto& attention = layer.attention;
-      return !attention.project.any_rows() || !attention.output.linear.any_rows() ||
-             !layer.up.any_rows() || !layer.down.linear.any_rows();
+      return !attention.project.unpadded_rows() || !attention.output.linear.unpadded_rows() ||
+             !layer.up.unpadded_rows() || !layer.down.linear.unpadded_rows();
     };
-    const bool free = !embeddings_.project || embeddings_.project.any_rows();
+    const bool free = !embeddings_.project || embeddings_.project.unpadded_rows();
     return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
   }
 
@@ -269,7 +269,7 @@ TORCH_LIBRARY(headlight, library) {
                        std::string, std::string>())
       .def("embed", &Stack::embed)
       .def("add", &Stack::add)
-      .def("any_rows", &Stack::any_rows)
+      .def("unpadded_rows", &Stack::unpadded_rows)
       .def("run", &Stack::run)
       .def("pool", &Stack::pool);
 }

@@ -80,7 +80,7 @@ struct Linear {
   }
 
   // Whether no bit and no kernel of its own follows from a number of rows up to MOST.
-  bool any_rows() const { return panels; }
+  bool unpadded_rows() const { return panels; }
 
   Tensor operator()(const Tensor& x) const {
     if (!brief(x)) return whole(x);

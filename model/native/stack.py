@@ -19,7 +19,7 @@ from model.kernels import (
 from model.packing import Packed
 from model.pooling import Pooling
 
-WeightAndBias = tuple[
+TensorPair = tuple[
     Tensor | None, Tensor | None
 ]  # weight and bias, or cosines and sines; None: nothing
 
@@ -88,7 +88,7 @@ class NativeStack:
         for layer in encoder.layers:
             reach = (-1 if side is None else side for side in layer.attention.reach)
             self._stack.add(_layer_weights(layer), *reach)
-        self.any_rows: int = self._stack.any_rows()
+        self.unpadded_rows: int = self._stack.unpadded_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Return what Encoder.run_layers gives, to the bit; and whether it is finite."""
@@ -121,7 +121,7 @@ class NativeStack:
         return vectors
 
 
-def _layer_weights(layer: Layer) -> dict[str, WeightAndBias]:
+def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
     """Return what a layer has, by the operator's names."""
     attention, rotation = layer.attention, layer.attention.rotation
     query, key = (heads.query, heads.key) if (heads := attention.norms) else (None, None)
@@ -140,12 +140,12 @@ def _layer_weights(layer: Layer) -> dict[str, WeightAndBias]:
     }
 
 
-def _linear_pair(linear: Any) -> WeightAndBias:
+def _linear_pair(linear: Any) -> TensorPair:
     own: Any = linear.linear if isinstance(linear, NormedLinear) else linear
     return (None, None) if own is None else (own.packed, own.bias)
 
 
-def _norm_pair(norm: Affine | None) -> WeightAndBias:
+def _norm_pair(norm: Affine | None) -> TensorPair:
     return (None, None) if norm is None else norm
 
 

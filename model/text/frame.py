@@ -184,11 +184,11 @@ class Role:
 
     @property
     def filled_length(self) -> int:
-        """Return the fewest tokens of a sequence, where there is a filling."""
+        """Return the length to which shorter sequences are filled, where there is a filling."""
         return self.length if self.floor is None else self.floor
 
     def frame_text(self, text: Tokenized) -> Tokenized:
-        """Return a text with its marker and filling."""
+        """Insert the marker behind the first token, and fill a short text up."""
         if self.marker is not None:
             text = replace(_insert_token(text, self.marker, 1), length=text.length + 1)
         missing = self.filled_length - len(text.token_ids)

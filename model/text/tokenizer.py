@@ -223,10 +223,9 @@ class Tokenizer:
     def _highest_type(self) -> int:
         return max(slot.type for slots in self._frames.values() for slot in slots)
 
-    def _encode_batch(self, texts: Many[Texts], facts: bool) -> list[Encoding]:
+    def _encode_batch(self, texts: Many[Texts], offsets: bool) -> list[Encoding]:
         inputs = [text[0] if len(text) == 1 else text for text in texts]
-        # the fast way knows no offsets
-        encode = self._library.encode_batch if facts else self._library.encode_batch_fast
+        encode = self._library.encode_batch if offsets else self._library.encode_batch_fast
         return encode(inputs)
 
     def _fills_template(self, text: Texts) -> bool:

@@ -33,7 +33,7 @@ from service.core import PARTS, Custom, Documents, Layout
 from service.encode.answer import Each, Encoded
 from service.inputs import Strings
 from service.observe.families import OF_TEXT
-from service.outputs import POOLED
+from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import Refused
 from service.wire import ForeignRequest
@@ -125,7 +125,7 @@ def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
             model=asked.model,
             truncate=TRUNCATE_CUTS[cut] if cut else None,
             prompt_name=find_prompt(asked.input_type, served),
-            pooled=POOLED.altered(normalize=True, dimensions=asked.output_dimension),
+            pooled=DEFAULT_POOLED.altered(normalize=True, dimensions=asked.output_dimension),
         ),
         custom=Custom(
             _answer_layout(kinds, len(body)),
@@ -175,7 +175,7 @@ def problem(refused: Refused, request_id: str) -> Reply:
 
 
 def _cohere_place(loc: Loc) -> Loc:
-    """Return where in the request as it was sent stands what has this place in the native one."""
+    """Translate a place in the native request into one in Cohere's."""
     match loc:
         case ("inputs", *index):
             return ("texts", *index[:1])

@@ -47,7 +47,7 @@ from service.encode.answer import Each, Encoded
 from service.encode.names import find_name
 from service.inputs import Document, Documents
 from service.observe.families import OF_TOKENS
-from service.outputs import POOLED
+from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
 from service.wire import ForeignRequest
@@ -196,7 +196,9 @@ def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbeddingsCall:
             task=task,
             truncate=SWITCH_CUTS[cut] if isinstance(cut, bool) else cut,
             prompt_name=prompt_name,
-            pooled=POOLED.altered(normalize=request.normalized, dimensions=request.dimensions),
+            pooled=DEFAULT_POOLED.altered(
+                normalize=request.normalized, dimensions=request.dimensions
+            ),
         ),
         custom=Custom(
             NUMBER_LAYOUT if precision == "float" else BASE64_LAYOUT,

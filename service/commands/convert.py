@@ -187,7 +187,7 @@ def _run_reader(source: Path, target: Path, job: ConvertJob) -> dict[str, int]:
     reason = lines[-1]
     if done.returncode < 0:
         reason = f"its process ended by {signal.Signals(-done.returncode).name}, as at a bound"
-    elif done.returncode != pickles.REFUSED_STATUS:
+    elif done.returncode != pickles.REFUSED_EXIT_CODE:
         reason = f"its process failed: {reason}"
     raise Failed(f"{job.source} is refused: {reason}")
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REFUSED_STATUS = 3
+REFUSED_EXIT_CODE = 3
 MIB = 2**20
 # over what Python and torch have mapped: the file, its tensors as bytes, what was written, one more
 FILES_IN_MEMORY, SPARE_MEMORY = 4, 512 * MIB
@@ -159,4 +159,4 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     except Refused as refusal:
         sys.stderr.write(f"{refusal}\n")
-        raise SystemExit(REFUSED_STATUS) from None
+        raise SystemExit(REFUSED_EXIT_CODE) from None

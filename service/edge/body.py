@@ -87,7 +87,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "Bounds":
-        """Return more than the largest request needs, yet so few that parsing takes tens of ms."""
+        """Derive bounds: above what the largest request needs, and parsed in tens of ms."""
         sequences, tokens = settings.max_sequences, settings.max_request_tokens
         return cls(
             objects=4 * sequences + MOST_HEADS,

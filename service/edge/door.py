@@ -42,7 +42,7 @@ from service.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+RECORDED_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")
 ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
@@ -94,7 +94,7 @@ class Door:
                 await self._admit(request, receive, client)
                 record = self._begin(request)
                 request.until = record.start + self._longest
-                if not client.begin(request.task):
+                if not client.bind_and_listen(request.task):
                     raise ClientDisconnect
                 reply = await self._answer(request)
             except asyncio.CancelledError as cancelled:
@@ -184,7 +184,7 @@ class Door:
         request.begun = True
         record = request.record = Record(
             request.endpoint.label if request.endpoint else UNKNOWN,
-            request.method if request.method in METHODS else "_OTHER",
+            request.method if request.method in RECORDED_METHODS else "_OTHER",
             request.id,
             request.key,
             shed=request.shed,

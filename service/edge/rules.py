@@ -45,7 +45,9 @@ SINGLE = (
     "x-headlight-expect",
     INFERENCE_HEADER,
 )
-TWINS = frozenset(name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name)
+UNDERSCORED_HEADERS = frozenset(
+    name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name
+)
 EXPECTED = {
     "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
     f"{MOST_HEADER_BYTES:,} bytes of headers",
@@ -201,7 +203,7 @@ class HeadRules:
         _judge_sizes(request)
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             raise _refused("bad_request")
-        if not TWINS.isdisjoint(headers):
+        if not UNDERSCORED_HEADERS.isdisjoint(headers):
             raise _refused("bad_request")
         if request.repeated and not request.repeated.isdisjoint(SINGLE):
             raise _refused("bad_request")

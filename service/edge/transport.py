@@ -120,7 +120,7 @@ class Client:
             self._tasks.add(task)
         return not self.left
 
-    def begin(self, task: asyncio.Task[Any]) -> bool:
+    def bind_and_listen(self, task: asyncio.Task[Any]) -> bool:
         """Bind a task whose body is read, and listen; False if its client has left."""
         if self.bind(task):
             self._listen()

@@ -233,13 +233,15 @@ class Gateway:
         self.resolver.check_tokens(tokens)
         changes.apply(works, sides)
 
-        async def read(side: Side) -> list[Work]:
+        async def read_gated(side: Side) -> list[Work]:
             made = await self._reader.read(side, deadline, record)
             for work in made:
                 changes.common.apply(work)
             return made
 
-        step = changes.ordered(await question.plan(works, read, deadline, record), self.resolver)
+        step = changes.ordered(
+            await question.plan(works, read_gated, deadline, record), self.resolver
+        )
         record.sequences, record.tokens = step.sequences, step.tokens
         self._estimate.learn(texts, works)
         return PreparedRequest(

@@ -83,7 +83,7 @@ SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.
 SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
 EDIT_FLOPS = 300_000  # of a head that is gated or patched: calls, 3 us where a core does 92 GFLOP/s
 EDITED_FLOPS = 800  # of each of that head's numbers
-EXPLAINED_TIMES = (
+EXPLAIN_COST_FACTOR = (
     3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
 )
 EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
@@ -216,7 +216,7 @@ def _pass_cost(config: EncoderConfig, length: int, entered: int | None) -> int:
 def explanation_cost(config: EncoderConfig, length: int) -> float:
     """Return what takes a core as long as every step of one layer, from plain weights."""
     passed = request_flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
-    return EXPLAINED_TIMES * passed + EXPLAINED_FLOPS * config.heads * length**2
+    return EXPLAIN_COST_FACTOR * passed + EXPLAINED_FLOPS * config.heads * length**2
 
 
 def _attention_flops(config: EncoderConfig, length: int, first: int) -> int:

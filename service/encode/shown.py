@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-Row = dict[str, Any]
+JSONRow = dict[str, Any]
 
 
 class Shown(Protocol):
@@ -66,7 +66,7 @@ class Classes:
 class Labels:
     """A label and its probability for each token or word; None for a special token."""
 
-    rows: Sequence[Row | None]
+    rows: Sequence[JSONRow | None]
 
     def to_json(self) -> dict[str, Any]:
         return {"labels": self.rows}

@@ -28,7 +28,7 @@ SURE_SHARE = 0.8
 LINGERING_LANES = 2
 HURRY_SECONDS = 0.1  # to its deadline: such a request waits for no other
 # Most clients that ask again have by then: during a pass, the event loop takes 1 to 4 ms for each
-PATIENCE_SECONDS = 0.01
+COMPANY_WAIT_SECONDS = 0.01
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -60,7 +60,7 @@ class ReturningClients:
         """Take a request that has come for one of them.
 
         Args:
-            first: whether none waits yet. So none waits for longer than PATIENCE_SECONDS.
+            first: whether none waits yet. So none waits for longer than COMPANY_WAIT_SECONDS.
         """
         if self.expected:
             self.expected -= 1
@@ -71,7 +71,7 @@ class ReturningClients:
         if self._patience:
             self._patience.cancel()
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(PATIENCE_SECONDS, self._stop_waiting)
+        self._patience = loop.call_later(COMPANY_WAIT_SECONDS, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
         self.expected, self._patience = 0, None

@@ -41,7 +41,7 @@ class Health:
         self._settings, self._proof, self._batcher = settings, proof, batcher
         self.batches, self._metrics = batches, metrics
         self._alive = time.monotonic()  # when the forward path last proved itself
-        self._watching = asyncio.create_task(self._prove_regularly())
+        self._watching = asyncio.create_task(self._run_canary_regularly())
         metrics.add_gauge("ready", "Whether the replica may serve.", lambda: float(self._is_fine()))
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Health:
         if not self._batcher.busy and silent > patience:
             raise RuntimeError("the self-check is silent")
 
-    async def _prove_regularly(self) -> None:
+    async def _run_canary_regularly(self) -> None:
         """Prove the forward path every few seconds."""
         while not self.fault:
             await asyncio.sleep(CANARY_SECONDS)

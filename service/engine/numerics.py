@@ -63,7 +63,7 @@ GOLDEN = {
 
 
 def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
-    """Name the arithmetic that gave a canary; where its bits move, `numerics` says so."""
+    """Return `numerics`: device, dtype, kernels, processor, torch and the canary's digest."""
     release = str(torch.__version__)
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]

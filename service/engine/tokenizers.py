@@ -23,7 +23,7 @@ from model.families import read_config_and_family
 from model.families.family import Family
 from model.loading.agreement import Contradiction, read_tokenizer
 from model.loading.files import TOKENIZER, VOCABULARIES
-from model.loading.modules import find_encoder_folder, read_arguments, read_raw_config
+from model.loading.modules import find_encoder_folder, read_overrides, read_raw_config
 from model.loading.tokenizer_settings import read_rules
 from service.engine import cache, library
 
@@ -87,7 +87,7 @@ def make_tokenizer(folder: Path, target: Path) -> None:
     own, made = find_encoder_folder(folder), find_encoder_folder(target) / TOKENIZER
     try:
         read_rules(folder, _find_family(folder), read_raw_config(folder))
-        settings = dict(read_arguments(folder).tokenizer)
+        settings = dict(read_overrides(folder).tokenizer)
     except CheckpointError as error:
         raise TokenizerNotMade(str(error)) from error
     if not is_possible():

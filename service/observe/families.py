@@ -30,7 +30,7 @@ SHED_BY_CODE = {
 CLIENT_DEADLINE = "client_deadline"  # late by a deadline shorter than the objective
 OVERLOADED = "overloaded"
 # What an alert may take the rate of before it first happens: a 200, and these
-ALERT_STATUSES = (
+PREINITIALIZED_STATUSES = (
     200,
     *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
 )

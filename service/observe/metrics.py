@@ -356,7 +356,7 @@ class Metrics:
     def _publish_route(self, route: str, kind: str, key: str) -> None:
         """Publish what an alert may ask about a route, an input and a key before it happens."""
         self._expected.add((route, kind, key))
-        for code in families.ALERT_STATUSES:
+        for code in families.PREINITIALIZED_STATUSES:
             self._requests.setdefault((route, kind, str(code), *self._keys[key]), 0.0)
 
     def _publish_key(self, key: str) -> None:

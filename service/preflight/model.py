@@ -68,7 +68,7 @@ def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     return model
 
 
-def memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+def check_memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
     own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
     needed = settings.most_replicas * (REPLICA_BYTES + own)
@@ -82,7 +82,7 @@ CHECKS: Checks = {
         "doctor",
         "serve",
     },  # a node says both apart: it returns the digest, and may have
-    memory: {"doctor", "serve"},  # no memory while others do
+    check_memory: {"doctor", "serve"},  # no memory while others do
 }
 
 
@@ -112,7 +112,7 @@ def examine(settings: Settings) -> Node:
         model = rehearse(settings, source)
     except REFUSED as error:
         return Node(fault=str(error))
-    short = next(memory(settings.model_copy(update=ALONE), source), None)
+    short = next(check_memory(settings.model_copy(update=ALONE), source), None)
     return Node(
         short=str(short) if short else None, digest=(model.digest or None) if model else None
     )

@@ -24,7 +24,7 @@ def _check_single(value: str | Item) -> str | Item:
     return value
 
 
-def _check_some(inputs: list[str | Item]) -> list[str | Item]:
+def _refuse_empty(inputs: list[str | Item]) -> list[str | Item]:
     """Refuse no input."""
     if not inputs:
         raise PydanticCustomError("batch_empty", NO_INPUTS)
@@ -32,7 +32,9 @@ def _check_some(inputs: list[str | Item]) -> list[str | Item]:
 
 
 Single = Annotated[Input, AfterValidator(_check_single)]
-Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_check_some)])
+Singles = TypeAliasType(
+    "Singles", Annotated[list[Single], FailFast(), AfterValidator(_refuse_empty)]
+)
 
 
 Sides = TypeVar("Sides", bound=Wire)

@@ -101,7 +101,7 @@ def _own_names(loc: Iterable[str | int]) -> Loc:
 
 
 def _broken_string(body: str | bytes, said: str) -> Loc:
-    """Return the place of the string in whose escape the parser stopped; of a key none."""
+    """Return the place of the string whose \\u escape is broken; () where it is a key."""
     read = body.encode() if isinstance(body, str) else body
     line, column = map(int, re.findall(r"\d+", said.rpartition(" at line ")[2]))
     before = read.split(b"\n")[:line]

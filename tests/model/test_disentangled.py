@@ -6,13 +6,13 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import Relative
-from model.disentangled import MOST_CELLS, Distances, distance_rows, queries_per_pass
+from model.disentangled import MOST_CELLS, DistanceBias, distance_rows, queries_per_pass
 
 HEADS, HEAD = 3, 7
 MOST = 1024  # of which a quarter is taken at a time
 
 
-def made(relative: Relative, count: int = MOST) -> Distances:
+def made(relative: Relative, count: int = MOST) -> DistanceBias:
     """Random tables of as many rows."""
     random = torch.Generator().manual_seed(0)
     tables = [torch.randn(HEADS, 2 * relative.reach, HEAD, generator=random) for _ in range(2)]
@@ -20,7 +20,7 @@ def made(relative: Relative, count: int = MOST) -> Distances:
         table if there else None
         for table, there in zip(tables, (relative.by_query, relative.by_key), strict=True)
     )
-    return Distances(keys, queries, distance_rows(relative, count))
+    return DistanceBias(keys, queries, distance_rows(relative, count))
 
 
 def drawn(tokens: int) -> tuple[Tensor, Tensor]:

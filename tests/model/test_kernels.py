@@ -166,7 +166,7 @@ def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyP
     able = able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     assert kernels.choose_kernels(CPU, torch.bfloat16) is ((able and ONEDNN) or PLAIN)
-    monkeypatch.setattr(kernels, "CPU_FORMATS", {torch.float32})
+    monkeypatch.setattr(kernels, "ONEDNN_DTYPES", {torch.float32})
     assert kernels.choose_kernels(CPU, torch.bfloat16) is PLAIN
 
 

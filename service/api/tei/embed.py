@@ -22,7 +22,7 @@ from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded, Item
 from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
-from service.outputs import POOLED
+from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
 from service.wire import ForeignRequest
@@ -112,7 +112,7 @@ def parse_embed(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall
     """
     request = EmbedRequest.parse(body, sent.ignored)
     check_dense(served.tasks)
-    how = POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
+    how = DEFAULT_POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
     return EmbedCall(**make_call_parts(request, request.inputs, pooled=how))
 
 
@@ -131,7 +131,7 @@ def parse_similarity(body: bytes, sent: RequestHead, served: ModelFacts) -> Simi
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     staying = Layout(numbers=())  # the vectors are not returned
-    how = POOLED.altered(normalize=True)
+    how = DEFAULT_POOLED.altered(normalize=True)
     return SimilarityCall(**make_call_parts(comparison, texts, staying, pooled=how))
 
 

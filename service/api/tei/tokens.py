@@ -29,7 +29,7 @@ PIECE_TOKENS = 512  # written at once, half a millisecond
 # Bytes of a token in lists, and of one written with its characters, as measured by
 # tests/service/encode/test_held.py
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
-ID_BYTES = 48  # of an id in the lists it came in
+HELD_ID_BYTES = 48  # of an id in the lists it came in
 
 
 class TokenizeRequest(ForeignRequest):
@@ -137,7 +137,7 @@ class Vocabulary:
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
         steps, size = self._decode(sequences, special), sum(map(len, sequences))
-        record.reserve(bodies=ID_BYTES * size)
+        record.reserve(bodies=HELD_ID_BYTES * size)
         texts = await self._reader.worker.run(steps, deadline, size)
         held = sum(map(getsizeof, texts))
         record.reserve(arrays=held, answers=held)

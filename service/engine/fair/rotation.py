@@ -45,7 +45,7 @@ class FairLock:
         return True
 
     def release(self) -> None:
-        """End it, and let the next have its own."""
+        """Release the lock, and hand it to the first that waits of the next key."""
         self._held = False
         while self._lines and not self._held:
             name = next(iter(self._lines))

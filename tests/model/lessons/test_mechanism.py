@@ -307,7 +307,7 @@ def test_a_relative_bias_is_a_bias() -> None:
 
 
 def bucket(ahead: int) -> int:
-    """Distances below 8 have a bucket each; the second 16 are for keys after the query."""
+    """DistanceBias below 8 have a bucket each; the second 16 are for keys after the query."""
     return abs(ahead) + 16 * (ahead > 0)
 
 

@@ -218,7 +218,7 @@ def test_every_family_has_the_loops_bits(
             expected, found = encoder.run_layers(packed, *wanted), native(packed, *wanted)
             assert same(expected, found)
             assert found.finite is bool(expected.last.isfinite().all())
-            own = pack_sequences(batch, CPU, encoder.config.pad, native.any_rows)
+            own = pack_sequences(batch, CPU, encoder.config.pad, native.unpadded_rows)
             assert not found.finite or agreement.same_bits(expected, native(own, *wanted))
 
 
@@ -229,7 +229,7 @@ def test_every_family_has_the_loops_bits_in_bfloat16(
     """Its states, traces and vectors; a processor that computes it plainly has the loop."""
     encoder = made(FAMILIES[name], torch.bfloat16)
 
-    able = torch.bfloat16 in kernels.CPU_FORMATS and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    able = torch.bfloat16 in kernels.ONEDNN_DTYPES and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert calls_same_kernels(encoder.kernels) is able
     assert not able or agreement.agrees_with_loop(encoder, stacked(encoder))
 
@@ -319,13 +319,13 @@ def test_a_decoder_has_the_same_bits_alone_in_any_batch_and_on_any_cores(
     native = stacked(made(FAMILIES[f"{name}, in panels"]))
     chance = random.Random(5)
     drawn = [Sequence([chance.randrange(97) for _ in range(length)]) for length in range(1, 71)]
-    each = [pack_sequences([one], CPU, any_rows=native.any_rows) for one in drawn]
+    each = [pack_sequences([one], CPU, unpadded_rows=native.unpadded_rows) for one in drawn]
     alone = [native(one, NOTHING, NOTHING).last[one.rows(0)] for one in each]
 
     for cores in (1, 2):
         threads(cores)
         order = chance.sample(range(70), 70) + chance.sample(range(9), 4)
-        packed = pack_sequences([drawn[i] for i in order], CPU, any_rows=native.any_rows)
+        packed = pack_sequences([drawn[i] for i in order], CPU, unpadded_rows=native.unpadded_rows)
         together = native(packed, NOTHING, NOTHING).last
         for place, i in enumerate(order):
             assert torch.equal(together[packed.rows(place)], alone[i]), (cores, i + 1)
@@ -358,7 +358,7 @@ def test_gates_have_the_same_bits_on_any_cores(
     for tokens in lengths:
         sequence = [Sequence([i % 97 for i in range(tokens)])]
         packed, own = (
-            pack_sequences(sequence, CPU, any_rows=most) for most in (0, native.any_rows)
+            pack_sequences(sequence, CPU, unpadded_rows=most) for most in (0, native.unpadded_rows)
         )
         threads(1)
         alone = encoder.run_layers(packed, NOTHING, NOTHING).last[:tokens]
@@ -380,7 +380,7 @@ def test_the_operator_runs_the_loops_kernels_and_no_other(
     packed, native = model.encoder.pack([Sequence([101] * 512)] * 3), stacked(model.encoder)
     found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
 
-    assert native.any_rows < len(packed.token_ids)
+    assert native.unpadded_rows < len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith(UNSEEN)]
     assert len(expected) == 6 * (4 + 1 + 2) + 3 + 1
 
@@ -390,7 +390,7 @@ def panels(model: Model, stacked: Callable[[Encoder], NativeStack]) -> None:
     """What lays weights out in panels; without AVX2 every linear takes the long way."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("there is no kernel for this processor")
-    assert stacked(model.encoder).any_rows
+    assert stacked(model.encoder).unpadded_rows
 
 
 @pytest.mark.usefixtures("panels")
@@ -402,7 +402,7 @@ def test_fewer_rows_take_the_short_way_through_every_linear(
 
     found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
 
-    assert native.any_rows == len(packed.token_ids)
+    assert native.unpadded_rows == len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith((LINEAR, *UNSEEN))]
     assert len(expected) - len(found) == 6 * (4 + 1 + 2) + 1
 
@@ -430,7 +430,7 @@ def test_any_number_of_rows_has_the_same_bits(
     lengths = [min(400, rows)] * (rows // 400 or 1)
     lengths += [rows - sum(lengths)] * (rows > sum(lengths))
     batch = [Sequence([chance.randrange(30522) for _ in range(length)]) for length in lengths]
-    own = pack_sequences(batch, CPU, any_rows=shortened.any_rows)
+    own = pack_sequences(batch, CPU, unpadded_rows=shortened.unpadded_rows)
 
     found = shortened(own, NOTHING, NOTHING).last
 
@@ -450,10 +450,12 @@ def test_a_panel_that_is_not_full_and_a_sum_in_parts_have_the_same_bits(
     encoder = made(replace(BERT, activation=activation, **sizes))
     native = stacked(encoder)
 
-    assert native.any_rows > 0
+    assert native.unpadded_rows > 0
     for length in (2, 5, 7, 13, 19, 37, 200):
         batch = [Sequence([i % 97 for i in range(length)])]
-        found = native(pack_sequences(batch, CPU, any_rows=native.any_rows), NOTHING, NOTHING).last
+        found = native(
+            pack_sequences(batch, CPU, unpadded_rows=native.unpadded_rows), NOTHING, NOTHING
+        ).last
         expected = encoder.run_layers(pack_sequences(batch, CPU), NOTHING, NOTHING).last
         assert torch.equal(found, expected[:length]), length
 
@@ -474,7 +476,7 @@ def steps() -> Iterator[bool]:
         assert agreement.agrees_with_loop(encoder, stack)
         names = passed(stack, encoder.pack([Sequence([1, 2, 3])]))
         torchs = [name for name in names if name.endswith(("gelu", "gelu_", "silu", "rms_norm"))]
-        yield from (stack.any_rows > 0, len(torchs) > 0)
+        yield from (stack.unpadded_rows > 0, len(torchs) > 0)
 
 
 @pytest.mark.usefixtures("panels", "stacked")
@@ -509,9 +511,9 @@ def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
     stacked: Callable[[Encoder], NativeStack],
 ) -> None:
     """And what oneDNN computes together with its product in another way."""
-    assert stacked(made(BERT)).any_rows == 0
-    assert stacked(made(FAMILIES["silu, plain, in panels"])).any_rows == 0
-    assert stacked(made(FAMILIES["silu, gated, in panels"])).any_rows > 0
+    assert stacked(made(BERT)).unpadded_rows == 0
+    assert stacked(made(FAMILIES["silu, plain, in panels"])).unpadded_rows == 0
+    assert stacked(made(FAMILIES["silu, gated, in panels"])).unpadded_rows > 0
 
 
 def ran(run: Callable[..., Encoded], packed: Packed) -> list[str]:

@@ -150,9 +150,9 @@ def test_a_processor_without_avx2_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     listed = tmp_path / "cpuinfo"
     listed.write_text("processor : 0\nflags : fpu sse2\n")
     monkeypatch.setattr(machine, "PROCESSOR", listed)
-    (found,) = machine.processor(Settings())
+    (found,) = machine.check_processor(Settings())
     assert str(found).startswith("processor: no AVX2; ") and found.grade == "note"
 
     listed.write_text("flags : fpu avx2 avx512f\n")
-    (found,) = machine.processor(Settings())
+    (found,) = machine.check_processor(Settings())
     assert found.what == "avx2 avx512f"

@@ -273,7 +273,7 @@ async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
         client, task = CLIENT.get(), asyncio.current_task()
-        assert task and client.begin(task)
+        assert task and client.bind_and_listen(task)
         reads.append(protocols[0].transport.is_reading())
         await app(scope, receive, send)
         client.end(task)

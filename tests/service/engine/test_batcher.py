@@ -284,7 +284,7 @@ class Asking:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     """Lanes that are told when to end, and company that is waited for without end."""
-    monkeypatch.setattr("service.engine.batcher.PATIENCE_SECONDS", 60)
+    monkeypatch.setattr("service.engine.batcher.COMPANY_WAIT_SECONDS", 60)
     return Held()
 
 
@@ -304,7 +304,7 @@ async def test_company_that_does_not_come_is_not_waited_for(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that came meanwhile start without it."""
-    monkeypatch.setattr("service.engine.batcher.PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr("service.engine.batcher.COMPANY_WAIT_SECONDS", 0.001)
     async with Asking(held, 2) as asking:
         await asking.ask("d")
 

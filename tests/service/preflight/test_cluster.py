@@ -126,7 +126,7 @@ def test_memory_counts_what_is_made_of_a_debertas_distances(
     save_small_tokenizer(tmp_path)
     monkeypatch.setattr(model, "free_memory", lambda: 0)
 
-    (said,) = model.memory(
+    (said,) = model.check_memory(
         Settings(model=str(tmp_path), dtype=dtype), weights.locate_model(str(tmp_path))
     )
 
@@ -156,7 +156,7 @@ def test_memory_counts_what_adapters_hold(
     named = tuple(f"{name}={folder}" for name, folder in own.items())
     settings = Settings(model=str(tmp_path), dtype=dtype, adapter=named)
 
-    (said,) = model.memory(settings, weights.locate_model(str(tmp_path), named))
+    (said,) = model.check_memory(settings, weights.locate_model(str(tmp_path), named))
 
     plain = checkpoint.load_checkpoint(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN)
     read = checkpoint.with_adapters(plain, tmp_path, own).adapters.values()
