@@ -375,7 +375,7 @@ def test_limits_of_the_shell_stay_where_they_are_lower(tmp_path: Path) -> None:
     """They cannot be raised, and need not be."""
     hold = "import resource, runpy, sys; now = resource.getrlimit, resource.RLIMIT_FSIZE\n"
     hold += "resource.setrlimit(now[1], (999, 999))\n"
-    hold += "runpy.run_path(sys.argv[1])['limit'](now[1], 5000); print(now[0](now[1]))"
+    hold += "runpy.run_path(sys.argv[1])['lower_limit'](now[1], 5000); print(now[0](now[1]))"
     done = subprocess.run([sys.executable, "-c", hold, pickles.__file__], capture_output=True)
 
     assert done.stdout == b"(999, 999)\n"

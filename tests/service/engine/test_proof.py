@@ -375,7 +375,7 @@ class Accelerator:
     def __len__(self) -> int:
         return 1
 
-    def run(self, works: list[Work], threads: int) -> None:
+    def run_batch(self, works: list[Work], threads: int) -> None:
         """What a clock sees of it."""
         tokens = sum(map(len, works))
         self.batches.add(tokens)

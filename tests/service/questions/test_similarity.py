@@ -15,6 +15,7 @@ from service.api.dialect import ModelFacts
 from service.api.own import make_parser
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.engine.fair.rotation import FairThread
+from service.observe.record import Record
 from service.questions.similarity import ComparisonRequest, question
 from service.replica import Replica
 from tests.conftest import application, connected, post_of
@@ -230,16 +231,16 @@ async def test_a_large_matrix_is_made_in_steps_of_some_rows(
 
 
 async def test_what_a_comparison_holds_is_reserved(
-    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token vectors, their float64 of the left text and twice of one on the right, a block."""
-    reserved, reserve = list[int](), replica.admission.reserve
+    reserved, reserve = list[int](), Record.reserve
 
-    def watched(record: Any, *, arrays: int = 0, **others: int) -> None:
-        reserved.append(arrays)
-        reserve(record, arrays=arrays, **others)
+    def watched(record: Record, **sizes: int) -> None:
+        reserved.extend(size for kind, size in sizes.items() if kind == "arrays")
+        reserve(record, **sizes)
 
-    monkeypatch.setattr(replica.admission, "reserve", watched)
+    monkeypatch.setattr(Record, "reserve", watched)
     left, short, long = ({"token_ids": [7] * tokens} for tokens in (101, 31, 211))
     told = await ask(client, left, short, long, form="top", k=1)
 
