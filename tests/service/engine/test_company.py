@@ -25,7 +25,7 @@ async def test_whoever_takes_too_long_is_expected_no_more(
 ) -> None:
     """Who waits for them is told in time, whatever comes meanwhile."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    monkeypatch.setattr(batcher, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "COMPANY_WAIT_SECONDS", 0.02)
     those = ReturningClients(gone.set)
     those.expect(1000)
     those.count_arrival(first=True)
