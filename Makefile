@@ -58,7 +58,7 @@ types: $(ENV)
 	$(BIN)/mypy
 
 fast: $(ENV)
-	$(BIN)/pytest --timeout 600 -m "not ray and not prove" --numprocesses 3 --dist loadfile
+	$(BIN)/pytest --timeout 600 -m "not ray and not prove" --numprocesses 2 --dist loadfile
 
 # These wait more than they compute, and in a process of their own import little.
 ray: $(ENV)

@@ -192,6 +192,9 @@ def wait(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS)
 
 def hold(journal: Journal) -> None:
     """Hold what the clients of a service that stopped saw against what they may see."""
-    assert journal.lost == [] and set(journal.codes) == {200, 503}, journal
-    assert len(journal.data) == 1 and journal.refusals == {("not_ready", "1")}
+    codes, busy = set(journal.codes), journal.refusals - {("not_ready", "1")}
+    assert journal.lost == [] and {200, 503} <= codes <= {200, 429, 503}, journal
+    # on a busy machine, behind a long request, some would be late
+    assert len(journal.data) == 1 and busy < journal.refusals
+    assert {code for code, _ in busy} <= {"overloaded"}
     assert journal.unconnected > 0
