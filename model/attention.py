@@ -64,7 +64,7 @@ class Trace:
         z: the mixed values, as W^O reads them, (rows, heads * head_dim).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
         biases: what was added to each group's scores, (1 or heads, query, key) or None.
-        spread: the normalisers of all rows, (heads, rows), if one call returned them.
+        row_normalisers: those of all rows, (heads, rows), if one call returned them.
     """
 
     attention: "MultiHeadAttention"

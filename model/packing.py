@@ -197,7 +197,9 @@ def _join_entries(entries: Many[Entry | None], fill: int) -> Entry | None:
 
 
 def filled_rows(tokens: int, device: torch.device, unpadded_rows: int = 0) -> int:
-    """Return the rows of a batch of this many tokens; up to `unpadded_rows` as many, or two.
+    """Return how many rows a batch of this many tokens is filled up to.
+
+    Up to `unpadded_rows` it is as many as there are tokens, and at least two.
 
     Example:
         >>> [filled_rows(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]

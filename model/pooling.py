@@ -32,7 +32,7 @@ class Dense:
 
     Args:
         outputs: numbers that come out.
-        weights: of its matrices, numbers.
+        weight_count: numbers of its matrices.
         residual: x -> what is added.
     """
 

@@ -170,7 +170,7 @@ class Splade:
 
     Args:
         pooling: over the text's tokens.
-        twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
+        log_twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
         k: how many of the largest weights; None: all.
         threshold: only weights above it.
         roles: how the texts of either side are read; without "query" where those are looked up
@@ -278,7 +278,7 @@ class VectorHead:
         layers: what makes it of a token's vector; float32, whatever the encoder's dtype.
         roles: how the texts of either side are read.
         kept: the places that get one, of the sequence at hand; None: all from the first on.
-        first: the place of the first token that gets one.
+        first_place: of the first token that gets one.
         mean: whether a score is the mean over the query's vectors, and not the sum.
     """
 

@@ -234,7 +234,7 @@ class Encoder:
         self.pages.close()
 
     def check_health(self) -> None:
-        """Raise when Ray must replace this replica.
+        """Raise when Ray must replace this replica; else note that Ray keeps it.
 
         One that knows itself wrong leaves by itself. If Ray knew, its probe would fail: HAProxy
         would ask it for nothing more, not even for the metrics that say what is wrong.

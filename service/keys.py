@@ -38,8 +38,8 @@ KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
 OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # no part of a key is like it
-OPTIONS = ("requests", "tokens")
-LIMIT = re.compile(rf"({'|'.join(OPTIONS)})=([1-9][0-9]{{0,11}})")
+LIMIT_OPTIONS = ("requests", "tokens")
+LIMIT = re.compile(rf"({'|'.join(LIMIT_OPTIONS)})=([1-9][0-9]{{0,11}})")
 METRICS_OPTION = "metrics"
 DIGEST = r"[0-9a-f]{64}"
 # What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
@@ -182,7 +182,7 @@ def _parse_limits(words: list[str], line: int) -> Limits:
     values = {name: int(value) for name, value in pairs}
     if len(values) < len(words):
         options = (match[1] for match in map(OPTION.fullmatch, words) if match)
-        if unknown := next((name for name in options if name not in OPTIONS), None):
+        if unknown := next((name for name in options if name not in LIMIT_OPTIONS), None):
             raise ValueError(
                 f"api_keys: line {line} has the unknown option {unknown}=; only "
                 "requests=, tokens= and metrics are known"

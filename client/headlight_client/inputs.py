@@ -14,7 +14,7 @@ from headlight_client.formats import write_json
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
 
 BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong guess costs a refusal and a smaller request
-SPECIAL_TOKENS = 2
+SPECIAL_TOKENS_PER_TEXT = 2
 # Work in one request: enough to keep a replica's lanes busy, about a second at a tenth each
 BATCHES_PER_REQUEST = 8
 SPARE_BYTES = 64 * 1024  # of a body, for what is not inputs
@@ -236,7 +236,7 @@ def _write_input(entry: Input, index: int) -> tuple[bytes, int]:
         raise TypeError(f"input {index}: {error}") from None
     if isinstance(item, dict) and "text" not in item:
         return text, max(map(_count_tokens, item.values()), default=0)
-    return text, SPECIAL_TOKENS + len(text) // BYTES_PER_TOKEN
+    return text, SPECIAL_TOKENS_PER_TEXT + len(text) // BYTES_PER_TOKEN
 
 
 def _count_tokens(value: Any) -> int:

@@ -25,11 +25,11 @@ class HeadRecipe:
 
     Args:
         output: the last linear.
-        bias: what its bias is tied to, if anything.
+        tied_bias: what its bias is tied to, if anything.
         dense, norm: before it; None where there is none.
         activation: behind dense; a name of transformers', or "tanh".
-        key: of config.json, that may name another activation.
-        optional: the biases that a key of config.json switches, and their default without the key.
+        activation_key: of config.json, that may name another activation.
+        optional_biases: those that a key of config.json switches, and their default without it.
     """
 
     output: str
@@ -46,9 +46,9 @@ class TinyModel:
     """A small model that transformers makes, with random weights, for the tests.
 
     Args:
-        prefix: how the names of its classes begin.
+        class_prefix: how the names of its classes begin.
         sizes: keys of its config.
-        activation: the key that names it.
+        activation_key: the key that names the activation.
     """
 
     class_prefix: str
@@ -62,18 +62,18 @@ class Family:
 
     Args:
         name: its model_type.
-        read: makes an encoder's config of a config.json; refuses by name what the encoder would
-            not compute exactly, and never guesses a key that decides about the arithmetic.
-        names: a table for each layout of its files, the newest last.
+        read_config: makes an encoder's config of a config.json; refuses by name what the encoder
+            would not compute exactly, and guesses no key that decides about the arithmetic.
+        tensor_names: a table for each layout of its files, the newest last.
         prefixes: that a checkpoint with a task head puts before every name.
-        tiny: None where transformers has no class for it.
+        tiny_model: None where transformers has no class for it.
         defaults: what transformers' class has where a config.json is silent.
         claims: tells its configs, where more than the name does; asked before any name is.
-        spare: how names begin that many files have, read or not.
-        heads: those that are read, by the ends of their classes' names.
-        renamed: how names begin in some files, and how they do in others.
-        tokenizer: transformers' class of it by default; a generic one has its file read as it is.
-        tasks: the key of config.json that names tasks with adapters in the checkpoint, if any.
+        spare_prefixes: how names begin that many files have, read or not.
+        head_recipes: of those that are read, by the ends of their classes' names.
+        renamed_prefixes: how names begin in some files, and how they do in others.
+        tokenizer_class: transformers' own by default; a generic one has its file read as it is.
+        tasks_key: the key of config.json that names tasks with adapters in the checkpoint, if any.
     """
 
     name: str

@@ -19,11 +19,11 @@ SPECIAL_TOKENS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerKind:
-    """What a class has.
+    """What a class of transformers' tokenizers has and does by default.
 
     Args:
         model: of a tokenizer.json; "" is any.
-        marks: special tokens by default, by name.
+        special_tokens: those by default, by name.
         switches: what it may do or not, by default; None: accents go with the case.
         ends: the special tokens before and after a text, by name; none are told.
         between: how many there are between a pair.

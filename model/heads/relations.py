@@ -37,7 +37,7 @@ class Link:
         group: names the sentences that differ in one thing.
         place: of the right word in its sentence, counted in words.
         offset: words from the one asked about to the right one.
-        right: for each head, whether it named the right word.
+        right_by_head: for each, whether it named the right word.
     """
 
     control: bool

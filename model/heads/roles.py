@@ -146,7 +146,7 @@ def find_roles(
     baseline: Mapping[str, float],
     thresholds: Mapping[str, float] = THRESHOLDS,
 ) -> list[Role]:
-    """Return the roles a head fills, the most telling first.
+    """Return the roles whose thresholds a head reaches, in the order of the thresholds.
 
     Example:
         >>> alike = dict.fromkeys((*AVERAGED_MEASURES, "positional"), 0.1)

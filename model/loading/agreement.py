@@ -70,7 +70,7 @@ def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
         if SWITCH_PROBES[name](library) not in (None, value):
             yield f"{name} is {str(value).lower()}, and the file does otherwise"
     yield from _wrong_special_tokens(library, rules)
-    yield from _wrong_added_tokens(library, rules)
+    yield from _describe_other_tokens(library, rules)
 
 
 def _normalise(library: Library, text: str) -> str:
@@ -137,8 +137,8 @@ def _unknown_token(library: Library) -> str | None:
     return next((library.id_to_token(id) for id in unknown), None)
 
 
-def _wrong_added_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Yield tokens found in texts by one file alone, or otherwise than by the other."""
+def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
+    """Describe each token that one file alone finds in texts, or otherwise than the other."""
     there = library.get_added_tokens_decoder()
     texts = {token.content for token in there.values()}
     for id, token in rules.added.items():

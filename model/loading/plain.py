@@ -23,7 +23,7 @@ class ReadingRules:
     """How a checkpoint's texts are read.
 
     Args:
-        said: what is said about the tokenizer, special tokens included.
+        rules: what is said about the tokenizer, special tokens included.
         max_tokens: of a text.
         roles: how the texts of either side of a late interaction are read; None elsewhere.
     """

@@ -64,7 +64,7 @@ class Shown:
 
 
 def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
-    """Make the form asked for, for one sequence.
+    """Return the attention of one sequence in the form that the selection names.
 
     Args:
         traces: of every layer of `selection.heads`, at least.

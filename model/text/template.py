@@ -87,10 +87,10 @@ class Template:
         return FilledTemplate(text + self.literals[-1], spans["query"], spans["document"])
 
 
-def divide_tokens(
+def cut_filled(
     part: ReadTokens, filled: FilledTemplate, limit: int, side: CutSide | None, last: int | None
 ) -> Tokenized:
-    """Return the tokens of a filled template, each with its place in its own text.
+    """Cut both texts of a filled template to a limit; return its tokens, placed in their texts.
 
     Args:
         part: of all the text.

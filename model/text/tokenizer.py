@@ -35,7 +35,7 @@ from model.text.pieces import (
     share_room,
     step_settings,
 )
-from model.text.template import FilledTemplate, Template, divide_tokens
+from model.text.template import FilledTemplate, Template, cut_filled
 
 Truncate = Literal["refuse", "right", "left"]
 Truncation = Truncate | Literal["own"]  # at the side that the checkpoint names
@@ -236,7 +236,7 @@ class Tokenizer:
     ) -> Reading[Tokenized]:
         """Tokenize a pair in the template; see `read_texts`."""
         part = yield from self._read_text(filled.text, len(filled.text) + 1, "right", counted=True)
-        return divide_tokens(part, filled, limit, None if truncate == "refuse" else truncate, last)
+        return cut_filled(part, filled, limit, None if truncate == "refuse" else truncate, last)
 
     def _read_cut(
         self,

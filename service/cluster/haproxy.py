@@ -70,7 +70,7 @@ DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part with
 DRAIN_VARIABLE = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
 DRAINING_FILE = "draining"  # a file next to the configuration, as old as the drain
 CLOSE_RULE = "    http-after-response set-header Connection close"
-PAUSE_RULE = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
+LOAD_PAUSE_SCRIPT = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
 # A request whose headers and body arrived whole can be replayed on another replica, even when the
 # client sent them separately; and no client may take for ever to send one. HTTP/2 in clear text
@@ -167,11 +167,11 @@ def rewrite(
     always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *DEFAULTS, *doors}
     ours = always | {choice, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
     written = (line for line in config.splitlines() if line not in ours)
-    rays = [line for line in written if not line.startswith(PAUSE_RULE)]
+    rays = [line for line in written if not line.startswith(LOAD_PAUSE_SCRIPT)]
     drains = pause is not None
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
-        "global": (LEAVE_RULE, f"{PAUSE_RULE} {pause:.1f}") if drains else (LEAVE_RULE,),
+        "global": (LEAVE_RULE, f"{LOAD_PAUSE_SCRIPT} {pause:.1f}") if drains else (LEAVE_RULE,),
         "defaults": DEFAULTS,
         "frontend http_frontend": (*doors, NO_UPGRADE_RULE, *((CLOSE_RULE,) if drains else ())),
         "backend default_backend": (REFUSE_RULE + stopping, NOT_FOUND_RULE)
@@ -276,6 +276,8 @@ def max_descriptors() -> int:
 
 def seconds_until_closed(config: str, since: Path) -> float | None:
     """Return the seconds until no client is let in any more; None while the node does not drain.
+
+    The file that says since when is made as a drain begins, and removed where there is none.
 
     Args:
         config: as Ray wrote it.

@@ -46,7 +46,10 @@ HERE = Doorway()
 
 
 def outermost() -> list[Middleware]:
-    """Return the middleware around Ray's application; Ray calls this before it starts a server."""
+    """Install our protocol in uvicorn, and return the middleware around Ray's application.
+
+    Ray calls this before it starts a server.
+    """
     transport.install()
     return [Middleware(Entrance)]
 

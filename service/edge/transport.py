@@ -250,7 +250,7 @@ class Protocol(HttpToolsProtocol):
         self._reader.falls_behind()
 
     def resume_writing(self) -> None:
-        """Write on."""
+        """Go on writing, and stop the clock of a slow reader."""
         super().resume_writing()
         self._reader.catches_up()
 

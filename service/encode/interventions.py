@@ -95,7 +95,7 @@ class Interventions:
         return cls(config, common, each)
 
     def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
-        """Give inputs their gates, and ask sources for what patched ones take of them.
+        """Give works their gates, and have the sources of patches keep those layers.
 
         Raises:
             Refused: values of an input that has another number of tokens.

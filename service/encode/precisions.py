@@ -43,7 +43,7 @@ def quantize(vectors: Array, precision: SmallPrecision) -> Array:
 
 
 def _to_steps(vectors: Array) -> Array:
-    """Return the step of each number, 0 to STEPS."""
+    """Quantize each number to one of the steps 0 to INT8_STEPS."""
     last = np.float32(range_end(vectors.shape[-1]))
     width = (last - -last) / np.float32(INT8_STEPS)
     steps: Array = np.clip(np.floor((vectors - -last) / width), 0, INT8_STEPS)

@@ -46,7 +46,7 @@ LEXICAL_QUERIES = "this model's sparse weights are those of tokens; expected a t
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is wanted of the head.
+    """A task that a request names: its head, and how its output is answered.
 
     Args:
         head: as the request wants it.

@@ -100,7 +100,7 @@ class Lanes:
         return self.arithmetic_of(None)
 
     def arithmetic_of(self, adapter: str | None) -> str:
-        """Return the same with an adapter, or with none."""
+        """Return the name of what computes with an adapter, or with none."""
         return self._encoder_with(adapter).arithmetic + ("+alone" if self.alone else "")
 
     async def call_in_lane(self, lane: int, function: Callable[[], T]) -> T:

@@ -56,7 +56,7 @@ class Proof:
     """What the start has shown.
 
     Args:
-        fixed: whether bits are promised: a GPU's matrix kernels, and a processor's in half
+        same_bits: whether bits are promised: a GPU's matrix kernels, and a processor's in half
             precision, follow the batch's size.
         golden: the canary's token vectors, (tokens, width).
         numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless

@@ -36,7 +36,7 @@ class Outputs:
     Args:
         hidden: hidden states, 0 = embeddings, i = after i layers.
         attention: what to show of it.
-        explained: the layer to return every step of.
+        explained_layer: the one to return every step of.
         weights: whether with the weights that make them.
         parts: parts to pool by themselves.
         task_heads: the checkpoint's own, as the request wants them, where they are asked.
@@ -125,7 +125,7 @@ class Work:
         facts: its tokens as the answer shows them.
         role: the side of a late interaction that it was read for.
         adapter: the name of what is added to the model's linears; None: nothing.
-        edited: heads that are gated or patched, at most; interventions count them.
+        edited_heads: those that are gated or patched, at most; interventions count them.
 
     Attributes:
         result: what a lane made of it, which admission fills in.

@@ -145,7 +145,7 @@ class Source:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Describe the texts in strings: equal ones are the same texts."""
+        """Return what identifies the texts, as strings: digest, lines, format and column."""
         column = {} if self.file.column is None else {"source_column": self.file.column}
         return {
             "source_sha256": self.sha256,

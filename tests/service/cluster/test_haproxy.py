@@ -172,9 +172,11 @@ def test_only_a_node_that_drains_closes_its_connections() -> None:
 
     assert (
         haproxy.CLOSE_RULE in drains.splitlines()
-        and f"{haproxy.PAUSE_RULE} 4.2" in drains.splitlines()
+        and f"{haproxy.LOAD_PAUSE_SCRIPT} 4.2" in drains.splitlines()
     )
-    assert haproxy.CLOSE_RULE not in rewrite(CONFIG) and haproxy.PAUSE_RULE not in rewrite(CONFIG)
+    assert haproxy.CLOSE_RULE not in rewrite(CONFIG) and haproxy.LOAD_PAUSE_SCRIPT not in rewrite(
+        CONFIG
+    )
     assert rewrite(drains) == rewrite(CONFIG)
 
 
