@@ -24,7 +24,7 @@ class Enforced(NamedTuple):
     Args:
         by: HAProxy, or a module below service/.
         limits: names of ROWS; empty: what is enforced has no number of ours.
-        others: why nobody else does.
+        others: why no one else does.
     """
 
     what: str

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 INFER = "/v2/models/"  # where a header may announce bytes, often without a media type
 BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit
 TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
-LARGE_BYTES = 16 * KIB  # whatever fewer bytes hold takes a few ms at most
+LARGE_BYTES = 16 * KIB  # parsing fewer takes a few ms at most
 
 MOST_KEYS = 64  # in one object; attention by layer has the most
 MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
