@@ -62,7 +62,7 @@ fast: $(ENV)
 
 # These wait more than they compute, and in a process of their own import little.
 ray: $(ENV)
-	$(BIN)/pytest --timeout 600 -m "ray and not prove" tests/cluster tests/ray
+	$(BIN)/pytest --timeout 600 -m "ray and not prove" --ignore tests/ray/test_families.py tests/ray
 
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py

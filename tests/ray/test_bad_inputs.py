@@ -175,6 +175,7 @@ def test_each_wire_is_answered_as_listed(stack: Stack, bad_wire: "Wire") -> None
     stack.right()
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("stack", DOORS, indirect=True, scope="module")
 def test_a_hundred_of_each_class_leave_no_memory_behind(
     stack: Stack, rows: "dict[str, list[Row]]"

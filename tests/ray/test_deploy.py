@@ -329,6 +329,7 @@ def test_what_cannot_work_is_the_last_line_of_serve_status(small: Cluster) -> No
     assert "canary-Key" not in said
 
 
+@pytest.mark.prove
 def test_a_wrong_update_costs_the_old_version_no_request(small: Cluster) -> None:
     """Ray names no replica to HAProxy from the moment it builds the new version, nor after that.
 

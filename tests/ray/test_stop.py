@@ -43,7 +43,7 @@ def test_a_service_that_is_told_to_stop_answers_what_it_admitted_and_leaves_no_t
     ended = running.errors.read_text().count(ENDED)  # where tests killed one
     answers: list[int] = []
     asking = threading.Thread(
-        target=lambda: answers.append(running.encode(*[LONG] * 64).status_code)
+        target=lambda: answers.append(running.encode(*[LONG] * 24).status_code)
     )
 
     def stop() -> None:
