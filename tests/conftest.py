@@ -307,6 +307,8 @@ async def listening(
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]  # they are pytest's
     with socket.create_server(("127.0.0.1", port)) as bound:
+        # a head and its body are sent at once: else the second waits 40 ms to be acknowledged
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serving = asyncio.create_task(server.serve([bound]))
         try:
             while not server.started:
