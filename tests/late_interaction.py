@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from service.engine.weights import BUNDLED_MODEL, locate_model
+from tests.model.small_tokenizer import few_words
 
 POSITIONS, QUERY, DOCUMENT = 37, 13, 19  # tokens
 WIDTH, SIZES = 15, (11, 7)
@@ -167,9 +168,9 @@ def _modules(folder: Path, layers: list[Affine], own: Tensor | None) -> None:
 
 
 def _encoder(folder: Path, markers: tuple[str, ...]) -> tuple[BertModel, Any]:
-    """A small BERT with the bundled model's tokenizer and these markers, saved."""
+    """A small BERT with a tokenizer of few words and these markers, saved."""
     folder.mkdir(exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder)
+    tokenizer = few_words()
     tokenizer.add_tokens(list(markers))
     config = BertConfig(
         hidden_size=WIDTH,

@@ -7,27 +7,25 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import BertConfig, BertModel
 
-from model import kernels
 from model.errors import CheckpointError
-from model.loading import checkpoint
-from model.loading.checkpoint import Model
+from tests.model.loads import load
+from tests.model.small_tokenizer import FEW, save_few_words
 
-CPU = torch.device("cpu")
 TEXT = "Why is the Caf\u00e9 here?"
 SENTENCE = "sentence_bert_config.json"
 
 
 @pytest.fixture
-def saved(tmp_path: Path, folder: Path) -> Path:
+def saved(tmp_path: Path) -> Path:
     """A folder of sentence-transformers."""
     base, saved = tmp_path / "base", tmp_path / "saved"
     sizes = {"hidden_size": 15, "num_hidden_layers": 1, "num_attention_heads": 3}
-    config = BertConfig(**sizes, vocab_size=30522, intermediate_size=23, max_position_embeddings=37)
+    config = BertConfig(**sizes, vocab_size=FEW, intermediate_size=23, max_position_embeddings=37)
     torch.manual_seed(0)
     BertModel(config).save_pretrained(base)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(base)
+    save_few_words(base)
     SentenceTransformer(str(base), device="cpu").save_pretrained(str(saved))
     return saved
 
@@ -35,13 +33,6 @@ def saved(tmp_path: Path, folder: Path) -> Path:
 def change(path: Path, **values: Any) -> None:
     """Write other values into a JSON file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def load(folder: Path) -> Model:
-    """A folder's model on the CPU."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
 
 
 @pytest.mark.parametrize("name", ["tokenizer_args", "processor_kwargs"])

@@ -18,34 +18,27 @@ from sentence_transformers.sentence_transformer.modules import (
     Transformer,
 )
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import BertConfig, BertModel
 
-from model import kernels, pooling
+from model import pooling
 from model.errors import CheckpointError
-from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack_sequences
 from model.pooling import pool_sequence
+from tests.model.loads import CPU, load
+from tests.model.small_tokenizer import few_words
 
-CPU = torch.device("cpu")
 WIDTH = 15
 TEXTS = ["A dog ate the food because it was hungry", "yes", "The animal did not cross the street"]
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
-def load(folder: Path) -> Model:
-    """A folder as a replica on a CPU loads it."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
-
-
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a small model with random weights, written by transformers."""
     saved = tmp_path_factory.mktemp("bert")
     torch.manual_seed(2)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = few_words()
     sizes = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,

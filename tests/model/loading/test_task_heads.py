@@ -17,15 +17,15 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model import families, kernels
+from model import families
 from model.errors import CheckpointError
 from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
-from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
-from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY, theirs
-from tests.model.small_tokenizer import save_small_tokenizer
+from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY, theirs
+from tests.model.loads import load
+from tests.model.small_tokenizer import FEW, save_few_words, save_small_tokenizer
 
 NAMES = [
     one.name
@@ -43,9 +43,7 @@ Made = Callable[..., tuple[PreTrainedModel, Model]]
 def loaded(folder: Path) -> Model:
     """A folder's model as we load it."""
     save_small_tokenizer(folder)
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -291,20 +289,18 @@ SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activati
     ids=str,
 )
 def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
-    tmp_path: Path, folder: Path, choices: dict[str, Any], labels: int, marked: bool
+    tmp_path: Path, choices: dict[str, Any], labels: int, marked: bool
 ) -> None:
     """Ranks are the one's; classes of a plain checkpoint without an activation are the other's."""
-    sizes = {"vocab_size": 30522, "max_position_embeddings": 41, "num_labels": labels}
+    sizes = {"vocab_size": FEW, "max_position_embeddings": 41, "num_labels": labels}
     theirs("bert", KINDS[0], **sizes, **choices).save_pretrained(tmp_path)
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    save_few_words(tmp_path)
     prompts = {"activation_fn": STORED} | ({"model_type": "CrossEncoder"} if marked else {})
     if marked:
         cross_encoder(tmp_path)
         prompts |= {"activation_fn": None}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    model = checkpoint.load_checkpoint(
-        tmp_path, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+    model = load(tmp_path)
     text = "A dog ate the food"
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
 
@@ -369,19 +365,17 @@ def cross_encoder(folder: Path) -> None:
 
 @pytest.mark.parametrize(("function", "name"), [(None, "sigmoid"), ("Identity", "none")])
 def test_a_cross_encoder_is_read_as_it_was_saved(
-    tmp_path: Path, folder: Path, function: str | None, name: str
+    tmp_path: Path, function: str | None, name: str
 ) -> None:
     """Its scores, its activation, its longest input."""
     base, saved = tmp_path / "base", tmp_path / "saved"
-    sizes = {"vocab_size": 30522, "max_position_embeddings": 41, "num_labels": 1}
+    sizes = {"vocab_size": FEW, "max_position_embeddings": 41, "num_labels": 1}
     theirs("bert", KINDS[0], **sizes).save_pretrained(base)
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
+    save_few_words(base)
     activation = None if function is None else getattr(torch.nn, function)()
     reference = CrossEncoder(str(base), device="cpu", max_length=19, activation_fn=activation)
     reference.save_pretrained(str(saved))
-    model = checkpoint.load_checkpoint(
-        saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+    model = load(saved)
     pairs = [("Why is it here?", "A dog ate the food"), ("What?", "word " * 30)]
 
     tokenized = model.tokenizer(pairs, model.max_tokens, "right")
@@ -401,25 +395,21 @@ def test_a_cross_encoder_is_read_as_it_was_saved(
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_a_sparse_encoder_is_read_as_it_was_saved(
-    tmp_path: Path, folder: Path, family: str
-) -> None:
+def test_a_sparse_encoder_is_read_as_it_was_saved(tmp_path: Path, family: str) -> None:
     """Weights of a text, by sentence-transformers' own class."""
     base, saved = tmp_path / "base", tmp_path / "saved"
-    theirs(family, KINDS[2], vocab_size=30522).save_pretrained(base)
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
+    theirs(family, KINDS[2], vocab_size=FEW).save_pretrained(base)
+    save_few_words(base)
     reference = SparseEncoder(str(base), device="cpu")
     reference.save_pretrained(str(saved))
-    model = checkpoint.load_checkpoint(
-        saved, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+    model = load(saved)
     text = "A dog ate the food because it was hungry"
 
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
     (sparse,) = ours(model, [tokenized.token_ids])
 
     expected = reference.encode(text, convert_to_sparse_tensor=False)
-    vector = torch.zeros(30522)
+    vector = torch.zeros(FEW)
     vector[sparse["indices"]] = sparse["values"]
     torch.testing.assert_close(vector, expected, rtol=0, atol=CLOSE)
     assert sparse["indices"].tolist() == sorted(sparse["indices"].tolist())

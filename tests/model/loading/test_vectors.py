@@ -11,16 +11,14 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from torch import Tensor
 
-from model import kernels
 from model.config import Side
 from model.errors import CheckpointError
-from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import VectorHead, match_vectors
 from tests.late_interaction import DOCUMENT, POSITIONS, QUERY, SIZES, Late, pylate, stanford
+from tests.model.loads import load
 
-CPU = torch.device("cpu")
 CLOSE = 1e-5
 TEXTS = (
     "Why?",
@@ -40,13 +38,6 @@ MADE: dict[str, Callable[[Path], Late]] = {
     "stanford, attended": lambda folder: stanford(folder, attend_to_mask_tokens=True),
     "stanford, punctuation": lambda folder: stanford(folder, mask_punctuation=False),
 }
-
-
-def load(folder: Path) -> Model:
-    """A folder's model as we load it."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
 
 
 def framed(model: Model, text: str, side: Side) -> Sequence:

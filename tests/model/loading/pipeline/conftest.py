@@ -8,28 +8,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from model import kernels
-from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack_sequences
 from model.pooling import pool_sequence
+from tests.model.loads import CPU
+from tests.model.small_tokenizer import few_words
 
-CPU = torch.device("cpu")
 WIDTH, POSITIONS = 15, 37
 TEXTS = (
     "A dog ate the food, because it was hungry!",
     "yes",
     "The animal did not cross the street: it was too tired. And then it slept until the evening.",
 )
-
-
-def load(folder: Path) -> Model:
-    """A folder as a replica on a CPU loads it."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
 
 
 def change(path: Path, **values: Any) -> None:
@@ -64,9 +56,9 @@ def config(**choices: Any) -> BertConfig:
 
 
 @pytest.fixture(scope="session")
-def write(folder: Path) -> Callable[..., Path]:
-    """Save a small BERT of random weights, as transformers does, with the bundled tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+def write() -> Callable[..., Path]:
+    """Save a small BERT of random weights, as transformers does, with a tokenizer of few words."""
+    tokenizer = few_words()
 
     def write(to: Path, head: bool = False, **choices: Any) -> Path:
         torch.manual_seed(2)

@@ -15,7 +15,8 @@ from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack_sequences
 from model.task_heads import Classifier
-from tests.model.loading.pipeline.conftest import CPU, TEXTS, WIDTH, change, load
+from tests.model.loading.pipeline.conftest import TEXTS, WIDTH, change
+from tests.model.loads import CPU, load
 
 PAIRS = [(TEXTS[0], text) for text in TEXTS]
 

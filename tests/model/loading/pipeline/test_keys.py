@@ -21,7 +21,8 @@ from transformers import BertForSequenceClassification
 
 from model.errors import CheckpointError
 from model.loading.pipeline.keys import KNOWN_KEYS
-from tests.model.loading.pipeline.conftest import POSITIONS, WIDTH, change, config, load
+from tests.model.loading.pipeline.conftest import POSITIONS, WIDTH, change, config
+from tests.model.loads import load
 
 PARTS = (Pooling, Dense, LayerNorm, Dropout, Normalize)
 FILES = {

@@ -20,7 +20,8 @@ from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import VectorHead
-from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
+from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change
+from tests.model.loads import load
 
 SIZE = 7
 FIXED = {"strategy": "fixed", "length": 13}

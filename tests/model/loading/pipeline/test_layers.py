@@ -20,7 +20,8 @@ from torch import nn
 
 from model.errors import CheckpointError
 from model.similarity import LinearPooling, NotLinear
-from tests.model.loading.pipeline.conftest import TEXTS, WIDTH, change, load, vectors
+from tests.model.loading.pipeline.conftest import TEXTS, WIDTH, change, vectors
+from tests.model.loads import load
 
 Save = Callable[..., tuple[SentenceTransformer, Path]]
 

@@ -17,7 +17,8 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Splade
-from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
+from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change
+from tests.model.loads import load
 from tests.sparse_router import routed
 
 LONG = (*TEXTS, "dog dog DOG, the dog", "[SEP] is a word of its own", "the food " * 30)
