@@ -170,7 +170,7 @@ def _modules(folder: Path, layers: list[Affine], own: Tensor | None) -> None:
 def _encoder(folder: Path, markers: tuple[str, ...]) -> tuple[BertModel, Any]:
     """A small BERT with a tokenizer of few words and these markers, saved."""
     folder.mkdir(exist_ok=True)
-    tokenizer = few_words()
+    tokenizer = few_words(12000)  # "noon" among them
     tokenizer.add_tokens(list(markers))
     config = BertConfig(
         hidden_size=WIDTH,

@@ -26,26 +26,26 @@ def save_small_tokenizer(folder: Path) -> None:
 
 
 @cache
-def _few_words() -> dict[str, str]:
+def _few_words(count: int) -> dict[str, str]:
     """The files of the bundled tokenizer, cut."""
     with tempfile.TemporaryDirectory() as folder:
         AutoTokenizer.from_pretrained(locate_model(BUNDLED_MODEL).folder).save_pretrained(folder)
         files = {path.name: path.read_text("utf-8") for path in Path(folder).iterdir()}
     whole = json.loads(files["tokenizer.json"])
     words = whole["model"]["vocab"]
-    whole["model"]["vocab"] = {word: place for word, place in words.items() if place < FEW}
+    whole["model"]["vocab"] = {word: place for word, place in words.items() if place < count}
     return {**files, "tokenizer.json": json.dumps(whole)}
 
 
-def save_few_words(folder: Path) -> None:
+def save_few_words(folder: Path, count: int = FEW) -> None:
     """Give a folder the bundled tokenizer with its first words alone, as transformers saves it."""
     folder.mkdir(exist_ok=True)
-    for name, text in _few_words().items():
+    for name, text in _few_words(count).items():
         (folder / name).write_text(text, "utf-8")
 
 
-def few_words() -> Any:
+def few_words(count: int = FEW) -> Any:
     """That tokenizer, a new one each time."""
     with tempfile.TemporaryDirectory() as folder:
-        save_few_words(Path(folder))
+        save_few_words(Path(folder), count)
         return AutoTokenizer.from_pretrained(folder)

@@ -68,7 +68,7 @@ def test_alone_every_hidden_state_is_that_of_transformers(
     model: Model, sequences: Ids, reference: Reference
 ) -> None:
     """From what enters the first layer to what leaves the last, every number of every token."""
-    for ids in sequences:
+    for ids in sequences[::3]:
         assert agrees(encode(model, [ids], hidden=STATES), 0, reference(ids)[0])
 
 
@@ -86,7 +86,7 @@ def test_the_plain_path_is_that_of_transformers_too(
     plain: Model, sequences: Ids, reference: Reference
 ) -> None:
     """Without a single private operator, in one batch after another."""
-    for batch in shuffled(sequences, seed=5):
+    for batch in shuffled(sequences[::3], seed=5):
         encoded = encode(plain, batch, hidden=STATES)
         for i, ids in enumerate(batch):
             assert agrees(encoded, i, reference(ids)[0])
@@ -117,7 +117,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
 ) -> None:
     """What else is in a batch moves no bit, and neither does a second core."""
     loaded = request.getfixturevalue(way)
-    some = sequences if (way, cores) == ("model", 1) else sequences[::3]
+    some = sequences[:: 2 if (way, cores) == ("model", 1) else 4]
 
     assert moved(loaded, some, shuffled(some, seed=7), threads, cores) == []
 

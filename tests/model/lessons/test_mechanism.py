@@ -21,7 +21,7 @@ BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
 WIDTH, WIDTH_KEY, WIDTH_OUT = 13, 17, 19
 NAN, INF = math.nan, math.inf
 
-FUZZED = 500
+FUZZED = 100
 CLOSE = 1e-5  # absolute, against torch's own layer
 
 # The ONNX node cases of Attention that are run, less "test_attention_": one sequence of keys,

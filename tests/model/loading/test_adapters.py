@@ -131,7 +131,13 @@ def test_an_adapter_computes_what_merged_weights_compute(
         assert all(float((together[i] - other).abs().max()) > 1e-3 for other in states.values())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [  # each that the test above leaves to `make prove`, and the first
+        pytest.param(family, marks=() if place % 2 or not place else pytest.mark.prove)
+        for place, family in enumerate(FAMILIES)
+    ],
+)
 def test_an_adapters_neighbours_move_no_bit(adapted: Callable[[str], Adapted], family: str) -> None:
     """At every place of random batches, whichever adapters the other sequences have."""
     reference, ours, _ = adapted(family)
@@ -141,7 +147,7 @@ def test_an_adapters_neighbours_move_no_bit(adapted: Callable[[str], Adapted], f
         (i, name): run(ours, [one], [name])[0] for i, one in enumerate(sequences) for name in names
     }
 
-    for seed in range(5):
+    for seed in range(3):
         random = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(sequences), generator=random).tolist()
         chosen = [names[i] for i in torch.randint(0, 3, (len(order),), generator=random)]

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from model.similarity import LinearPooling
 from tests import decoders
 from tests.model.loading.test_families import (
     BATCH,
-    CPU,
     MOST,
     WINDOW,
     furthest,
@@ -38,6 +38,7 @@ from tests.model.loading.test_families import (
     theirs,
 )
 from tests.model.loading.test_families import saved as reread
+from tests.model.loads import CPU, load
 from tests.model.small_tokenizer import save_small_tokenizer
 
 FAMILY, GEMMA = "qwen3", "gemma3_text"
@@ -214,11 +215,12 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return decoders.embedder(plain, folder)
 
 
-def load(folder: Path) -> Model:
-    """A folder as a replica on a CPU loads it."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+PAIRWISE = [
+    (None, None, "left"),
+    (None, 20, "right"),
+    ("query", None, "right"),
+    ("query", 20, "left"),
+]
 
 
 @torch.inference_mode()
@@ -232,9 +234,13 @@ def vectors(model: Model, prompt: str, dimensions: int | None = None) -> Tensor:
     return torch.stack([pool_sequence(last[packed.rows(i)], how) for i in range(len(read))])
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("dimensions", [None, 20], ids=["whole", "cut"])
-@pytest.mark.parametrize("name", [None, "query"], ids=["plain", "prompt"])
+@pytest.mark.parametrize(
+    ("name", "dimensions", "side"),
+    [  # each pair of choices; `make prove` tries all three together
+        pytest.param(*cell, marks=() if cell in PAIRWISE else pytest.mark.prove)
+        for cell in product((None, "query"), (None, 20), ("left", "right"))
+    ],
+)
 def test_a_folder_of_sentence_transformers_gives_that_librarys_vectors(
     embedder: Path, name: str | None, dimensions: int | None, side: str
 ) -> None:
@@ -332,8 +338,18 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return decoders.embedding_gemma(plain, folder)
 
 
-@pytest.mark.parametrize("dimensions", [None, 20], ids=["whole", "cut"])
-@pytest.mark.parametrize("name", [None, "query", "document"])
+@pytest.mark.parametrize(
+    ("name", "dimensions"),
+    [
+        (None, None),
+        ("query", 20),
+        ("document", None),
+        *(
+            pytest.param(*cell, marks=pytest.mark.prove)
+            for cell in ((None, 20), ("query", None), ("document", 20))
+        ),
+    ],
+)
 def test_embedding_gemma_gives_the_librarys_vectors(
     gemma: Path, name: str | None, dimensions: int | None
 ) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
+from tests.model.loads import CPU, load
 from tests.model.small_tokenizer import save_small_tokenizer
 
-CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
 VOCABULARY, MOST = fields.TINY_SIZES["vocab_size"], fields.TINY_SIZES["max_position_embeddings"]
@@ -85,9 +86,7 @@ def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
     save_small_tokenizer(folder)
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -185,24 +184,25 @@ def activated() -> list[Any]:
 
 @pytest.mark.parametrize(("family", "name"), activated())
 def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, name: str) -> None:
-    """By transformers' name for it, and exact; alone and in a batch the same bits."""
+    """By transformers' name for it, and exact; of BERT alone and in a batch the same bits."""
     reference = theirs(family, **{FAMILIES[family].activation_key: name})
     ours = saved(reference, tmp_path)
 
     assert furthest(reference, ours, family, "ids", MOST) <= 1e-5
-    assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
+    some = [inputs(family, "ids", n, reference)[0] for n in BATCH]
+    assert family != "bert" or moved(ours, some) == 0
 
 
-@pytest.mark.parametrize("name", ["gelu_10", "quick_gelu", "prelu", ["gelu"], None])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_activation_of_another_arithmetic_is_refused(family: str, name: object) -> None:
+def test_an_activation_of_another_arithmetic_is_refused(family: str) -> None:
     """By its key and its name, with the names that are known."""
-    key = FAMILIES[family].activation_key
+    key, config = FAMILIES[family].activation_key, described(family).to_dict()
 
-    with pytest.raises(CheckpointError) as refused:
-        families.read_config_and_family({**described(family).to_dict(), key: name})
+    for name in ("gelu_10", "quick_gelu", "prelu", ["gelu"], None):
+        with pytest.raises(CheckpointError) as refused:
+            families.read_config_and_family({**config, key: name})
 
-    assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
+        assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
 
 
 @pytest.mark.parametrize(("key", "name"), [("activation_function", "gelu"), ("hidden_act", "gelu")])
@@ -237,7 +237,7 @@ def moved(model: Model, sequences: list[Sequence]) -> int:
     count, encoder = 0, model.encoder
     with torch.inference_mode():
         alone = [encoder(encoder.pack([one])) for one in sequences]
-        for seed in range(5):
+        for seed in range(2):
             order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(seed))
             encoded = encoder(encoder.pack([sequences[i] for i in order]))
             for place, i in enumerate(order.tolist()):
@@ -263,6 +263,17 @@ def halves() -> list[Any]:
     ]
 
 
+@pytest.fixture(scope="module")
+def halved(loaded: Loaded, folders: Folders) -> Callable[[str, torch.dtype], Model]:
+    """A family's model in half precision."""
+
+    def load_half(family: str, dtype: torch.dtype) -> Model:
+        loaded(family)
+        return load(folders[family], dtype)
+
+    return cache(load_half)
+
+
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -272,13 +283,15 @@ def halves() -> list[Any]:
 )
 @pytest.mark.parametrize(("family", "dtype"), halves())
 def test_half_precision_errs_no_more_than_transformers_does(
-    loaded: Loaded, folders: Folders, family: str, dtype: torch.dtype, lengths: Iterable[int]
+    loaded: Loaded,
+    halved: Callable[[str, torch.dtype], Model],
+    family: str,
+    dtype: torch.dtype,
+    lengths: Iterable[int],
 ) -> None:
     """Against its own float32, within 1.5 times what transformers loses against its own."""
     reference, ours = loaded(family)
-    half = checkpoint.load_checkpoint(
-        folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype)
-    )
+    half = halved(family, dtype)
     theirs_half = copy.deepcopy(reference).to(dtype)
     ours_lost, theirs_lost = [], []
 
@@ -297,13 +310,10 @@ def test_half_precision_errs_no_more_than_transformers_does(
 
 @pytest.mark.parametrize(("family", "dtype"), halves())
 def test_half_precision_gives_the_same_bits_in_any_batch(
-    loaded: Loaded, folders: Folders, family: str, dtype: torch.dtype
+    loaded: Loaded, halved: Callable[[str, torch.dtype], Model], family: str, dtype: torch.dtype
 ) -> None:
     """The promise holds for every number format."""
-    reference, ours = loaded(family)
-    half = checkpoint.load_checkpoint(
-        folders[family], CPU, dtype, kernels.choose_kernels(CPU, dtype)
-    )
+    reference, half = loaded(family)[0], halved(family, dtype)
 
     assert moved(half, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 

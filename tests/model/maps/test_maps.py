@@ -42,15 +42,15 @@ def test_alone_all_72_heads_have_the_maps_of_transformers(
     model: Model, sequences: Ids, reference: Reference
 ) -> None:
     """Recomputed from queries, keys and normalisers, they are what softmax gives."""
-    for ids in sequences[::2]:
+    for ids in sequences[::5]:
         assert (every(trace(model, [ids]), 0) - reference(ids)[1]).abs().max() <= CLOSE
 
 
 def test_in_any_batch_all_72_heads_have_the_maps_of_transformers(
     model: Model, sequences: Ids, reference: Reference
 ) -> None:
-    """In one batch of all texts in random order, each finds its own."""
-    batch = random.Random(11).sample(sequences, len(sequences))
+    """In one batch of texts of all lengths in random order, each finds its own."""
+    batch = random.Random(11).sample(sequences[::3], len(sequences[::3]))
     encoded = trace(model, batch)
 
     for i, ids in enumerate(batch):
@@ -61,7 +61,7 @@ def test_the_plain_path_has_the_maps_of_transformers_too(
     plain: Model, sequences: Ids, reference: Reference
 ) -> None:
     """Its normaliser is as exact as the fused one."""
-    batch = sequences[:47:3] + sequences[-3:]
+    batch = sequences[::5]
     encoded = trace(plain, batch)
 
     for i, ids in enumerate(batch):
@@ -142,8 +142,8 @@ def test_the_tiles_of_a_long_map_fit_together(
 
 def test_a_map_has_the_same_bits_alone_and_in_a_batch(model: Model, sequences: Ids) -> None:
     """A map is an answer too: what else is in the batch moves none of its bits."""
-    batch = random.Random(13).sample(sequences, len(sequences))
+    batch = random.Random(13).sample(sequences[::3], len(sequences[::3]))
     encoded = trace(model, batch)
 
-    for i, ids in [*enumerate(batch)][::2]:
+    for i, ids in enumerate(batch):
         assert torch.equal(every(encoded, i), every(trace(model, [ids]), 0))

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +29,7 @@ from model.positions import Rope
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
-NOTHING: frozenset[int] = frozenset()
+NOTHING: Set[int] = frozenset()
 LAYERS, HEADS, HEAD = 2, 3, 14  # an even head, which rotation turns in halves
 WINDOW = 5
 LONG = 2 * TILE_QUERIES + 3
@@ -167,7 +167,8 @@ def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
     yield [drawn(length) for length in (TILE_QUERIES, LONG, 7, 1, 7, TILE_QUERIES + 1, 13, 7)]
     vectors = torch.randn(11, config.embedding_width, generator=torch.Generator().manual_seed(1))
     gates = {0: {2: 0.0, 0: 0.37}, LAYERS - 1: {1: 3}}
-    yield [drawn(5), Sequence(embeddings=vectors), drawn(LONG, gates=gates), drawn(5, gates=gates)]
+    longer = drawn(TILE_QUERIES + 3, gates=gates)
+    yield [drawn(5), Sequence(embeddings=vectors), longer, drawn(5, gates=gates)]
     yield [drawn(13), drawn(13, unseen=7), drawn(13, unseen=5), drawn(13), drawn(13, unseen=7)]
     yield [Sequence(embeddings=torch.full_like(vectors, torch.nan)), drawn(3)]
 
@@ -214,12 +215,20 @@ def test_every_family_has_the_loops_bits(
 
     for batch in batches(encoder.config):
         packed = encoder.pack(batch)
-        for wanted in ((NOTHING, NOTHING), (every | {LAYERS}, every), ({1}, {LAYERS - 1})):
-            expected, found = encoder.run_layers(packed, *wanted), native(packed, *wanted)
+        own = pack_sequences(batch, CPU, encoder.config.pad, native.unpadded_rows)
+        whole = encoder.run_layers(packed, every | {LAYERS}, every)
+        some = [(NOTHING, NOTHING), ({1}, {LAYERS - 1})] if len(packed.token_ids) < LONG else []
+        for hidden, traces in (*some, (every | {LAYERS}, every)):
+            found = native(packed, hidden, traces)
+            expected = replace(
+                whole,
+                hidden={layer: whole.hidden[layer] for layer in hidden},
+                traces={layer: whole.traces[layer] for layer in traces},
+            )
             assert same(expected, found)
             assert found.finite is bool(expected.last.isfinite().all())
-            own = pack_sequences(batch, CPU, encoder.config.pad, native.unpadded_rows)
-            assert not found.finite or agreement.same_bits(expected, native(own, *wanted))
+        found = native(own, every | {LAYERS}, every)
+        assert not found.finite or agreement.same_bits(whole, found)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -374,15 +383,15 @@ OTHERS = (*UNSEEN, "embedding")
 
 
 def test_the_operator_runs_the_loops_kernels_and_no_other(
-    model: Model, stacked: Callable[[Encoder], NativeStack]
+    short: Encoder, shortened: NativeStack
 ) -> None:
     """Linears and embeddings, as often as the loop, where there are many rows."""
-    packed, native = model.encoder.pack([Sequence([101] * 512)] * 3), stacked(model.encoder)
-    found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
+    packed = short.pack([Sequence([101] * 512)] * 3)
+    found, expected = ran(shortened, packed), ran(short.run_layers, packed)
 
-    assert native.unpadded_rows < len(packed.token_ids)
+    assert shortened.unpadded_rows < len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith(UNSEEN)]
-    assert len(expected) == 6 * (4 + 1 + 2) + 3 + 1
+    assert len(expected) == 2 * (4 + 1 + 2) + 3 + 1
 
 
 @pytest.fixture(scope="module")
@@ -395,16 +404,16 @@ def panels(model: Model, stacked: Callable[[Encoder], NativeStack]) -> None:
 
 @pytest.mark.usefixtures("panels")
 def test_fewer_rows_take_the_short_way_through_every_linear(
-    model: Model, stacked: Callable[[Encoder], NativeStack]
+    short: Encoder, shortened: NativeStack
 ) -> None:
     """oneDNN describes no product."""
-    packed, native = model.encoder.pack([Sequence([101] * 512)] * 2), stacked(model.encoder)
+    packed = short.pack([Sequence([101] * 512)] * 2)
 
-    found, expected = ran(native, packed), ran(model.encoder.run_layers, packed)
+    found, expected = ran(shortened, packed), ran(short.run_layers, packed)
 
-    assert native.unpadded_rows == len(packed.token_ids)
+    assert shortened.unpadded_rows == len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith((LINEAR, *UNSEEN))]
-    assert len(expected) - len(found) == 6 * (4 + 1 + 2) + 1
+    assert len(expected) - len(found) == 2 * (4 + 1 + 2) + 1
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +430,13 @@ def shortened(short: Encoder, stacked: Callable[[Encoder], NativeStack]) -> Nati
 
 
 @pytest.mark.usefixtures("panels")
-@pytest.mark.parametrize("rows", [*range(2, 70), 127, 128, 129, 500, 1024])
+@pytest.mark.parametrize(
+    "rows",
+    [  # about the multiples of 16; `make prove` tries all between
+        pytest.param(rows, marks=() if rows % 16 in (15, 0, 1) or rows < 8 else pytest.mark.prove)
+        for rows in (*range(2, 70), 127, 128, 129, 500, 1024)
+    ],
+)
 def test_any_number_of_rows_has_the_same_bits(
     rows: int, short: Encoder, shortened: NativeStack
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 import unicodedata
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -670,29 +671,27 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
 @pytest.mark.parametrize("prompt", ["say: ", pytest.param("", marks=pytest.mark.prove)])
-def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, text: str, prompt: str) -> None:
+def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, prompt: str) -> None:
     """Every kind, whole and cut at either side: all that is said of it, and its length."""
     ours, _ = kind
-    for limit, truncate in CUTS:
+    for (name, text), (limit, truncate) in product(NASTY.items(), CUTS):
         (piecewise,) = ours([(text,)], limit, truncate, prompt)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pieces, "PIECE_CHARACTERS", 1_000_000)
             (whole,) = ours([(text,)], limit, truncate, prompt)
 
-        assert piecewise == whole
+        assert piecewise == whole, (name, limit, truncate)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
-    kind: Kind, text: str, side: Truncate
+    kind: Kind, side: Truncate
 ) -> None:
     """Only how long it is and the number of its first word are not known."""
     ours, _ = kind
-    for limit in (3, 11, 97):
+    for (name, text), limit in product(NASTY.items(), (3, 11, 97)):
         (whole,) = ours([(text,)], limit, side)
         (partly,) = run_reading(ours.read_texts([(text,)], limit, side, counted=False))
 
@@ -702,7 +701,7 @@ def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
             base = next((word for word in whole.words if word is not None), 0)
             mine = next((word for word in words if word is not None), 0)
             words = [None if word is None else word + base - mine for word in words]
-        assert replace(partly, length=whole.length, words=words) == whole
+        assert replace(partly, length=whole.length, words=words) == whole, (name, limit)
 
 
 @pytest.mark.usefixtures("small")
