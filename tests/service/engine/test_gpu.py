@@ -7,7 +7,7 @@ benchmarks/cuda_parity.py has the numbers, on a GPU.
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -43,7 +43,6 @@ from tests.service.engine.fake_gpu import CUDA, ROOT, Waits, watched
 
 TABLE = ROOT / "docs" / "gpu.md"
 LAYERS, HEADS, HEAD, WINDOW = 2, 3, 16, 5
-WITHOUT_MAPS = 6  # of the works, the first
 
 BERT = EncoderConfig(
     family="bert",
@@ -135,15 +134,16 @@ def units(tokens: int) -> list[Units]:
     return [divide_into_units(tokens), divide_into_units(tokens, level="word", **some)]
 
 
-def selections(tokens: int) -> Iterator[Selection]:
-    """Every form of attention, of tokens and of words, each weight, and in half precision."""
+def selections(tokens: int, forms: Iterable[Form]) -> Iterator[Selection]:
+    """These forms of attention, of tokens and of words, each weight, and in half precision."""
     every = {0: (0, 2), 1: tuple(range(HEADS))}
     for shown in units(tokens):
         marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": shown.axis[:1]}
-        for form in get_args(Form):
+        for form in forms:
             yield Selection(every, shown, form=form, k=2, size=3, **marks)
-        for form in ("top", "dominance"):
-            yield Selection(every, shown, form=form, weight="value_norm", half=True, **marks)
+            if form in ("top", "dominance"):
+                weighed: dict[str, Any] = {"weight": "value_norm", "half": True, **marks}
+                yield Selection(every, shown, form=form, **weighed)
 
 
 def heads(width: int) -> list[TaskHead]:
@@ -162,8 +162,8 @@ def heads(width: int) -> list[TaskHead]:
     ]
 
 
-def works(config: EncoderConfig) -> list[Work]:
-    """Everything that a lane can be asked for in one batch."""
+def works(config: EncoderConfig, forms: Iterable[Form]) -> list[Work]:
+    """Everything that a lane can be asked for in one batch, and attention in these forms."""
     mean = Pooling(("mean",), normalize=True)
     other = Pooling(("cls", "max", "last", "mean_sqrt_len", "weightedmean"), False, dimensions=11)
     every = frozenset(range(LAYERS + 1))
@@ -176,7 +176,7 @@ def works(config: EncoderConfig) -> list[Work]:
         (Sequence([5] * 40), Outputs(mean, explained_layer=1, weights=True)),
         (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
     ]
-    asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40)]
+    asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40, forms)]
     asked += [(Sequence([5] * 7), Outputs(task_heads=(head,))) for head in heads(config.width)]
     return [Work(*one) for one in asked]
 
@@ -195,6 +195,7 @@ def run(
     way: Kernels,
     dtype: torch.dtype,
     asked: int | None = None,
+    forms: Iterable[Form] = get_args(Form),
 ) -> Waits:
     """Answer so much, or all, on a GPU that is none; where it was waited for."""
     weights = {name: torch.zeros(shape) for name, shape in expected_shapes(config).items()}
@@ -202,7 +203,7 @@ def run(
         built = build_encoder(config, weights.__getitem__, CUDA, dtype, way)
         model = replace(bundled, config=config, encoder=built)
         watch.waits.clear()  # what the start waits for is no matter
-        lanes, every = Lanes(model, []), works(config)[:asked]
+        lanes, every = Lanes(model, []), works(config, forms)[:asked]
         results = lanes.run_batch(every, 1) + lanes.run_batch(every[:1] * 3, 1)
     for one in results:
         assert isinstance(one, Result), one
@@ -215,33 +216,29 @@ ALIKE = ("electra", "albert", "ernie", "roberta", "distilbert", "bert, ", "nomic
 ALIKE += ("mpnet", "the source texts'")
 
 
-# Each family by one way of the six in turn, bert by two; `make prove` tries the others, other
-# activations, each of which is one operator of torch's, and families whose layers are bert's own.
+OWN = [family for family in FAMILIES if not family.startswith(ALIKE)]
+
+# Each of the six ways by a family with layers of its own, in one form, but the first, by which bert
+# is asked for every form below; `make prove` tries all ways of all families, and every form where
+# the layers are a family's own.
 PATHS = [
-    pytest.param(family, way, marks=() if often else pytest.mark.prove)
-    for place, family in enumerate(FAMILIES)
-    for turn, way in enumerate(WAYS)
-    for often in [
-        turn == place % len(WAYS)
-        and not family.startswith(ALIKE)
-        or (family, way) == ("bert", "grouped in float32")
-    ]
+    pytest.param(family, way, ("full",))
+    for family, way in zip(OWN[1:], list(WAYS)[1:], strict=True)
+]
+PATHS += [
+    pytest.param(family, way, get_args(Form) if family in OWN else (), marks=pytest.mark.prove)
+    for family in FAMILIES
+    for way in WAYS
     if family != f"bert, {BERT.activation}"  # bert itself
 ]
 
 
-@pytest.mark.parametrize(("family", "way"), PATHS)
+@pytest.mark.parametrize(("family", "way", "forms"), PATHS)
 def test_every_answer_of_every_family_is_made_and_waits_where_the_table_says(
-    bundled: Model, family: str, way: str
+    bundled: Model, family: str, way: str, forms: tuple[Form, ...]
 ) -> None:
-    """Devices, dtypes and shapes fit; no other line copies from the device or waits for it.
-
-    Maps are made of what attention was given, which is bert's own where the layers are.
-    """
-    asked = WITHOUT_MAPS if family.startswith(ALIKE) else None
-    waits = run(bundled, FAMILIES[family], *WAYS[way], asked)
-
-    assert waits - told() == set()
+    """Devices, dtypes and shapes fit; no other line copies from the device or waits for it."""
+    assert run(bundled, FAMILIES[family], *WAYS[way], forms=forms) - told() == set()
 
 
 def test_every_row_of_the_table_is_where_the_device_is_waited_for(
