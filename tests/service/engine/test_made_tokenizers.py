@@ -265,15 +265,24 @@ def test_a_class_without_a_fast_form_is_refused_by_name(write: Write) -> None:
     assert "'BertJapaneseTokenizer' is not supported" in result.stderr.splitlines()[-1]
 
 
-def test_a_broken_vocabulary_is_refused_in_one_line(write: Write) -> None:
-    """Whatever transformers makes of it."""
+def test_a_broken_vocabulary_is_refused_in_one_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever transformers makes of it, as the process tells that has asked it."""
     folder = write("xlm-roberta", XLM, {})
     (folder / "sentencepiece.bpe.model").write_bytes(b"this is no protobuf")
+    with pytest.raises(SystemExit) as refusal:
+        transformers.make_tokenizer(str(folder), str(folder / "tokenizer.json"), {}, [])
+    said = str(refusal.value)
+    ends = folder.parent / "ends.py"  # as that process does, which takes seconds to come so far
+    ends.write_text(f"import sys; print('noise', file=sys.stderr); raise SystemExit({said!r})")
+    monkeypatch.setattr(transformers, "__file__", str(ends))
 
     result = convert(folder)
 
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("headlight: tokenizer.json is not made of ")
+    assert result.exit_code == 1 and "\n" not in said
+    last = result.stderr.splitlines()[-1]
+    assert last == f"headlight: tokenizer.json is not made of {folder}: {said}"
 
 
 @pytest.mark.usefixtures("in_process")

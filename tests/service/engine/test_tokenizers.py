@@ -38,10 +38,10 @@ async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
 
 
 SAID: dict[str, dict[str, Any]] = {
-    "cased": {"do_lower_case": False, "strip_accents": False, "tokenize_chinese_chars": False},
-    "cut on the left": {"truncation_side": "left"},
-    "generic": {"tokenizer_class": "PreTrainedTokenizerFast"},
-    "other tokens": {"cls_token": "[MASK]", "model_input_names": ["input_ids", "attention_mask"]},
+    "cased, cut on the left": {"do_lower_case": False, "strip_accents": False}
+    | {"tokenize_chinese_chars": False, "truncation_side": "left"},
+    "generic, other tokens": {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[MASK]"}
+    | {"model_input_names": ["input_ids", "attention_mask"]},
 }
 
 
