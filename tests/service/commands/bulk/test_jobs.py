@@ -61,6 +61,12 @@ class Folder:
         done = await asyncio.to_thread(CliRunner().invoke, main, self.command(url, *more))
         return done.exit_code, done.stdout, (done.stderr.splitlines() or [""])[-1]
 
+    async def leave_part(self, url: str, *more: str) -> None:
+        """Run it, and leave what it has of the first texts where it is killed."""
+        assert (await self.run(url, *more))[0] == 0
+        os.rename(self.out, self.partial)
+        os.truncate(self.partial, self.partial.stat().st_size - 33 * WIDTH_BYTES)
+
     async def some_rows(self) -> None:
         """Wait until a few requests are done."""
         while not (self.partial.exists() and self.partial.stat().st_size > 17 * WIDTH_BYTES):
@@ -123,8 +129,13 @@ async def test_a_file_of_smaller_vectors_is_the_librarys(
         assert file.metadata()["precision"] == precision
 
 
+# `make prove` kills it too, as test_ranking.py does
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["kill -9", "Ctrl-C"]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGKILL, -9, id="kill -9", marks=pytest.mark.prove),
+        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
+    ],
 )
 async def test_what_was_done_before_an_interruption_is_not_done_again(
     folder: Folder, failing: Any, listen: Any, alone: Any, number: int, status: int
@@ -177,17 +188,15 @@ async def test_a_stop_and_start_of_the_service_in_between_change_no_byte(
         await send({"type": "http.response.body", "body": body})
 
     async with listen(layer) as url:
-        process = await folder.start(url)
+        job = asyncio.create_task(folder.run(url))
         await folder.some_rows()
     port = int(url.rpartition(":")[2])
     async with listen(without_routes, port=port):
-        await asyncio.wait(
-            [asyncio.create_task(one) for one in (tired.wait(), process.wait())],
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        waited = asyncio.create_task(tired.wait())
+        await asyncio.wait([waited, job], return_when=asyncio.FIRST_COMPLETED)
     async with listen(layer, port=port):
-        _, errors = await process.communicate()
-        assert process.returncode == 0, errors
+        status, _, errors = await job
+        assert status == 0, errors
         requests, interrupted = len(sent(layer)), folder.out.read_bytes()
         folder.out.unlink()
         await folder.run(url)
@@ -299,17 +308,17 @@ async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
 
     layer.app = held
     async with listen(layer) as url:
-        process = await folder.start(url)
+        job = asyncio.create_task(folder.run(url))
         await reached.wait()
         with folder.source.open("r+b") as file:
             file.seek(41 * len(lines[0]))
             file.write(orjson.dumps("edited").ljust(60_000))
         released.set()
-        _, errors = await process.communicate()
+        status, _, line = await job
         folder.source.write_bytes(b"".join(lines))
         again = await folder.run(url)
 
-    assert process.returncode == 1 and b"was changed while it was read" in errors
+    assert status == 1 and "was changed while it was read" in line
     assert again[0] == 0 and "edited" not in sent(layer)
     for text, row in zip(TEXTS, load_file(folder.out)["pooled"], strict=True):
         np.testing.assert_array_equal(row, await alone(text))
@@ -319,12 +328,9 @@ async def test_a_changed_source_or_model_is_refused_in_a_line(
     folder: Folder, failing: Any, listen: Any
 ) -> None:
     """Neither is mixed into what is done."""
-    layer = failing(seconds=0.1, limits=LITTLE)
+    layer = failing()
     async with listen(layer) as url:
-        process = await folder.start(url)
-        await folder.some_rows()
-        process.kill()
-        await process.communicate()
+        await folder.leave_part(url)
 
         layer.says = {"weights": "sha256:000000000000"}
         model = await folder.run(url)
@@ -340,12 +346,9 @@ async def test_texts_cut_at_another_length_are_not_mixed_into_what_is_done(
     folder: Folder, failing: Any, listen: Any
 ) -> None:
     """As when the service was started with another --max-tokens in between."""
-    layer = failing(seconds=0.1, limits=LITTLE)
+    layer = failing()
     async with listen(layer) as url:
-        process = await folder.start(url, "--truncate", "right")
-        await folder.some_rows()
-        process.kill()
-        await process.communicate()
+        await folder.leave_part(url, "--truncate", "right")
 
         layer.says = {"max_tokens": 128}
         status, _, line = await folder.run(url, "--truncate", "right")
