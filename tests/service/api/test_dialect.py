@@ -119,7 +119,7 @@ DECODERS: dict[str, tuple[Decode, Callable[[Any], bytes], Any]] = {
 EVERY = pytest.mark.parametrize(("decode", "written", "whole"), DECODERS.values(), ids=DECODERS)
 ODD = (b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b'"\\ud800"', b"9" * 25, b"\xff", b"true")
 QUICK = settings(
-    max_examples=60,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -31,7 +31,7 @@ OF_FORM: list[dict[str, Any]] = [  # one of every form
 ]
 MIXED = EXAMPLES["/v1/attend", "scores"].value
 ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
-TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
+TEXTS = ["All well", {"text": "A", "pair": "b"}]  # short: each number of an answer is checked
 ONE = {"token_ids": [7]}
 
 

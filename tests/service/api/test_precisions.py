@@ -114,6 +114,7 @@ def neighbours(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.argsort(-likeness, axis=1, kind="stable")[:, :10]
 
 
+@pytest.mark.prove  # 420 sentences are encoded; their arithmetic is held above
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_says_what_is_lost(client: httpx.AsyncClient) -> None:
     """Neighbours of the bundled sentences by the bundled model, to half a percent."""

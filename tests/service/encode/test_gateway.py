@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import believe, bound, stalled, under
+from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -245,10 +247,13 @@ async def test_output_that_is_not_finite_never_leaves(
     assert (told["layer"], told["dtype"]) == (0, "float32")
 
 
-async def test_the_canary_runs_while_the_replica_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_canary_runs_while_the_replica_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wrong bits under a steady load must not go unseen."""
-    monkeypatch.setattr(health, "CANARY_SECONDS", 0.05)
-    replica = await Replica.start(Settings(threads=1), "busy-1")
+    monkeypatch.setattr(health, "CANARY_SECONDS", 0.01)
+    checkpoint(tmp_path, "Model")
+    replica = await Replica.start(Settings(model=str(tmp_path), device="cpu", threads=1), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
     asked = EncodeRequest.of(["All is well"] * 8)
     done = False

@@ -477,7 +477,13 @@ BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or 65,536 tokens
         for name, body in BODIES.items()
     ],
 )
-@pytest.mark.parametrize("form", get_args(Form))
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if form in ("full", "top", "rollout") else pytest.mark.prove)
+        for form in get_args(Form)
+    ],
+)
 async def test_any_body_is_priced_in_milliseconds(form: Form, body: Sequence[Units]) -> None:
     """In its bytes, in its operations and in its time, however deep the model is."""
     heads = {layer: tuple(range(16)) for layer in range(24)}

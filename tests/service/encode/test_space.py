@@ -1,6 +1,7 @@
 """The name of a space: what changes it, what does not, and what a client may expect of it."""
 
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -68,12 +69,18 @@ def copy(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
+@functools.cache
+def loaded(folder: Path) -> checkpoint.Model:
+    """The model of a folder that changes no more."""
+    ways = kernels.choose_kernels(CPU, torch.float32)
+    return checkpoint.load_checkpoint(folder, CPU, torch.float32, ways)
+
+
 def read(
     folder: Path, request: EncodeRequest, dtype: str = "float32", max_tokens: int | None = None
 ) -> tuple[Spaces, Side]:
     """The spaces of a folder's model, and what a request reads."""
-    ways = kernels.choose_kernels(CPU, torch.float32)
-    model = checkpoint.load_checkpoint(folder, CPU, torch.float32, ways)
+    model = loaded(folder)
     longest = max_tokens or model.max_tokens
     worker = cast(Worker, None)  # nothing is read
     reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, {}, worker)
@@ -164,13 +171,18 @@ def unchanged(saved: Path) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("part", CHANGES)
-def test_each_change_makes_another_space(part: str, unchanged: Any, copy: Path) -> None:
+def test_each_change_makes_another_space(
+    part: str, unchanged: Any, saved: Path, tmp_path: Path
+) -> None:
     """And that part alone is another one."""
     change, more, request = CHANGES[part]
-    change(copy)
+    folder = saved
+    if change is not nothing:
+        folder = Path(shutil.copytree(saved, tmp_path / "changed"))
+        change(folder)
 
     before, own = unchanged
-    spaces, side = read(copy, request, **more)
+    spaces, side = read(folder, request, **more)
     after = spaces.parts(side, edited=False)
 
     assert spaces.of(side, edited=False) != own

@@ -186,7 +186,7 @@ async def test_a_request_is_let_into_the_tokenizer_once(
     monkeypatch.setattr(Hold, "take", noted)
     worker, far, gate = Worker(10_000), time.monotonic() + FAR, threading.Event()
     other = under(replica, replace(replica.reader, worker=worker))
-    body = {"query": query, "documents": [PAGE * 8], "method": "alone", "truncate": "right"}
+    body = {"query": query, "documents": [PAGE * 2], "method": "alone", "truncate": "right"}
 
     def waiting() -> Generator[None, None, None]:
         while not gate.is_set():
@@ -205,7 +205,7 @@ async def test_a_request_is_let_into_the_tokenizer_once(
         await filled
 
     assert answer.status_code == 200, answer.text
-    assert max(held) > COPY_BYTES * 60 * 8
+    assert max(held) > COPY_BYTES * 60 * 2
 
 
 async def test_an_answer_says_how_long_a_text_was_that_is_cut(client: httpx.AsyncClient) -> None:

@@ -17,7 +17,7 @@ from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
-from tests.task_heads import checkpoint
+from tests.task_heads import SIZES, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,7 +28,7 @@ SENTENCES += ["It rains"]
 CLOSE = 1e-6
 SHORT = "The station is old. The train leaves at noon. 犬が来た。"
 WORDS = "embeddings.word_embeddings.weight"
-LONG = TEXT + "." + " It rains and rains." * 200
+LONG = TEXT + "." + " It rains and rains." * 60  # more than 256 tokens
 UNITS = ("sentence", "word", "token")
 
 
@@ -248,7 +248,7 @@ async def test_alone_a_document_that_was_cut_has_all_its_sentences(
 ) -> None:
     """Those too that no one read of it."""
     told = await one(client, LONG, method="alone", truncate="right", top=1000)
-    assert told["truncated"] and len(told["highlights"]) == 205
+    assert told["truncated"] and len(told["highlights"]) == 65
     text = LONG + " The train leaves at noon, the last one at ten."
     told = await one(client, text, method="alone", truncate="right", top=1)
     assert told["highlights"][0]["text"] == text[len(LONG) + 1 :]
@@ -295,11 +295,12 @@ async def reranker(
 async def first(
     tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
 ) -> AsyncIterator[Served]:
-    """The bundled model, pooled by its first token."""
-    folder = tmp_path_factory.mktemp("first") / "model"
-    shutil.copytree(locate_model(BUNDLED_MODEL).folder, folder)
-    how = {"word_embedding_dimension": 384, "pooling_mode_cls_token": True}
-    (folder / "1_Pooling").mkdir(exist_ok=True)
+    """A small model, pooled by its first token."""
+    folder = tmp_path_factory.mktemp("first")
+    checkpoint(folder, "Model")
+    how = {"word_embedding_dimension": SIZES["hidden_size"], "pooling_mode_cls_token": True}
+    shutil.copy(locate_model(BUNDLED_MODEL).folder / "modules.json", folder)
+    (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
     async with serve(folder, "first", listen, outer) as served:
         yield served

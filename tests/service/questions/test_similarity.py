@@ -25,7 +25,7 @@ from tests.service.api.exact_arrays import Array, array
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXTS = (Path(__file__).parents[2] / "model" / "texts.txt").read_text("utf-8").splitlines()
-PAIRS = 200
+PAIRS = 40
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = {"token_ids": [101, 2035, 2003, 102]}
 FILE = "application/vnd.safetensors"
@@ -56,12 +56,10 @@ def cosine(u: Array, v: Array) -> float:
 
 
 @pytest.mark.parametrize("level", [pytest.param("token", marks=pytest.mark.prove), "word"])
-async def test_the_matrix_of_200_pairs_sums_to_their_cosines(
-    client: httpx.AsyncClient, level: str
-) -> None:
+async def test_a_matrix_sums_to_their_cosines(client: httpx.AsyncClient, level: str) -> None:
     """Of the vectors of /v1/encode, within 1e-6; they are the same to the bit."""
-    lefts, worst = PAIRS // 40, 0.0
-    rights = [text for text in TEXTS if text.strip() and len(text) < 400][:40]
+    lefts, worst = PAIRS // 20, 0.0
+    rights = [text for text in TEXTS if text.strip() and len(text) < 400][:20]
     vectors = [one["pooled"] for one in await encoded(client, *rights)]
 
     for left in range(lefts):

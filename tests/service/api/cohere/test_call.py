@@ -89,6 +89,12 @@ async def test_floats_are_the_default(client: httpx.AsyncClient) -> None:
     assert one["embeddings"] == other["embeddings"] and one["id"] != other["id"]
 
 
+@pytest.fixture(scope="module")
+def peer(prompted: Replica) -> SentenceTransformer:
+    """sentence-transformers' model of the same folder."""
+    return SentenceTransformer(prompted.settings.model, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("input_type", "prompt"),
     [
@@ -99,10 +105,13 @@ async def test_floats_are_the_default(client: httpx.AsyncClient) -> None:
     ],
 )
 async def test_the_type_of_an_input_chooses_the_prompt(
-    prompted: Replica, prompted_http: httpx.AsyncClient, input_type: str, prompt: str | None
+    peer: SentenceTransformer,
+    prompted: Replica,
+    prompted_http: httpx.AsyncClient,
+    input_type: str,
+    prompt: str | None,
 ) -> None:
     """As encode_query and encode_document do; the default where there is none for it."""
-    peer = SentenceTransformer(prompted.settings.model, device="cpu")
     told = await embed(prompted_http, model=prompted.name, input_type=input_type)
 
     expected = peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
@@ -194,7 +203,7 @@ async def test_an_answer_is_priced_as_what_is_written_in_all_kinds(
     client: httpx.AsyncClient, kinds: list[str]
 ) -> None:
     """And with its texts, which come back."""
-    texts = [LONG, *TEXTS] * 5
+    texts = ["well " * 60, *TEXTS] * 5
     body = {"model": NAME, "input_type": "search_document", "texts": texts}
     sent = json.dumps({**body, "embedding_types": kinds}).encode()
     headers: dict[str, str] = {"content-type": "application/json"}

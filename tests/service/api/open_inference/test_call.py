@@ -590,7 +590,7 @@ async def test_padding_is_paid_for(client: httpx.AsyncClient) -> None:
 
 async def test_many_small_maps_are_written_in_many_turns(replica: Replica) -> None:
     """Each of few calls, so that other requests wait for no long one."""
-    given, turns = tensor_of("input_ids", [2048, 1], "INT64", [7] * 2048), list[int]()
+    given, turns = tensor_of("input_ids", [512, 1], "INT64", [7] * 512), list[int]()
     output = {"name": "attention", "parameters": {"binary_data": True}}
     sent = json.dumps({"inputs": [given], "outputs": [output]}).encode()
     served = ModelFacts([MODEL], (), 6, 1 << 20, 2048)
