@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported; not
 import httpx
 import pytest
 import pytest_asyncio
+from sentence_transformers import SentenceTransformer
 
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
@@ -29,6 +30,12 @@ async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Re
     replica = await Replica.start(Settings(model=str(folder), threads=1), "prompted-1")
     yield replica
     await replica.close()
+
+
+@pytest.fixture(scope="session")
+def prompted_peer(prompted: Replica) -> SentenceTransformer:
+    """sentence-transformers' model of the same folder."""
+    return SentenceTransformer(prompted.settings.model, device="cpu")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from service.replica import Replica
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WELL = "All is well"
@@ -24,14 +22,12 @@ async def encode(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["query", "document", "passage", None])
 async def test_a_prompt_is_the_one_of_sentence_transformers(
-    prompted: Replica, prompted_http: httpx.AsyncClient, name: str | None
+    prompted_peer: SentenceTransformer, prompted_http: httpx.AsyncClient, name: str | None
 ) -> None:
     """By its name; without one the default, as encode() there has it."""
-    peer = SentenceTransformer(prompted.settings.model, device="cpu")
-
     told = await encode(prompted_http, inputs=[WELL], prompt_name=name)
 
-    expected = peer.encode(WELL, prompt_name=name)
+    expected = prompted_peer.encode(WELL, prompt_name=name)
     np.testing.assert_allclose(told["pooled"], expected, rtol=0, atol=1e-5)
 
 

@@ -31,7 +31,7 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import believe, bound, stalled, under
-from tests.task_heads import checkpoint
+from tests.task_heads import MOST, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -392,11 +392,12 @@ async def test_a_batch_that_hangs_makes_the_replica_not_ready(
 
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [({"max_tokens": 513}, "513.*512 positions"), ({"device": "cuda"}, "no CUDA device")],
+    [({"max_tokens": MOST + 1}, "38.*37 positions"), ({"device": "cuda"}, "no CUDA device")],
 )
 async def test_a_setting_that_cannot_be_honoured_stops_the_start(
-    setting: dict[str, Any], said: str
+    tmp_path: Path, setting: dict[str, Any], said: str
 ) -> None:
     """With a line that says why, instead of a value quietly lowered."""
+    checkpoint(tmp_path, "Model")
     with pytest.raises(Unservable, match=said):
-        await Replica.start(Settings(threads=1, **setting), "r")
+        await Replica.start(Settings(model=str(tmp_path), threads=1, **setting), "r")

@@ -189,7 +189,7 @@ async def test_a_request_is_let_into_the_tokenizer_once(
     body = {"query": query, "documents": [PAGE * 2], "method": "alone", "truncate": "right"}
 
     def waiting() -> Generator[None, None, None]:
-        while not gate.is_set():
+        while not gate.wait(0.001):
             yield
 
     async with connected(application(other)) as client:

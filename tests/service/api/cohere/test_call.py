@@ -89,12 +89,6 @@ async def test_floats_are_the_default(client: httpx.AsyncClient) -> None:
     assert one["embeddings"] == other["embeddings"] and one["id"] != other["id"]
 
 
-@pytest.fixture(scope="module")
-def peer(prompted: Replica) -> SentenceTransformer:
-    """sentence-transformers' model of the same folder."""
-    return SentenceTransformer(prompted.settings.model, device="cpu")
-
-
 @pytest.mark.parametrize(
     ("input_type", "prompt"),
     [
@@ -105,7 +99,7 @@ def peer(prompted: Replica) -> SentenceTransformer:
     ],
 )
 async def test_the_type_of_an_input_chooses_the_prompt(
-    peer: SentenceTransformer,
+    prompted_peer: SentenceTransformer,
     prompted: Replica,
     prompted_http: httpx.AsyncClient,
     input_type: str,
@@ -114,7 +108,7 @@ async def test_the_type_of_an_input_chooses_the_prompt(
     """As encode_query and encode_document do; the default where there is none for it."""
     told = await embed(prompted_http, model=prompted.name, input_type=input_type)
 
-    expected = peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
+    expected = prompted_peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
     np.testing.assert_allclose(told["embeddings"]["float"], expected, rtol=0, atol=1e-5)
 
 

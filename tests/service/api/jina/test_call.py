@@ -87,13 +87,16 @@ async def test_vectors_that_are_not_normalised_are_the_models(client: httpx.Asyn
     ("task", "prompt"), [("retrieval.query", "query"), ("retrieval.passage", "document")]
 )
 async def test_a_task_chooses_the_prompt(
-    prompted: Replica, prompted_http: httpx.AsyncClient, task: str, prompt: str
+    prompted: Replica,
+    prompted_peer: SentenceTransformer,
+    prompted_http: httpx.AsyncClient,
+    task: str,
+    prompt: str,
 ) -> None:
     """As the library reads texts with that prompt."""
-    peer = SentenceTransformer(prompted.settings.model, device="cpu")
     told = await embed(prompted_http, model=prompted.name, task=task)
 
-    expected = peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
+    expected = prompted_peer.encode(TEXTS, prompt_name=prompt, normalize_embeddings=True)
     np.testing.assert_allclose(told, expected, rtol=0, atol=1e-5)
 
 

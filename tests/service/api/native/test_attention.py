@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -538,12 +540,13 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
     ],
 )
 async def test_an_answer_names_the_path_that_computed_it(
-    outer: Any, monkeypatch: pytest.MonkeyPatch, attend: Any, path: str
+    outer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attend: Any, path: str
 ) -> None:
     """In each form, as JSON and in a file: not every machine has a fused kernel."""
     if kernels.ONEDNN is not None:  # a torch without it computes the exact way anyhow
         monkeypatch.setattr(kernels, "ONEDNN", replace(kernels.ONEDNN, attend=attend))
-    settings = Settings(threads=1, device="cpu", dtype="float32")
+    checkpoint(tmp_path, "Model")
+    settings = Settings(model=str(tmp_path), threads=1, device="cpu", dtype="float32")
     forms = [{"form": "full"}, {"form": "rollout"}, {"form": "stats"}, {"form": "dominance"}]
     named = []
     replica = await Replica.start(settings, "path-1")
