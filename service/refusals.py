@@ -234,7 +234,7 @@ def refusal_of(error: BaseException) -> Refused:
 
 def unreadable_json(error: ValueError) -> Refused:
     """Return the refusal for JSON that failed to parse before a schema was known."""
-    fault = schema.word_unreadable(str(error))
+    fault = schema.word_parse_error(str(error))
     return Refused(fault.code, detail=fault.detail)
 
 

@@ -26,8 +26,8 @@ from service.wording.words import (
     suggest_name,
 )
 
-# Our codes by error type: of the errors that our models raise in our own words, and of
-# pydantic's; any other is invalid_type
+# Refusal codes by pydantic error type: those that our own validators raise, then with pydantic's
+# built-in ones; any other error gets invalid_type
 RAISED_CODES = {
     "exactly_one_input": "exactly_one_input",
     "number_and_form": "out_of_range",
@@ -55,18 +55,18 @@ ERROR_CODES = RAISED_CODES | {
     "less_than_equal": "out_of_range",
     "literal_error": "out_of_range",
 }
-HALF_PAIR_ERROR = "hex escape"  # in what the parser says of one that stands alone
-SURROGATE_MARK, MARKED_END = "\ufffd", b'\\ufffd"'  # ends a string where the parser stopped
+HALF_PAIR_ERROR = "hex escape"  # in the parser's message for half a surrogate pair
+# Closes a string that is cut before its broken escape, so that the cut body can be parsed
+SURROGATE_MARK, MARKED_END = "\ufffd", b'\\ufffd"'
 HALF_SURROGATE = "a \\u escape is half a surrogate pair, which is not valid Unicode,"
-# What the parser says of JSON that it cannot read -> our words and code; for anything else, the
-# parser's own words and invalid_json
+# The JSON parser's message -> our detail and code; any other message is kept, with invalid_json
 PARSER_FAULTS = {
     "lone leading surrogate in hex escape": (HALF_SURROGATE, "invalid_text"),
     "unexpected end of hex escape": (HALF_SURROGATE, "invalid_text"),
     "number out of range": ("the number has too many digits", "out_of_range"),
     "expected ident": ("expected true, false or null", "invalid_json"),
 }
-TYPE_WORDS = {
+TYPE_WORDS = {  # how a detail names the values of each type
     bool: ("true", "false"),
     int: ("an integer",),
     float: ("a number",),
@@ -75,66 +75,69 @@ TYPE_WORDS = {
     dict: ("an object",),
     NoneType: ("null",),
 }
-INDICES_PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the only pattern
+# What the one pattern in our models matches, in words
+INDICES_PATTERN = 'integers separated by commas, such as "0,3,-1"'
 
 
-def locate_fault(error: ErrorDetails, body: str) -> Fault:
-    """Locate a validation error by indices and our own field names, never by the input's.
+def locate_fault(error: ErrorDetails, title: str) -> Fault:
+    """Convert a pydantic error to a Fault, whose place holds only indices and our field names.
 
     Args:
-        body: the request's type, as pydantic calls it.
+        title: the request's type, as pydantic's ValidationError.title names it.
     """
     if error["type"] == "json_invalid":
-        said = error["ctx"]["error"]
-        return word_unreadable(
-            said,
-            _own_names(_broken_string(error["input"], said)) if HALF_PAIR_ERROR in said else (),
-        )
-    loc = _own_names(error["loc"])
+        message = error["ctx"]["error"]
+        loc = _locate_broken_escape(error["input"], message) if HALF_PAIR_ERROR in message else ()
+        return word_parse_error(message, _drop_unknown_keys(loc))
+    loc = _drop_unknown_keys(error["loc"])
     code = ERROR_CODES.get(error["type"], "invalid_type")
-    return Fault(loc, code, _word_detail(error, REQUEST_TYPES.get(body)))
+    return Fault(loc, code, _word_detail(error, REQUEST_TYPES.get(title)))
 
 
-def _own_names(loc: Iterable[str | int]) -> Loc:
-    """Return a place without names that are not ours."""
+def _drop_unknown_keys(loc: Iterable[str | int]) -> Loc:
+    """Return a place without the keys that are no fields of our request models."""
     return tuple(part for part in loc if isinstance(part, int) or part in FIELD_NAMES)
 
 
-def _broken_string(body: str | bytes, said: str) -> Loc:
-    """Return the place of the string whose \\u escape is broken; () where it is a key."""
-    read = body.encode() if isinstance(body, str) else body
-    line, column = map(int, re.findall(r"\d+", said.rpartition(" at line ")[2]))
-    before = read.split(b"\n")[:line]
+def _locate_broken_escape(body: str | bytes, message: str) -> Loc:
+    """Return the place of the string whose \\u escape is broken; () where it is a key.
+
+    Args:
+        message: the JSON parser's, which ends in the line and column where it stopped.
+    """
+    raw = body.encode() if isinstance(body, str) else body
+    line, column = map(int, re.findall(r"\d+", message.rpartition(" at line ")[2]))
+    before = raw.split(b"\n")[:line]
     end = sum(map(len, before[:-1])) + line - 1 + column
-    stopped = read.rfind(b"\\u", 0, end)
+    escape = raw.rfind(b"\\u", 0, end)
     try:
-        at = from_json(read[:stopped] + MARKED_END, allow_partial=True)
-    except ValueError:  # the escape before is the half
-        at = from_json(read[: stopped - len("\\u0000")] + MARKED_END, allow_partial=True)
-    place: list[str | int] = []
-    while at and isinstance(at, dict | list):
-        place.append(last := [*at][-1] if isinstance(at, dict) else len(at) - 1)
-        at = at[last]
-    return tuple(place) if isinstance(at, str) and at.endswith(SURROGATE_MARK) else ()
+        value = from_json(raw[:escape] + MARKED_END, allow_partial=True)
+    except ValueError:  # the escape before it is the half
+        value = from_json(raw[: escape - len("\\u0000")] + MARKED_END, allow_partial=True)
+    loc: list[str | int] = []
+    while value and isinstance(value, dict | list):
+        loc.append(last := [*value][-1] if isinstance(value, dict) else len(value) - 1)
+        value = value[last]
+    return tuple(loc) if isinstance(value, str) and value.endswith(SURROGATE_MARK) else ()
 
 
-def word_unreadable(said: str, loc: Loc = ()) -> Fault:
-    """Return the fault for JSON that the parser cannot read: what, and where."""
-    words, _, place = said.partition(" at line ")
-    ours, code = PARSER_FAULTS.get(words, (words, "invalid_json"))
-    return Fault(loc, code, f"{ours} at line {place}" if place else ours)
+def word_parse_error(message: str, loc: Loc = ()) -> Fault:
+    """Return the fault for a JSON parser's message, with the line and column that it names."""
+    words, _, position = message.partition(" at line ")
+    detail, code = PARSER_FAULTS.get(words, (words, "invalid_json"))
+    return Fault(loc, code, f"{detail} at line {position}" if position else detail)
 
 
-def _word_detail(error: ErrorDetails, body: Any) -> str:
-    """Say what is expected, and what came."""
-    kinds, came = _types_at(body, error["loc"]), describe_value(error["input"])
+def _word_detail(error: ErrorDetails, request_type: Any) -> str:
+    """Say what was expected at a pydantic error's place, and what was received."""
+    kinds, came = _types_at(request_type, error["loc"]), describe_value(error["input"])
     match error["type"]:
         case kind if kind in RAISED_CODES:
             return error["msg"]
         case "missing":
             return f"this field is missing; it takes {_word_expected(kinds)}"
         case "extra_forbidden":
-            return _word_unknown(error["loc"], body)
+            return _word_unknown_field(error["loc"], request_type)
         case "string_unicode":
             return "the text contains half a surrogate pair, which is not valid Unicode"
         case "finite_number":
@@ -149,21 +152,21 @@ def _word_detail(error: ErrorDetails, body: Any) -> str:
             return f"expected {_word_expected(kinds)}, received {came}{suggestion}"
 
 
-def _word_unknown(loc: Loc, body: Any) -> str:
-    """Say which fields there are; only the length of an unknown name may be repeated."""
+def _word_unknown_field(loc: Loc, request_type: Any) -> str:
+    """Say which fields exist; of the unknown field's name only the length is repeated."""
     *parents, name = loc
-    objects = (kind for kind in _types_at(body, parents) if _is_wire(kind))
+    objects = (kind for kind in _types_at(request_type, parents) if _is_wire(kind))
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
     size, near = count_noun(len(str(name)), "character"), suggest_name(name, names) or "."
     return f"unknown field ({size}){near} The fields are {quote_names(names, 'and')}"
 
 
-def _types_at(body: Any, loc: Sequence[str | int]) -> list[Any]:
-    """Return the plain types that a place in a type takes.
+def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:
+    """Return the plain types that are allowed at a place in a request.
 
-    A part that leads nowhere is skipped: with it, pydantic says which of several types it tried.
+    A part of `loc` that is no key or index is skipped: with it, pydantic names the union member.
     """
-    kinds = _plain_types(body)
+    kinds = _plain_types(request_type)
     for part in loc:
         inner = (each for kind in kinds for each in _types_inside(kind, part))
         kinds = [plain for each in inner for plain in _plain_types(each)] or kinds
@@ -171,7 +174,7 @@ def _types_at(body: Any, loc: Sequence[str | int]) -> list[Any]:
 
 
 def _plain_types(kind: Any) -> list[Any]:
-    """Return a type without aliases and annotations; a union as its members."""
+    """Return a type as a list of its union's members, without aliases and Annotated."""
     origin = get_origin(kind)
     if isinstance(kind, TypeAliasType):
         return _plain_types(kind.__value__)
@@ -183,7 +186,7 @@ def _plain_types(kind: Any) -> list[Any]:
 
 
 def _types_inside(kind: Any, part: str | int) -> Iterable[Any]:
-    """Return what one step into a plain type may lead to."""
+    """Return the types of the value at one key or index of a plain type; none if it has none."""
     if _is_wire(kind):
         field = kind.named_fields().get(part)
         return [field.annotation] if field else []
@@ -192,17 +195,18 @@ def _types_inside(kind: Any, part: str | int) -> Iterable[Any]:
 
 
 def _word_expected(kinds: Iterable[Any]) -> str:
-    """Name plain types in words."""
+    """List plain types in words: a string, a list or null."""
     words = dict.fromkeys(word for kind in kinds for word in _word_type(kind))
     return list_names(words) if words else "another value"
 
 
 def _word_type(kind: Any) -> Iterable[str]:
-    """Name a plain type, a literal by its values; one that JSON cannot hold has no name."""
+    """Return words for a plain type, or a literal's values; none for a type JSON cannot hold."""
     if get_origin(kind) is Literal:
         return map(json.dumps, get_args(kind))
     return ("an object",) if _is_wire(kind) else TYPE_WORDS.get(get_origin(kind) or kind, ())
 
 
 def _is_wire(kind: Any) -> bool:
+    """Tell whether a type is one of our request models, a JSON object."""
     return isinstance(kind, type) and issubclass(kind, Wire)

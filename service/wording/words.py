@@ -22,12 +22,13 @@ class Fault:
     detail: str = ""
 
 
-LONGEST_NAME = 32  # characters of a name compared with ours; a longer one is no misspelling
-SIMILAR, CLEAR = 0.6, 0.15  # of 1: how similar a meant name is, and its lead over the next
+LONGEST_NAME = 32  # characters; a longer unknown name is not compared with known ones
+# A suggested name's least similarity to what was sent (1: equal), and least lead over the next
+LEAST_SIMILARITY, LEAST_LEAD = 0.6, 0.15
 
 
 def describe_value(value: object) -> str:
-    """Describe a value by kind and size, which reveals nothing of its content."""
+    """Describe a JSON value by type and size, without its content."""
     match value:
         case None:
             return "null"
@@ -50,51 +51,56 @@ def describe_value(value: object) -> str:
 
 
 def count_noun(count: int, noun: str) -> str:
-    """Return a count and its noun: 1 token, 2,048 tokens."""
+    """Format a count and its noun: 1 token, 2,048 tokens."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def list_names(names: Iterable[str], word: str = "or") -> str:
-    """List names as in a sentence: a, b or c."""
+def list_names(names: Iterable[str], conjunction: str = "or") -> str:
+    """Join names as in a sentence: a, b or c."""
     *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-def quote_names(names: Iterable[str], word: str = "or") -> str:
-    """List names that a request may hold in the same way, quoted."""
-    return list_names((f'"{name}"' for name in names), word)
+def quote_names(names: Iterable[str], conjunction: str = "or") -> str:
+    """Join names in double quotes as in a sentence: "a", "b" or "c"."""
+    return list_names((f'"{name}"' for name in names), conjunction)
 
 
 def capitalise(sentence: str) -> str:
-    """Capitalise the first letter of a sentence, and change no other."""
+    """Capitalise the first letter of a sentence, and leave the others as they are."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def end_sentence(sentence: str) -> str:
-    """End a sentence with a full stop."""
+    """Add a full stop to a sentence unless it is empty or ends in a full stop or question mark."""
     return sentence if not sentence or sentence.endswith((".", "?")) else f"{sentence}."
 
 
 def suggest_name(name: object, names: Collection[str]) -> str:
-    """Ask whether the nearest of our names was meant; empty if none is near."""
+    """Return a question whether the nearest of `names` was meant; empty if none is near."""
     near = find_nearest(name, names)
     return f'; did you mean "{near}"?' if near else ""
 
 
 def find_nearest(name: object, names: Collection[str]) -> str:
-    """Find the one of our names that is near; empty if none is, or several are."""
+    """Return the one of `names` that is most similar to `name`; empty if none is, or several are.
+
+    Args:
+        name: an unknown name, as sent.
+        names: the known ones.
+    """
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     matcher = difflib.SequenceMatcher(b=name.casefold())
-    near = []
-    for one in names:
-        matcher.set_seq1(one.casefold())
-        near.append((matcher.ratio(), one))
-    (most, best), (next_most, _) = sorted([*near, (0, ""), (0, "")], reverse=True)[:2]
-    return best if most >= SIMILAR and most - next_most >= CLEAR else ""
+    rated = [(0.0, ""), (0.0, "")]
+    for known in names:
+        matcher.set_seq1(known.casefold())
+        rated.append((matcher.ratio(), known))
+    (ratio, best), (next_ratio, _) = sorted(rated, reverse=True)[:2]
+    return best if ratio >= LEAST_SIMILARITY and ratio - next_ratio >= LEAST_LEAD else ""
 
 
 def write_place(loc: Loc) -> str:
-    """Write a place in a request: inputs[3].text."""
+    """Format a place in a request as a path: inputs[3].text."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     return "".join(parts).removeprefix(".")
