@@ -1,1 +1,1 @@
-"""The door: who may ask, what is read of a request, and which handler takes it."""
+"""The HTTP edge of a replica: admits a request, reads it, finds its handler, sends the answer."""

@@ -1,7 +1,7 @@
 """A request's body: read whole, within its limits and in time, and scanned before it is parsed.
 
 The scan counts its values, and finds keys that occur twice. Of duplicate keys a parser keeps the
-last; what the client meant is anybody's guess (RFC 8259, section 4). It also accepts as many values
+last, which may not be the one that was meant (RFC 8259, section 4). It also accepts as many values
 as the bytes hold, and blocks every other thread of the process while it runs. The scan builds no
 tree: that would cost as much as parsing. Split at its quotes, a body is strings and the text
 between them.
@@ -29,20 +29,21 @@ from service.wire import FIELD_NAMES
 
 Result = TypeVar("Result")
 
-INFER = "/v2/models/"  # where a header may announce bytes, often without a media type
+# Open Inference paths, where INFERENCE_HEADER tells that bytes follow the JSON
+INFERENCE_PREFIX = "/v2/models/"
 BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit
 TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
-LARGE_BYTES = 16 * KIB  # parsing fewer takes a few ms at most
+LARGE_BYTES = 16 * KIB  # a larger body is parsed in a thread; parsing this many takes a few ms
 
 MOST_KEYS = 64  # in one object; attention by layer has the most
 MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
 
-# JSON contains none of these bytes, so they can replace what looks like the end of a string
+# (escape, substitute): JSON holds no control bytes, so after substitution each quote ends a string
 BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
-NO_BRACKETS = bytes(set(range(256)) - set(b"{}"))
+ALL_BUT_BRACES = bytes(set(range(256)) - set(b"{}"))
 SPACES = b" \t\n\r"
 MOST_CACHED = 64  # gaps between strings
-SHORT_BYTES = 1024
+SHORT_BYTES = 1024  # a shorter body holds fewer values than any bound
 
 
 class BodyWorker:
@@ -56,14 +57,14 @@ class BodyWorker:
         self._thread = FairThread("bodies")
 
     async def run(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return the result of work on a body of this many bytes."""
+        """Return the result of work on a body of this many bytes, in the thread if it is large."""
         if size <= LARGE_BYTES:
             return work()
-        return await self._thread.run(partial(_refusing, work))
+        return await self._thread.run(partial(_run_or_refuse, work))
 
 
-def _refusing(work: Callable[[], Result]) -> Result:
-    """Do work on a body; its faults are worded here too, which takes as long as parsing."""
+def _run_or_refuse(work: Callable[[], Result]) -> Result:
+    """Run work on a body; convert its ValidationError here, which takes as long as parsing."""
     try:
         return work()
     except ValidationError as error:
@@ -87,7 +88,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "Bounds":
-        """Derive bounds: above what the largest request needs, and parsed in tens of ms."""
+        """Derive bounds above what the largest valid request needs; parsing takes tens of ms."""
         sequences, tokens = settings.max_sequences, settings.max_request_tokens
         return cls(
             objects=4 * sequences + MOST_HEADS,
@@ -98,7 +99,7 @@ class Bounds(NamedTuple):
         )
 
     def refusal(self) -> Refused:
-        """Return the refusal of a body that holds more."""
+        """Return the refusal of a body that exceeds a bound."""
         detail = (
             f"the limits are {self.objects:,} objects, {self.lists:,} lists, {self.strings:,}"
             f" strings, {self.values:,} commas, and {self.keys} keys in one object"
@@ -107,10 +108,10 @@ class Bounds(NamedTuple):
 
 
 class BodyReader:
-    """Reads the bodies of requests."""
+    """Reads and scans the bodies of requests."""
 
     def __init__(self, settings: Settings, worker: BodyWorker) -> None:
-        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
+        self._most_json, self._most_binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._bounds, self._worker = Bounds.of(settings), worker
 
     async def read(self, request: Request, receive: Receive) -> bytes:
@@ -120,10 +121,10 @@ class BodyReader:
             Refused: it is too large, there is no room for it, or the scan finds a fault.
             ClientDisconnect: the rest of it never arrives.
         """
-        limit = self._binary if _may_be_binary(request) else self._json
-        # digits, as uvicorn has seen to; Python reads no number of thousands, zeros included
+        limit = self._most_binary if _may_be_binary(request) else self._most_json
+        # uvicorn lets only digits through; int() refuses thousands of them, leading zeros included
         if int(request.headers.get("content-length", "").lstrip("0") or "0") > limit:
-            raise self._too_large()
+            raise self._size_refusal()
         request.until = time.monotonic() + BODY_SECONDS
         try:
             body = await self._receive(receive, limit, request.hold)
@@ -138,6 +139,7 @@ class BodyReader:
         return body
 
     async def _receive(self, receive: Receive, limit: int, hold: Hold) -> bytes:
+        """Return the whole body, of at most `limit` bytes, and count its memory in `hold`."""
         body = bytearray()
         while True:
             message = await receive()
@@ -146,7 +148,7 @@ class BodyReader:
             piece: bytes = message.get("body", b"")
             hold.take(bodies=BODY_FACTOR * (len(body) + len(piece)))
             if len(body) + len(piece) > limit:
-                raise self._too_large()
+                raise self._size_refusal()
             more = message.get("more_body", False)
             if not body and not more:
                 return piece
@@ -155,43 +157,49 @@ class BodyReader:
                 return bytes(body)
 
     def _scan(self, request: Request, body: bytes) -> None:
-        """Refuse a body, or the part of it that a route would read as JSON, for what it holds."""
-        if not request.path.startswith(INFER):
+        """Scan the JSON of a body: all of it, or the part before the bytes of binary tensors."""
+        if not request.path.startswith(INFERENCE_PREFIX):
             if request.media_type in (None, JSON):
                 scan(body, self._bounds)
             return
         length = request.headers.get(INFERENCE_HEADER, "")
         announced = length.isdecimal() and len(length) < 10
         text = body[: int(length)] if announced else body
-        if len(text) > self._json:
-            raise self._too_large()
+        if len(text) > self._most_json:
+            raise self._size_refusal()
         scan(text, self._bounds)
 
-    def _too_large(self) -> Refused:
+    def _size_refusal(self) -> Refused:
+        """Return the refusal of a body that is larger than the settings allow."""
         detail = (
-            f"the limit is {self._json:,} bytes of JSON, or {self._binary:,} bytes with binary"
-            " tensors"
+            f"the limit is {self._most_json:,} bytes of JSON, or {self._most_binary:,} bytes with"
+            " binary tensors"
         )
         return Refused("body_too_large", detail=detail)
 
 
-def too_late() -> Refused:
+def timeout_refusal() -> Refused:
     """Return the refusal of a body that does not arrive whole in time."""
     return Refused("request_timeout", detail=TOO_LATE)
 
 
 def _may_be_binary(request: Request) -> bool:
-    """Tell whether a body may hold arrays as bytes; the scan judges how much of it is JSON."""
+    """Tell whether a body may hold arrays as bytes; the scan limits how much of it is JSON."""
     if request.media_type == OCTETS:
         return True
-    return INFERENCE_HEADER in request.headers and request.path.startswith(INFER)
+    return INFERENCE_HEADER in request.headers and request.path.startswith(INFERENCE_PREFIX)
 
 
 class Gap(NamedTuple):
-    """The text between two strings: whether it starts with a colon, and its objects' brackets."""
+    """The text between two strings of a body.
+
+    Args:
+        colon: whether it starts with one: the string before it is a key.
+        braces: those in it, in order, without anything else.
+    """
 
     colon: bool
-    brackets: bytes
+    braces: bytes
 
 
 def scan(body: bytes, bounds: Bounds) -> None:
@@ -202,40 +210,37 @@ def scan(body: bytes, bounds: Bounds) -> None:
     Raises:
         Refused: too_many_values or duplicate_key.
     """
-    if len(body) <= SHORT_BYTES and _is_plain(body):
+    if len(body) <= SHORT_BYTES and _has_distinct_keys(body):
         return
     if b"\\" in body:
         body = body.replace(*BACKSLASH).replace(*QUOTE)
     if body.count(b'"') > 2 * bounds.strings:
         raise bounds.refusal()
     parts = body.split(b'"')
-    if _too_many(b"".join(parts[::2]), bounds):
+    if _exceeds_bounds(b"".join(parts[::2]), bounds):
         raise bounds.refusal()
     cache: dict[bytes, Gap] = {}
-    gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
-    _scan_keys(parts[1::2], gaps, bounds)
+    gaps = [cache.get(text) or _read_gap(text, cache) for text in parts[::2]]
+    _check_keys(parts[1::2], gaps, bounds)
 
 
-def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
-    """Read the text between two strings; mostly it is short and has been seen before."""
-    gap = Gap(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
+def _read_gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
+    """Return the text between two strings as a Gap, and cache it: few texts differ."""
+    gap = Gap(text.lstrip(SPACES)[:1] == b":", text.translate(None, ALL_BUT_BRACES))
     if len(cache) < MOST_CACHED:
         cache[text] = gap
     return gap
 
 
-def _too_many(outside: bytes, bounds: Bounds) -> bool:
-    """Tell whether the text outside strings holds too many values; either bracket counts."""
+def _exceeds_bounds(outside: bytes, bounds: Bounds) -> bool:
+    """Tell whether the text outside strings has too many brackets, of either side, or commas."""
     objects = max(outside.count(b"{"), outside.count(b"}"))
     lists = max(outside.count(b"["), outside.count(b"]"))
     return objects > bounds.objects or lists > bounds.lists or outside.count(b",") > bounds.values
 
 
-def _is_plain(body: bytes) -> bool:
-    """Tell whether no key appears twice and nothing is escaped, as in most requests.
-
-    So few bytes hold fewer values than any bound.
-    """
+def _has_distinct_keys(body: bytes) -> bool:
+    """Tell whether no key appears twice in the whole body and nothing is escaped, as usual."""
     if b"\\" in body:
         return False
     parts = body.split(b'"')
@@ -243,15 +248,15 @@ def _is_plain(body: bytes) -> bool:
     return len(set(keys)) == len(keys) <= MOST_KEYS
 
 
-def _scan_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) -> None:
+def _check_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) -> None:
     """Refuse an object with a duplicate key, or with too many keys.
 
     Args:
         gaps: the text before each string, and after the last.
     """
-    objects: list[set[bytes]] = [set()]  # the keys of each open one
-    _track(gaps[0].brackets, objects)
-    for text, (colon, brackets) in zip(strings, gaps[1:], strict=False):
+    objects: list[set[bytes]] = [set()]  # the keys of each open object
+    _track_objects(gaps[0].braces, objects)
+    for text, (colon, braces) in zip(strings, gaps[1:], strict=False):
         if colon:
             key = _unescape(text) if b"\\" in text or b"\x01" in text else text
             if key in objects[-1]:
@@ -260,22 +265,22 @@ def _scan_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) ->
             objects[-1].add(key)
             if len(objects[-1]) > bounds.keys:
                 raise bounds.refusal()
-        if brackets:
-            _track(brackets, objects)
+        if braces:
+            _track_objects(braces, objects)
 
 
 def _describe(key: bytes) -> str:
-    """Return a key as a refusal may repeat it: one of our fields by name, any other by its size."""
+    """Describe a key for a refusal: one of our fields by name, any other by its length."""
     name = key.decode("utf-8", "replace")
     return f'the key "{name}"' if name in FIELD_NAMES else f"a key of {len(name)} characters"
 
 
-def _track(brackets: bytes, objects: list[set[bytes]]) -> None:
-    """Enter and leave objects."""
-    for bracket in brackets:
-        if bracket == ord("{"):
+def _track_objects(braces: bytes, objects: list[set[bytes]]) -> None:
+    """Add an empty set of keys to `objects` for each "{", and remove the last for each "}"."""
+    for brace in braces:
+        if brace == ord("{"):
             objects.append(set())
-        elif bracket == ord("}") and len(objects) > 1:
+        elif brace == ord("}") and len(objects) > 1:
             objects.pop()
 
 

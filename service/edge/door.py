@@ -1,6 +1,6 @@
 """A replica's one ASGI application: everything a request passes on its way to a handler.
 
-    head      read once (request.py): whose it is; which route it takes
+    head      read once (request.py): whose key it has; which route it takes
     rules     what the head alone lets us refuse before the body is read (rules.py)
     gate      room, and a bound on one key's requests, where several share the replica (gate.py)
     body      within its limits, and in time (body.py)
@@ -25,7 +25,7 @@ from service import wire
 from service.api import query
 from service.api.dialect import Reply
 from service.cluster import ingress
-from service.edge.body import BodyReader, BodyWorker, too_late
+from service.edge.body import BodyReader, BodyWorker, timeout_refusal
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
@@ -45,14 +45,14 @@ logger = logging.getLogger(__name__)
 RECORDED_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")
-ID, PARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
-OVERDUE_SECONDS = 0.25  # between two looks for requests whose time is up
-PAUSE_SECONDS = 1.0  # before a flood's refusal: who is refused comes again, and costs as much
+ID_HEADER, TRACE_HEADER = REQUEST_ID.encode(), TRACEPARENT.encode()
+OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
+PAUSE_SECONDS = 1.0  # before a key with too many requests is refused, which slows its retries
 POSTS_FACTOR = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
 
 
 class Door:
-    """Answers the requests of one replica.
+    """The ASGI application that answers the requests of one replica.
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
@@ -65,15 +65,16 @@ class Door:
         self._routes = Routes(Handlers(replica, scrape, targets, worker))
         replica.metrics.publish_routes(inputs_by_label())
         self._ring = replica.ring
-        self._shared = self._ring.keys  # the keys that share
-        self._keys, self._rules = Keys(settings, self._shared), HeadRules(settings)
+        self._sharing_keys = self._ring.keys  # as last applied; the ring's may have changed since
+        self._keys, self._rules = Keys(settings, self._sharing_keys), HeadRules(settings)
         most = ingress.max_ongoing_requests(settings)
-        self.gate = KeyGate(limits_by_name(self._shared), most)
+        self.gate = KeyGate(limits_by_name(self._sharing_keys), most)
         self._bodies = BodyReader(settings, worker)
         self._cors = Cors(settings.cors_origins) if settings.cors_origins else None
-        self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
-        self._longest = ingress.request_seconds(settings)
-        self._under_way, self._most = set[Request](), POSTS_FACTOR * most
+        self._deadline_seconds = settings.deadline_seconds
+        self._most_held_bytes = settings.max_held_bytes
+        self._longest_seconds = ingress.request_seconds(settings)
+        self._under_way, self._most_under_way = set[Request](), POSTS_FACTOR * most
         self._overdue_timer: asyncio.TimerHandle | None = None
         self._weights = replica.identity.weights
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
@@ -82,7 +83,7 @@ class Door:
         """Answer one request, below the prefix `root_path`."""
         if scope["type"] != "http":
             return
-        request = Request(scope, Hold(PROCESS, self._most_held))
+        request = Request(scope, Hold(PROCESS, self._most_held_bytes))
         request.endpoint, request.path_params = self._routes.find(request.method, request.path)
         request.task = asyncio.current_task()  # type: ignore[assignment]  # a request is one
         client = CLIENT.get(NO_CLIENT)
@@ -92,16 +93,17 @@ class Door:
         try:
             try:
                 await self._admit(request, receive, client)
-                record = self._begin(request)
-                request.until = record.start + self._longest
+                record = self._begin_record(request)
+                request.until = record.start + self._longest_seconds
                 if not client.bind_and_listen(request.task):
                     raise ClientDisconnect
-                reply = await self._answer(request)
+                reply = await self._handle(request)
             except asyncio.CancelledError as cancelled:
-                reply = self._refuse(request, _reason(request, client, cancelled))
+                error = _explain_cancellation(request, client, cancelled)
+                reply = self._refuse(request, error)
             except Exception as error:
                 reply = self._refuse(request, error)
-            request.until = math.inf  # however slow its reader: the connection cuts that off
+            request.until = math.inf  # the transport cuts off a slow reader
             if request.place:
                 self.gate.leave(request.place)
             await self._send(request, reply, send)
@@ -114,18 +116,18 @@ class Door:
             client.end(request.task)
             if request.place:
                 self.gate.give_back(request.place)
-            self._end(request)
+            self._end_record(request)
             request.hold.release()
 
     async def _admit(self, request: Request, receive: Receive, client: Client) -> None:
-        """Admit a request and read its body.
+        """Check a request's head, wait at the gate, and read its body if it is a POST.
 
         Raises:
-            Refused: why it may not come in.
-            ClientDisconnect: it has left, or its body does not arrive.
+            Refused: a rule, the gate or a limit turns it away.
+            ClientDisconnect: its client has left, or its body does not arrive.
         """
-        if self._ring.keys is not self._shared:
-            self._share()
+        if self._ring.keys is not self._sharing_keys:
+            self._apply_keys()
         key = self._keys.find(request.method, request.path, request.single("authorization"))
         request.key = key.name if key else ""
         self._rules.judge(request, authorized=key is not None)
@@ -134,23 +136,23 @@ class Door:
         if request.method != "POST":
             return
         if request.endpoint:
-            request.timeout = read_timeout(request.headers, self._deadline)
+            request.timeout = read_timeout(request.headers, self._deadline_seconds)
         if request.place:
             await self._pass_gate(request, request.place, client)
-        if len(self._under_way) > self._most:
+        if len(self._under_way) > self._most_under_way:
             request.shed = "queue_full"
             raise Refused(OVERLOADED, retry_after=1)
         request.body = await self._bodies.read(request, receive)
 
-    def _share(self) -> None:
-        """Share the replica among the keys that are valid now."""
-        self._shared = self._ring.keys
-        self._keys.set_keys(self._shared)
-        self.gate.set_keys(limits_by_name(self._shared))
+    def _apply_keys(self) -> None:
+        """Let the keys that are valid now in, and share the replica among them."""
+        self._sharing_keys = self._ring.keys
+        self._keys.set_keys(self._sharing_keys)
+        self.gate.set_keys(limits_by_name(self._sharing_keys))
         self._replica.apply_key_limits()
 
     async def _take_place(self, request: Request) -> None:
-        """Take a request's room; refuse a key with too much under way, though not at once."""
+        """Take a request's place at the gate; after a pause, refuse a key that has too many."""
         try:
             if place := self.gate.take_place(request.key):
                 OWNER_KEY.set(request.key)
@@ -162,8 +164,13 @@ class Door:
             raise Refused(OVERLOADED, retry_after=1) from None
 
     async def _pass_gate(self, request: Request, place: Place, client: Client) -> None:
-        """Wait until a request may pass; reading metrics is no work and need not."""
-        most = min(request.timeout, self._deadline)
+        """Wait at the gate until a POST may pass; other methods do not wait.
+
+        Raises:
+            Refused: its time is up.
+            ClientDisconnect: its client has left.
+        """
+        most = min(request.timeout, self._deadline_seconds)
         if not client.bind(request.task):
             raise ClientDisconnect
         try:
@@ -179,8 +186,8 @@ class Door:
         finally:
             client.end(request.task)
 
-    def _begin(self, request: Request) -> Record:
-        """Begin to watch a request that has arrived whole or is refused."""
+    def _begin_record(self, request: Request) -> Record:
+        """Begin the record of a request that has arrived whole or is refused, and return it."""
         request.begun = True
         record = request.record = Record(
             request.endpoint.label if request.endpoint else UNKNOWN,
@@ -196,8 +203,8 @@ class Door:
         self._observer.begin(record, request.raw_headers)
         return record
 
-    async def _answer(self, request: Request) -> Reply:
-        """Carry out a request.
+    async def _handle(self, request: Request) -> Reply:
+        """Return the answer of a request's handler, or to a CORS preflight.
 
         Raises:
             Exception: one to which service/refusals.py gives a status.
@@ -208,16 +215,16 @@ class Door:
             raise self._routes.refuse(request.path)[2]
         query.check_query(request.query, endpoint.query)
         batches = self._replica.health.batches
-        if endpoint.trusted and batches.fault:  # why stands in the log alone
+        if endpoint.trusted and batches.fault:  # only the log says what it is
             raise Refused("not_ready", retry_after=1)
         reply = await endpoint.handle(request)
-        if endpoint.trusted and batches.fault:  # it may have gone wrong meanwhile
+        if endpoint.trusted and batches.fault:  # found while the request was computed
             raise Refused("not_ready", retry_after=1)
         return reply
 
     def _refuse(self, request: Request, error: Exception) -> Reply:
-        """Word a request's refusal; the one place where errors become refusals."""
-        record = request.record if request.begun else self._begin(request)
+        """Return the answer to a failed request: the one place where errors become refusals."""
+        record = request.record if request.begun else self._begin_record(request)
         request.hold.release()
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
@@ -240,17 +247,17 @@ class Door:
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         """Send an answer piece by piece, each once its reader has taken the one before.
 
-        Status and headers leave with the first piece: if the replica dies before, another can be
-        asked.
+        Status and headers leave with the first piece: if the replica dies before, HAProxy can ask
+        another.
         """
         record = request.record
-        headers = [*reply.headers, *self._headers, (ID, request.id.encode())]
+        headers = [*reply.headers, *self._headers, (ID_HEADER, request.id.encode())]
         headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
         if record.trace:
-            headers.append((PARENT, record.trace.traceparent.encode()))
+            headers.append((TRACE_HEADER, record.trace.traceparent.encode()))
         if request.ignored:
             headers.append((wire.IGNORED.encode(), wire.ignored_header(request.ignored).encode()))
-        if request.closing:  # what was left unread must not pass for the next request
+        if request.closing:  # else its unread body would be taken for the next request
             headers.append(CLOSE)
         start = {"type": "http.response.start", "status": reply.status, "headers": headers}
         record.bytes, record.code = reply.length, reply.status
@@ -258,7 +265,7 @@ class Door:
             send = self._cors.wrap(request, send)
         if reply.length <= PIECE_BYTES:
             body = reply.pieces[0] if len(reply.pieces) == 1 else b"".join(reply.pieces)
-            self._end(request)  # before the client can know, so that it finds itself counted
+            self._end_record(request)  # first: a client with its answer must find it counted
             await send(start)
             return await send({"type": "http.response.body", "body": body, "more_body": False})
         record.code, record.bytes = CLIENT_CLOSED, 0
@@ -266,24 +273,24 @@ class Door:
         reply.pieces.clear()
         hold.keep(arrays=0, answers=reply.length)
         await send(start)
-        for piece in _cut(pieces):
+        for piece in _split_pieces(pieces):
             record.bytes += len(piece)
             more = record.bytes < reply.length
             if not more:
                 record.code = reply.status
-                self._end(request)
+                self._end_record(request)
             await send({"type": "http.response.body", "body": piece, "more_body": more})
             if more:
                 hold.keep(answers=reply.length - record.bytes)
-                await asyncio.sleep(0)  # lets others run, and the news in that the client has left
+                await asyncio.sleep(0)  # lets other tasks run, and a cancellation arrive
 
-    def _end(self, request: Request) -> None:
-        """Count a request that has been answered or has ended otherwise."""
+    def _end_record(self, request: Request) -> None:
+        """End the record of a request that is answered or cancelled, if it has begun."""
         if request.begun:
             self._observer.end(request.record)
 
     def _cancel_overdue(self) -> None:
-        """End the requests whose time is up, and look again while there are any."""
+        """Cancel the requests whose time is up, and check again later while any are under way."""
         now, self._overdue_timer = time.monotonic(), None
         for request in self._under_way:
             if request.until < now and not request.overdue:
@@ -294,18 +301,24 @@ class Door:
             self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
 
 
-def _reason(request: Request, client: Client, cancelled: asyncio.CancelledError) -> Exception:
-    """Return why the door ended a request; a cancellation by others stays one."""
+def _explain_cancellation(
+    request: Request, client: Client, cancelled: asyncio.CancelledError
+) -> Exception:
+    """Return the error for a request that the door cancelled because its time was up.
+
+    Raises:
+        CancelledError: `cancelled` itself, where its client has left or other code cancelled it.
+    """
     if client.left or not request.overdue:
         raise cancelled
     request.task.uncancel()
     if not request.begun:
-        return too_late()
+        return timeout_refusal()
     return TimeoutError().with_traceback(cancelled.__traceback__)
 
 
-def _cut(pieces: deque[bytes]) -> Iterator[bytes]:
-    """Cut an answer into pieces that each wait for the reader, keeping none."""
+def _split_pieces(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, removed from the deque, in parts of PIECE_BYTES at most."""
     while pieces:
         piece = pieces.popleft()
         if len(piece) <= PIECE_BYTES:

@@ -1,4 +1,4 @@
-"""The application that Ray's server calls instead of Ray's own: this process's door, or a wall.
+"""The ASGI application that Ray's server calls instead of Ray's own: the replica's Door, or a 503.
 
 A replica's process has a door once the replica has started. A process of Ray's proxy has none:
 HAProxy carries the requests, and none may go through Ray's proxy, which knows none of our limits.
@@ -31,76 +31,78 @@ PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where applica
 UNREADY = refusals.REFUSALS["not_ready"].status
 PLACED_SECONDS = 2.0  # until Ray is asked again where we are mounted
 # A probe with any of these headers is more than a probe: it goes to the door, which refuses it
-BODIES = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
+BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
 
 
 class Doorway:
-    """Where a replica leaves its door for Ray's server, which is made after it."""
+    """Holds a replica's door for Ray's server, which is made after the replica."""
 
-    door: ASGIApp | None = None
+    door: ASGIApp | None = None  # answers the replica's requests; None in Ray's proxy
     loop: asyncio.AbstractEventLoop | None = None  # the loop in which it serves
-    stays: Callable[[], bool] = staticmethod(lambda: False)  # if it serves on though Ray says no
+    stays: Callable[[], bool] = staticmethod(lambda: False)  # whether it serves while Ray drains it
 
 
-HERE = Doorway()
+HERE = Doorway()  # of this process
 
 
 def outermost() -> list[Middleware]:
-    """Install our protocol in uvicorn, and return the middleware around Ray's application.
+    """Install our HTTP protocol in uvicorn, and return the middleware around Ray's application.
 
-    Ray calls this before it starts a server.
+    Ray calls this before it starts a server (service/cluster/ingress.py names it).
     """
     transport.install()
     return [Middleware(Entrance)]
 
 
 class Entrance:
-    """Leads requests past Ray's application to the door.
+    """ASGI middleware that sends requests to the door, and only Ray's probe to Ray's application.
 
     Args:
         ray: Ray's application.
-        doorway: where the door will be found.
+        doorway: holds the door once the replica has started.
     """
 
     def __init__(self, ray: ASGIApp, doorway: Doorway = HERE) -> None:
         self._ray, self._doorway = ray, doorway
-        self._place: str | None = None  # the part of a request's path that is Ray's
-        self._until = 0.0  # when to ask Ray again
-        self._place_task: asyncio.Task[None] | None = None
+        self._prefix: str | None = None  # where Ray has mounted us; None: not known, or not yet
+        self._prefix_expires = 0.0  # when to ask Ray again, on time.monotonic's clock
+        self._prefix_task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
-        if scope["type"] != "http" or self._probes(scope):
-            return await self._ray({**scope, "headers": []}, receive, partial(self._pass_on, send))
+        if scope["type"] != "http" or self._is_probe(scope):
+            send_probe = partial(self._send_probe_answer, send)
+            return await self._ray({**scope, "headers": []}, receive, send_probe)
         door = self._doorway.door
-        if door and time.monotonic() >= self._until:
-            await self._find_place()
-        if door is None or self._place is None:
+        if door and time.monotonic() >= self._prefix_expires:
+            await self._refresh_prefix()
+        if door is None or self._prefix is None:
             return await _refuse(send)
-        scope["root_path"] = scope.get("root_path", "") + self._place
+        scope["root_path"] = scope.get("root_path", "") + self._prefix
         await door(scope, receive, send)
 
-    def _probes(self, scope: Scope) -> bool:
-        """Tell whether a request is Ray's probe and nothing more."""
+    def _is_probe(self, scope: Scope) -> bool:
+        """Tell whether a request is Ray's probe, without a body or an upgrade."""
         if scope["path"] != scope.get("root_path", "") + PROBE:
             return False
-        named = {name for name, _ in scope["headers"]}
-        return scope["method"] in ("GET", "HEAD") and named.isdisjoint(BODIES)
+        names = {name for name, _ in scope["headers"]}
+        return scope["method"] in ("GET", "HEAD") and names.isdisjoint(BODY_HEADERS)
 
-    async def _pass_on(self, send: Send, message: Message) -> None:
-        """Pass on what Ray says to the probe, but not that a replica leaves while it stays."""
+    async def _send_probe_answer(self, send: Send, message: Message) -> None:
+        """Send Ray's answer to the probe, with 200 in place of 503 while the replica stays."""
         if message.get("status") == UNREADY and self._doorway.stays():
             message = {**message, "status": 200}
         await send(message)
 
-    async def _find_place(self) -> None:
+    async def _refresh_prefix(self) -> None:
         """Ask Ray where we are mounted; requests that arrive meanwhile await the same answer."""
-        if self._place_task is None or self._place_task.done():
-            self._place_task = asyncio.create_task(self._ask_ray())
-        await asyncio.shield(self._place_task)  # a client that leaves does not end it for others
+        if self._prefix_task is None or self._prefix_task.done():
+            self._prefix_task = asyncio.create_task(self._ask_ray())
+        await asyncio.shield(self._prefix_task)  # a client that leaves does not end it for others
 
     async def _ask_ray(self) -> None:
+        """Set the prefix by Ray's answer to GET /-/routes; a failure leaves it as it was."""
         messages = list[Message]()
 
         async def receive() -> Message:
@@ -110,23 +112,23 @@ class Entrance:
             messages.append(message)
 
         loop = self._doorway.loop or asyncio.get_running_loop()
-        question = {"type": "http", "method": "GET", "path": ROUTES, "query_string": b""}
+        scope = {"type": "http", "method": "GET", "path": ROUTES, "query_string": b""}
         try:
             if loop is not asyncio.get_running_loop():
                 raise RuntimeError("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD must not be 1")
             async with asyncio.timeout(PLACED_SECONDS):
-                await self._ray({**question, "headers": []}, receive, send)
+                await self._ray({**scope, "headers": []}, receive, send)
             if messages[0]["status"] == 200:  # else Ray has not mounted us yet
                 body = b"".join(message.get("body", b"") for message in messages)
-                self._place = max(json.loads(body), key=len).rstrip("/")
+                self._prefix = max(json.loads(body), key=len).rstrip("/")
         except Exception:
             logger.exception("place unknown")
         finally:
-            self._until = time.monotonic() + PLACED_SECONDS
+            self._prefix_expires = time.monotonic() + PLACED_SECONDS
 
 
 async def _refuse(send: Send) -> None:
-    """Say that no replica answers here, or not yet; HAProxy asks another one."""
+    """Answer 503: no replica serves in this process, or not yet; HAProxy asks another one."""
     request_id, refused = uuid.uuid4().hex, Refused("not_ready", retry_after=1)
     headers = {
         "content-type": MEDIA_TYPE,

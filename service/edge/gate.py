@@ -7,8 +7,8 @@ comes too late for that. So where several keys share a replica:
     inside  While another key is active, MOST_INSIDE requests of a key pass; the others wait as
             futures, their bodies unread, and cost nothing. The number doubles with each
             DOUBLE_SECONDS for which no other key has asked.
-    room    One key's requests, inside or not, never take all that a replica is sent; who asks for
-            more is refused, so that another key's request still arrives.
+    room    One key's requests, inside or not, never take all that a replica is sent; any more are
+            refused, so that another key's request still arrives.
 """
 
 import asyncio
@@ -19,23 +19,24 @@ from collections.abc import Callable, Collection
 
 from service.engine.fair.rotation import fits_fairly
 
-MOST_INSIDE = 6  # another key's p99 is 4 times its idle one with 8: tests/service/test_sharing.py
+# Requests of a key; with 8, another key's p99 is 4 times its idle: tests/service/test_sharing.py
+MOST_INSIDE = 6
 # A key that asks ten times a second is always there; one that asks every few seconds takes less
 # than a tenth from the others
 DOUBLE_SECONDS = 0.1
 
 
 class KeyLine:
-    """One key's requests: those that a replica has, those inside, and those that wait."""
+    """One key's requests: how many are under way, how many of them inside, and those that wait."""
 
     def __init__(self) -> None:
         self.under_way = self.inside = 0
-        self.waiting = deque[asyncio.Future[None]]()
-        self.left_at = -math.inf  # when the last one inside left
+        self.waiting = deque[asyncio.Future[None]]()  # done when a request may pass
+        self.left_at = -math.inf  # when the last one inside left, by the gate's clock
 
 
 class Place:
-    """What one request takes at the gate, and gives back."""
+    """One request's place in its key's line, and whether it is inside."""
 
     __slots__ = ("inside", "line")
 
@@ -48,11 +49,11 @@ class Full(Exception):
 
 
 class KeyGate:
-    """Gives each key's requests room, and lets them pass first come, first served.
+    """Limits each key's requests under way and inside, and lets them pass first in, first out.
 
     Args:
         names: of the keys; a single one has all the room and waits for no others.
-        most: requests there is room for.
+        most: requests of all keys that may be under way.
         clock: in seconds.
     """
 
@@ -60,22 +61,22 @@ class KeyGate:
         self, names: Collection[str], most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most, self._clock = most, clock
-        self.lines, self.total = dict[str, KeyLine](), 0
-        self.active = set[KeyLine]()  # those of which a request is inside or waits
-        self._last_active = deque[KeyLine](maxlen=2)  # those that were last active, the latest last
+        self.lines, self.total = dict[str, KeyLine](), 0  # by key's name; requests under way
+        self.active = set[KeyLine]()  # lines of which a request is inside or waits
+        self._last_active = deque[KeyLine](maxlen=2)  # lines last emptied, the latest last
         self._recheck_timer: asyncio.TimerHandle | None = None
         self.set_keys(names)
 
     def set_keys(self, names: Collection[str]) -> None:
-        """Share among these keys from now on; a key's requests that are here keep their places."""
-        shared = names if len(names) > 1 else ()
-        self.lines = {name: self.lines.get(name) or KeyLine() for name in shared}
+        """Share among these keys from now on; requests under way keep their places."""
+        sharing = names if len(names) > 1 else ()
+        self.lines = {name: self.lines.get(name) or KeyLine() for name in sharing}
 
     def take_place(self, name: str) -> Place | None:
-        """Give a key's request its room; None where there are no others to leave room for.
+        """Count a key's request as under way; None where no other key shares the replica.
 
         Raises:
-            Full: there is none for it.
+            Full: the key has as many under way as it may.
         """
         if (line := self.lines.get(name)) is None:
             return None
@@ -89,32 +90,33 @@ class KeyGate:
         """Wait until a request may pass; return the seconds waited, 0 where it need not wait.
 
         Raises:
-            TimeoutError: it may not in time.
+            TimeoutError: it may not pass within `seconds`.
         """
-        line, came = place.line, self._clock()
+        line, start = place.line, self._clock()
         self.active.add(line)
-        free = not line.waiting and line.inside < self._bound(line)
-        if free:
+        passes_at_once = not line.waiting and line.inside < self._most_inside(line)
+        if passes_at_once:
             line.inside += 1
         else:
             await self._wait_in_line(line, seconds)
         place.inside = True
-        return 0.0 if free else self._clock() - came
+        return 0.0 if passes_at_once else self._clock() - start
 
     def leave(self, place: Place) -> None:
-        """End a request's turn, if it has one: its answer begins, and its reader may be slow."""
+        """Count a request as no longer inside: its answer begins, and its reader may be slow."""
         if place.inside:
             place.inside = False
             place.line.inside -= 1
-            self._let_in(place.line)
+            self._admit_waiting(place.line)
 
     def give_back(self, place: Place) -> None:
-        """End a request: its turn, and the room that it took."""
+        """Count a request as ended: neither inside nor under way."""
         self.leave(place)
         place.line.under_way -= 1
         self.total -= 1
 
     async def _wait_in_line(self, line: KeyLine, seconds: float) -> None:
+        """Wait behind a key's other requests until this one may pass; it then counts as inside."""
         turn = asyncio.get_running_loop().create_future()
         line.waiting.append(turn)
         if self._recheck_timer is None:
@@ -127,13 +129,13 @@ class KeyGate:
                 line.inside -= 1  # its turn came just as it gave up
             elif turn in line.waiting:
                 line.waiting.remove(turn)
-            self._let_in(line)
+            self._admit_waiting(line)
             raise
 
-    def _let_in(self, line: KeyLine) -> None:
-        """Let in all that may pass, after one has left."""
-        bound = self._bound(line)
-        while line.waiting and line.inside < bound:
+    def _admit_waiting(self, line: KeyLine) -> None:
+        """Let in all waiting requests of a key that may pass; an empty line becomes inactive."""
+        most = self._most_inside(line)
+        while line.waiting and line.inside < most:
             turn = line.waiting.popleft()
             if not turn.done():  # else it has just given up
                 turn.set_result(None)
@@ -144,21 +146,22 @@ class KeyGate:
             if line not in self._last_active or line is self._last_active[0]:
                 self._last_active.append(line)
 
-    def _bound(self, line: KeyLine) -> float:
+    def _most_inside(self, line: KeyLine) -> float:
         """Return how many requests of a key may be inside now."""
         if len(self.active) > (line in self.active):
             return MOST_INSIDE
         others = (other.left_at for other in self._last_active if other is not line)
-        since = self._clock() - max(others, default=-math.inf)
-        return MOST_INSIDE * 2 ** min(since / DOUBLE_SECONDS, 60)
+        seconds_alone = self._clock() - max(others, default=-math.inf)
+        return MOST_INSIDE * 2 ** min(seconds_alone / DOUBLE_SECONDS, 60)  # 60: without bound
 
     def _recheck_later(self) -> None:
+        """Start the timer of the next recheck."""
         self._recheck_timer = asyncio.get_running_loop().call_later(DOUBLE_SECONDS, self._recheck)
 
     def _recheck(self) -> None:
-        """Let in what may pass by now, and look again while any wait."""
+        """Let in the requests that may pass by now, and check again later while any wait."""
         self._recheck_timer = None
         for line in tuple(self.active):
-            self._let_in(line)
+            self._admit_waiting(line)
         if any(line.waiting for line in self.active):
             self._recheck_later()
