@@ -108,13 +108,13 @@ class EmbedCall(JSONCall):
         }
 
 
-def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
+def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    asked = EmbedV2Request.parse(body, sent.ignored)
+    asked = EmbedV2Request.parse(body, head.ignored)
     _check_precisions(asked)
     check_dense(served.tasks)
     cut = "END" if asked.max_tokens else asked.truncate

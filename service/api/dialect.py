@@ -2,7 +2,7 @@
 
 A dialect is one file or folder that ends in ROUTES and knows nothing of HTTP's server side:
 
-    parse(body, sent, served)   a Call: the native request, and how to write its answer
+    parse(body, head, served)   a Call: the native request, and how to write its answer
     problem(refused, id)        a refusal as that API's clients know it
 
 No dialect imports another; what two of them share stands here and in the files next to this one.
@@ -222,13 +222,13 @@ class RouteContext(Protocol):
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
 
-    def deadline(self, sent: RequestHead) -> float:
+    def deadline(self, head: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
 
-    async def read(self, sent: RequestHead, parse: Callable[[bytes], Read]) -> Read:
+    async def read(self, head: RequestHead, parse: Callable[[bytes], Read]) -> Read:
         """Return what a JSON body asks for."""
 
-    async def write(self, sent: RequestHead, pieces: Iterator[bytes]) -> Reply:
+    async def write(self, head: RequestHead, pieces: Iterator[bytes]) -> Reply:
         """Return an answer in pieces of JSON."""
 
 

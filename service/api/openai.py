@@ -173,13 +173,13 @@ class EmbeddingsCall(JSONCall):
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbeddingsCall:
+def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbeddingsRequest.parse(body, sent.ignored)
+    request = EmbeddingsRequest.parse(body, head.ignored)
     _check_request(request)
     check_dense(served.tasks)
     cut, precision = request.truncate, request.encoding_format
@@ -188,7 +188,7 @@ def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbeddingsCall:
     if request.input_type and not prompt_name:
         prompt_name = find_prompt(request.input_type, served)
     if request.input_type and not prompt_name:
-        sent.ignored["input_type"] = None
+        head.ignored["input_type"] = None
     return EmbeddingsCall(
         request=EncodeRequest.of(
             _make_inputs(request.input),
@@ -262,15 +262,15 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
     return counts if truncated is None else counts | {"truncated": truncated}
 
 
-async def answer_models(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_models(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v1/models: the one that is served, and with each of its adapters."""
-    data = [_describe_model(name) for name in here.replica.gateway.names.every]
+    data = [_describe_model(name) for name in context.replica.gateway.names.every]
     return json_reply({"object": "list", "data": data})
 
 
-async def answer_model(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_model(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v1/models/{id}; raises Refused where the id is none of them."""
-    name = find_name(sent.path_params["id"], here.replica.gateway.names.every)
+    name = find_name(head.path_params["id"], context.replica.gateway.names.every)
     return json_reply(_describe_model(name))
 
 

@@ -23,25 +23,25 @@ METRICS_SCOPES = ("all", "replica")  # of a page of metrics
 LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 
 
-async def answer_heads(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_heads(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v1/heads: what each head of the model does, as measured."""
-    return json_reply(await here.replica.heads.answer(here.deadline(sent)))
+    return json_reply(await context.replica.heads.answer(context.deadline(head)))
 
 
-async def answer_live(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /live: the process answers."""
     return json_reply({"status": "live"})
 
 
-async def answer_ready(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /ready: the forward path proved itself lately."""
-    here.replica.check_ready()
+    context.replica.check_ready()
     return json_reply({"status": "ready"})
 
 
-async def answer_info(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
-    replica, workers = here.replica, count_cores()
+    replica, workers = context.replica, count_cores()
     own, classes = replica.info(), replica.lanes.model.classes
     cut = replica.settings.truncate != "refuse"
     return json_reply({**own, **_tei_info(own, classes, workers, auto_truncate=cut)})
@@ -90,14 +90,14 @@ def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
     return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
 
 
-async def answer_metrics(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_metrics(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /metrics: every replica's metrics, or this one's."""
-    openmetrics = _prefers_openmetrics(sent.headers.get("accept", ""))
+    openmetrics = _prefers_openmetrics(head.headers.get("accept", ""))
     media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
-    if read_choice(sent.query, "scope", METRICS_SCOPES) == "replica":
-        page = join_pages([here.replica.render_metrics(openmetrics)], False, openmetrics)
+    if read_choice(head.query, "scope", METRICS_SCOPES) == "replica":
+        page = join_pages([context.replica.render_metrics(openmetrics)], False, openmetrics)
     else:
-        page = await here.scrape(openmetrics)
+        page = await context.scrape(openmetrics)
     return Reply(page, 200, {"vary": "accept"}, media_type)
 
 
@@ -107,12 +107,12 @@ def _prefers_openmetrics(accept: str) -> bool:
     return OPENMETRICS_TYPE.partition(";")[0] in names
 
 
-async def answer_targets(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_targets(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
-    if here.targets is None:
+    if context.targets is None:
         raise Refused("not_found", detail="replicas have no addresses of their own here")
-    labels = {"__metrics_path__": f"{sent.root_path}/metrics", "__param_scope": "replica"}
-    return json_reply([{"targets": await here.targets(), "labels": labels}])
+    labels = {"__metrics_path__": f"{head.root_path}/metrics", "__param_scope": "replica"}
+    return json_reply([{"targets": await context.targets(), "labels": labels}])
 
 
 _get = NATIVE.get

@@ -47,13 +47,13 @@ class QuestionCall(JSONCall):
         return super().pieces(encoded)
 
 
-def accepted_type(sent: RequestHead) -> str:
+def accepted_type(head: RequestHead) -> str:
     """Return the media type to answer in.
 
     Raises:
         Refused: the client accepts neither.
     """
-    return negotiate_type(sent.headers.get("accept", "*/*"))
+    return negotiate_type(head.headers.get("accept", "*/*"))
 
 
 def array_layout(encoding: str, accept: str) -> Layout:
@@ -120,8 +120,8 @@ def make_parser(kind: type[Ask]) -> Parser:
     """Return what reads the requests of a question."""
     files = issubclass(kind, WritesFile)
 
-    def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> QuestionCall:
-        accept = accepted_type(sent) if files else JSON
+    def parse(body: bytes, head: RequestHead, served: ModelFacts) -> QuestionCall:
+        accept = accepted_type(head) if files else JSON
         request = kind.model_validate_json(body)
         custom = Custom(array_layout(request.array_encoding, accept))
         return QuestionCall(request=request, media_type=accept, custom=custom)

@@ -10,28 +10,28 @@ from service.page import site
 PAGE_PREFIX = "/page/"  # prefix of the attention page's files
 
 
-async def answer_docs(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_docs(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /docs: the API for people."""
     return Reply(
         site.read_docs_page(), 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML
     )
 
 
-async def answer_openapi(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_openapi(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /openapi.json: the API for programs."""
-    servers = [{"url": sent.root_path or "/"}]
-    return json_reply(await asyncio.to_thread(here.document) | {"servers": servers})
+    servers = [{"url": head.root_path or "/"}]
+    return json_reply(await asyncio.to_thread(context.document) | {"servers": servers})
 
 
-async def answer_page(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_page(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /: what every head attends to, for people."""
-    text = site.read_attention_page(sent.root_path)
+    text = site.read_attention_page(head.root_path)
     return Reply(text, 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML)
 
 
-async def answer_page_file(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_page_file(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /page/...: a file of that page."""
-    body, kind = site.read_part(sent.path.removeprefix(PAGE_PREFIX))
+    body, kind = site.read_part(head.path.removeprefix(PAGE_PREFIX))
     return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
 

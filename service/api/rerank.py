@@ -104,27 +104,27 @@ def names_documents(body: bytes, served: ModelFacts) -> bool:
     return DOCUMENTS_KEY.search(body) is not None
 
 
-def parse_jina(body: bytes, sent: RequestHead, served: ModelFacts) -> JSONCall:
+def parse_jina(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
     """Read a request of POST /v1/rerank, whose results come with their documents.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    return _parse(body, sent, served, documents=True)
+    return _parse(body, head, served, documents=True)
 
 
-def parse_cohere(body: bytes, sent: RequestHead, served: ModelFacts) -> JSONCall:
+def parse_cohere(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
     """Read a request of POST /v2/rerank, whose results have none; raises as `parse_jina`."""
-    return _parse(body, sent, served, documents=False)
+    return _parse(body, head, served, documents=False)
 
 
-def _parse(body: bytes, sent: RequestHead, served: ModelFacts, *, documents: bool) -> JSONCall:
+def _parse(body: bytes, head: RequestHead, served: ModelFacts, *, documents: bool) -> JSONCall:
     """Read a request.
 
     Args:
         documents: whether results come with their documents by default.
     """
-    request = RerankRequest.parse(body, sent.ignored)
+    request = RerankRequest.parse(body, head.ignored)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
         documents = request.return_documents

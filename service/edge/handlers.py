@@ -1,4 +1,4 @@
-"""The table of routes, and what answers each: all that encode alike, the others by themselves."""
+"""The table of routes and their handlers: one for all that encode, the others' own."""
 
 import asyncio
 import logging
@@ -36,27 +36,28 @@ from service.wire import WARNING
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Reply]]
-Scrape = Callable[[bool], Awaitable[bytes]]
+Scrape = Callable[[bool], Awaitable[bytes]]  # of whether OpenMetrics is asked for
 Targets = Callable[[], Awaitable[list[str]]]
 Endpoints = dict[str, Endpoint]  # of one path, by method
 Result = TypeVar("Result")
 
 UNKNOWN = "other"  # the name in metrics of requests that no route takes
-# A model's name may hold slashes, but not the verb at the end of the path
-PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
-POSTED = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
-# What a client of another API, or of another version, may have meant
-THERE = f"expected POST of {', '.join(POSTED)}; GET /docs lists all paths"
+# The pattern of each parameter in a path. A model's name may hold slashes, but not the verb that
+# ends the path
+PARAMETER_PATTERNS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
+POST_PATHS = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
+# The hint of a 404: a client of another API, or of another version, may have meant one of these
+PATHS_HINT = f"expected POST of {', '.join(POST_PATHS)}; GET /docs lists all paths"
 NO_PARAMS: Mapping[str, str] = {}
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
-BARE = "ids without this model's special tokens"  # as those of another vocabulary
+NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
 
 class Routes:
     """The endpoints of one replica, by path and method.
 
     Args:
-        handlers: make the handler of the routes with one path and method.
+        handlers: makes the handlers.
     """
 
     def __init__(self, handlers: "Handlers") -> None:
@@ -79,25 +80,27 @@ class Routes:
         return None, NO_PARAMS
 
     def of_path(self, path: str) -> Endpoints:
-        """Return the endpoints of a path by method; none if no route has it."""
+        """Return the endpoints of a path by method; empty if no route has the path."""
         matches = (found for pattern, found in self._patterns.items() if pattern.fullmatch(path))
         return self._exact.get(path) or next(matches, {})
 
     def refuse(self, path: str) -> tuple[str, RefusalWriter, Refused]:
-        """Return the name, the wording and the refusal of a request that no route takes.
+        """Return the refusal of a request that no route takes, as (label, writer, refusal).
 
-        The refusal names the methods of its path, or all paths.
+        label is the route's name in metrics. The refusal names the methods of its path, or the
+        paths that take POST.
         """
         endpoints = self.of_path(path)
         for endpoint in endpoints.values():
             detail = f"it takes {', '.join(sorted(endpoints))}"
             return endpoint.label, endpoint.word, Refused("method_not_allowed", detail=detail)
-        return UNKNOWN, own.problem, Refused("not_found", detail=THERE)
+        return UNKNOWN, own.problem, Refused("not_found", detail=PATHS_HINT)
 
     def _add(self, route: Route, handler: Handler) -> None:
+        """Add the endpoint of a route; a GET also answers HEAD."""
         endpoint = Endpoint(route.label, route.api.problem, route.query, route.trusted, handler)
         if "{" in route.path:
-            endpoints = self._patterns.setdefault(_pattern(route.path), {})
+            endpoints = self._patterns.setdefault(_compile_path(route.path), {})
         else:
             endpoints = self._exact.setdefault(route.path, {})
         endpoints[route.method.upper()] = endpoint
@@ -106,7 +109,7 @@ class Routes:
 
 
 def inputs_by_label() -> dict[str, tuple[str, ...]]:
-    """Return the inputs that each documented route may hold, by its name in metrics."""
+    """Return the kinds of inputs of each documented route, by the route's name in metrics."""
     published = (row for row in ROUTES if row.method == "post" or row.api is own.NATIVE)
     inputs = {UNKNOWN: NO_INPUT}
     for row in published:
@@ -114,22 +117,22 @@ def inputs_by_label() -> dict[str, tuple[str, ...]]:
     return inputs
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    """Return the pattern that matches a path of the table."""
+def _compile_path(path: str) -> re.Pattern[str]:
+    """Compile a route's path, such as /v1/models/{id}, to a pattern with a group per parameter."""
     parts = re.split(r"{(\w+)}", path)
-    named = [f"(?P<{name}>{PARTS[name]})" for name in parts[1::2]]
+    named = [f"(?P<{name}>{PARAMETER_PATTERNS[name]})" for name in parts[1::2]]
     plain = map(re.escape, parts[::2])
     whole = "".join(p + n for p, n in zip(plain, [*named, ""], strict=True))
     return re.compile(whole, re.DOTALL)  # a name may hold any character
 
 
 class Handlers:
-    """The handlers of one replica.
+    """Makes the handlers of one replica; a RouteContext for those that do not encode.
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
-        worker: where large bodies are parsed.
+        worker: parses large bodies.
     """
 
     def __init__(
@@ -146,17 +149,17 @@ class Handlers:
             settings.max_sequences,
             model.prompts.texts,
         )
-        self._special, self._warned = model.tokenizer.special_ids, False
+        self._special_ids, self._has_warned = model.tokenizer.special_ids, False
 
     def handler(self, routes: Sequence[Route]) -> Handler:
         """Return the handler of the routes with one path and method."""
         answers = routes[0].answers
-        return (lambda request: answers(request, self)) if answers else self._encoding(routes)
+        return (lambda request: answers(request, self)) if answers else self._encoder(routes)
 
-    def _encoding(self, routes: Sequence[Route]) -> Handler:
-        """Return the handler of routes that encode, with one path."""
+    def _encoder(self, routes: Sequence[Route]) -> Handler:
+        """Return the handler of routes with one path that encode."""
         replica, served = self.replica, self._served
-        media_types, priced = routes[0].media_types, DRY_RUN in routes[0].query
+        media_types, has_dry_run = routes[0].media_types, DRY_RUN in routes[0].query
         parse = _parser(routes)
 
         async def encode(request: Request) -> Reply:
@@ -179,7 +182,7 @@ class Handlers:
             deadline = record.start + record.given_seconds
             expected = request.headers.get(EXPECT_HEADER)
             arguments = call.request, deadline, record, call.custom, expected
-            if priced and request.query and query.read_flag(request.query, DRY_RUN):
+            if has_dry_run and request.query and query.read_flag(request.query, DRY_RUN):
                 price = await replica.gateway.dry_run(*arguments)
                 return json_reply(price)
             encoded = await replica.gateway.encode(*arguments)
@@ -187,84 +190,85 @@ class Handlers:
             try:
                 reply = call.write_small(encoded)
                 if reply is None:
-                    reply = await in_time(call.write(encoded, replica.writing), deadline)
+                    reply = await await_until(deadline, call.write(encoded, replica.writing))
             finally:
                 record.end_stage("serialize", start)
             if "space" in encoded.preamble:
                 reply.add(SPACE, encoded.preamble["space"])
             if "truncated" in encoded.usage:
                 reply.add(TRUNCATED, str(encoded.usage["truncated"]))
-            if self._special and any(
-                self._is_bare(one) for _, one in numbered_items(call.request.texts())
+            if self._special_ids and any(
+                self._lacks_specials(item) for _, item in numbered_items(call.request.texts())
             ):
-                reply.add(WARNING, BARE)
-                if not self._warned:
-                    self._warned = True
-                    logger.warning(BARE, extra=record.log_ids())
+                reply.add(WARNING, NO_SPECIALS)
+                if not self._has_warned:
+                    self._has_warned = True
+                    logger.warning(NO_SPECIALS, extra=record.log_ids())
             return reply
 
         return encode
 
-    def _is_bare(self, one: Item) -> bool:
+    def _lacks_specials(self, item: Item) -> bool:
         """Tell whether an input is token ids with no special one at either end."""
-        ids = one.token_ids
-        return ids is not None and self._special.isdisjoint((ids[0], ids[-1]))
+        ids = item.token_ids
+        return ids is not None and self._special_ids.isdisjoint((ids[0], ids[-1]))
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
         return document()
 
-    async def read(self, sent: RequestHead, parse: Callable[[bytes], Read]) -> Read:
-        """Return what a JSON body asks for."""
+    async def read(self, head: RequestHead, parse: Callable[[bytes], Read]) -> Read:
+        """Parse a request's JSON body, in the worker if it is large, and return the result."""
         start = time.monotonic()
         try:
-            dialect.check_media_type(sent.media_type, (JSON,))
-            body = sent.take_body()
+            dialect.check_media_type(head.media_type, (JSON,))
+            body = head.take_body()
             return await self._worker.run(len(body), partial(parse, body))
         finally:
-            sent.record.end_stage("parse", start)
+            head.record.end_stage("parse", start)
 
-    async def write(self, sent: RequestHead, pieces: Iterator[bytes]) -> Reply:
-        """Return an answer in pieces of JSON."""
+    async def write(self, head: RequestHead, pieces: Iterator[bytes]) -> Reply:
+        """Write pieces of JSON as the answer, before its deadline."""
         start = time.monotonic()
         try:
-            body = await in_time(collect_body(pieces, self.replica.writing), self.deadline(sent))
+            writing = collect_body(pieces, self.replica.writing)
+            body = await await_until(self.deadline(head), writing)
         finally:
-            sent.record.end_stage("serialize", start)
+            head.record.end_stage("serialize", start)
         return Reply(body, media_type=JSON)
 
-    def deadline(self, sent: RequestHead) -> float:
+    def deadline(self, head: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
-        record = sent.record
-        if isinf(record.given_seconds):  # of a GET: only some of them may take a while
+        record = head.record
+        if isinf(record.given_seconds):  # of a GET, whose header the door has not read
             most = self.replica.settings.deadline_seconds
-            record.given_seconds = read_timeout(sent.headers, most)
+            record.given_seconds = read_timeout(head.headers, most)
         return record.start + record.given_seconds
 
 
 def _parser(routes: Sequence[Route]) -> Callable[[bytes, Request, ModelFacts], Call]:
-    """Return the parser of routes with one path, of which each tells its requests by the body."""
+    """Return the parser of routes with one path, which chooses the route by Route.when."""
     parsers = [(route.parse, route) for route in routes if route.parse]
-    ((usual, _),) = [each for each in parsers if each[1].when is None]
+    ((default, _),) = [(parse, route) for parse, route in parsers if route.when is None]
 
     def parse(body: bytes, request: Request, served: ModelFacts) -> Call:
         for parse, route in parsers:
             if route.when and route.when(body, served):
                 request.word = route.api.problem
                 return parse(body, request, served)
-        return usual(body, request, served)
+        return default(body, request, served)
 
-    return parse if len(parsers) > 1 else usual
+    return parse if len(parsers) > 1 else default
 
 
-async def in_time(work: Awaitable[Result], deadline: float) -> Result:
-    """Return the result of some work if it arrives in time.
+async def await_until(deadline: float, work: Awaitable[Result]) -> Result:
+    """Await work and return its result, if it ends by the deadline.
 
     Args:
-        deadline: when it is due, on time.monotonic's clock.
+        deadline: on time.monotonic's clock.
 
     Raises:
-        Refused: it is late; work that never awaits cannot be late.
+        Refused: the deadline has passed; work that never awaits is not interrupted.
     """
     try:
         async with asyncio.timeout(deadline - time.monotonic()):

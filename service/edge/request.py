@@ -1,4 +1,4 @@
-"""One request on its way through the door: what its head says, and what becomes of it."""
+"""One request on its way through the door: its head, and the state of its handling."""
 
 import asyncio
 import math
@@ -18,10 +18,10 @@ from service.settings import KIB
 
 DEADLINE = "x-headlight-deadline-ms"
 LONGEST_DEADLINE = 9  # digits of milliseconds
-LONGEST_ID = 128
+LONGEST_ID = 128  # characters of a client's request id
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
-SLASHES = re.compile("//+")  # of a client that joins an address and a path
+SLASHES = re.compile("//+")  # sent where a client joins a base URL that ends in "/" and a path
 NO_NAMES: Set[str] = frozenset()
 
 
@@ -30,9 +30,10 @@ class Endpoint(NamedTuple):
 
     Args:
         label: its name in metrics.
-        word: words a refusal.
-        query: the parameters it knows.
-        trusted: whether a replica that knows it computes wrongly refuses it.
+        word: writes a refusal in its API's form.
+        query: the names of the query parameters it takes.
+        trusted: whether it is refused while the replica has found its own results to be wrong.
+        handle: returns the answer to a request.
     """
 
     label: str
@@ -46,8 +47,8 @@ class Request:
     """A request as the door and the handlers see it.
 
     Attributes:
-        path: its own, below the prefix under which a cluster mounts us, which is `root_path`;
-            of an address that is too long, its beginning.
+        path: below the prefix under which a cluster mounts us, which is `root_path`; only its
+            first MOST_ADDRESS + 1 characters.
         raw_headers: as received, without HAProxy's own.
         headers: by lower-case name; the first where a name occurs twice.
         repeated: names of headers that occur more than once.
@@ -55,14 +56,15 @@ class Request:
         closing: whether its connection ends with it because its body is left unread.
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
         key: the name of its API key.
+        hold: the memory that it takes.
         place: its place at the gate; waited: the seconds it waited there.
         timeout: the seconds that its client gives it, counted from when it has arrived whole.
         body: the whole body, once it has been read.
-        shed: the bound it met, where it is turned away.
-        record: what is known of it, once it has `begun`: it has arrived whole or is refused.
-        word: words its refusal, where its path alone does not decide that.
+        shed: the name of the bound for which it is refused as overload; None if it is not.
+        record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
+        word: writes its refusal, where its body decides which API's it is; None: its endpoint's.
         ignored: fields of its body that its route does not know, where that is no fault.
-        until: when the door ends it, on time.monotonic's clock; overdue: whether the door has.
+        until: when the door cancels it, on time.monotonic's clock; overdue: whether the door has.
     """
 
     __slots__ = (
@@ -81,16 +83,16 @@ class Request:
     def __init__(self, scope: Scope, hold: Hold) -> None:
         self.method, self.query, self.hold = scope["method"], scope.get("query_string", b""), hold
         self.root_path = scope.get("root_path", "")
-        self.path = own_path(self.root_path, scope["path"])
+        self.path = strip_root_path(self.root_path, scope["path"])
         raw = self.raw_headers = scope["headers"]
-        # each is decoded once
+        # each is decoded once; reversed, so that of a repeated name the first wins
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)
         }
-        self.repeated = repeated(raw) if len(self.headers) < len(raw) else NO_NAMES
-        self.id = request_id(self.single(REQUEST_ID))
-        # else it could pass for the next request of its connection
-        self.closing = self.method != "POST" and announces_body(self.headers)
+        self.repeated = find_repeated(raw) if len(self.headers) < len(raw) else NO_NAMES
+        self.id = choose_id(self.single(REQUEST_ID))
+        # else its unread body could be taken for the next request of its connection
+        self.closing = self.method != "POST" and has_body(self.headers)
         self.media_type: str | None = None
         if (content_type := self.headers.get("content-type")) is not None:
             self.media_type = content_type.partition(";")[0].strip().lower()
@@ -103,49 +105,49 @@ class Request:
         self.begun = self.overdue = False
 
     def single(self, name: str) -> str:
-        """Return a header; empty unless there is exactly one."""
+        """Return a header's value; empty unless there is exactly one header of that name."""
         return "" if name in self.repeated else self.headers.get(name, "")
 
     def take_body(self) -> bytes:
-        """Return the body, which from then on belongs to the caller alone."""
+        """Return the body and forget it, so that the caller alone keeps it in memory."""
         body, self.body = self.body, b""
         return body
 
 
-def own_path(root: str, path: str) -> str:
-    """Return a path below the prefix under which we are mounted, without needless slashes."""
-    if root:
-        path = path[len(root) :] if path.startswith(f"{root}/") else ""
+def strip_root_path(root_path: str, path: str) -> str:
+    """Return a path below root_path, without double or final slashes; "" if it is not below it."""
+    if root_path:
+        path = path[len(root_path) :] if path.startswith(f"{root_path}/") else ""
     path = path[: MOST_ADDRESS + 1]
     if len(path) <= MOST_ADDRESS and ("//" in path or path.endswith("/")):
         path = SLASHES.sub("/", path).rstrip("/") or "/"
     return path
 
 
-def repeated(raw: Sequence[tuple[bytes, bytes]]) -> Set[str]:
-    """Return the names that occur more than once."""
+def find_repeated(headers: Sequence[tuple[bytes, bytes]]) -> Set[str]:
+    """Return the names of headers that occur more than once."""
     seen, names = set[bytes](), set[str]()
-    for name, _ in raw:
+    for name, _ in headers:
         if name in seen:
             names.add(name.decode("latin-1"))
         seen.add(name)
     return names
 
 
-def request_id(sent: str) -> str:
-    """Return a request's id: the client's if harmless, else a new one."""
-    if 0 < len(sent) <= LONGEST_ID and ID_CHARACTERS.issuperset(sent):
-        return sent
+def choose_id(client_id: str) -> str:
+    """Return a request's id: the client's X-Request-Id if short and harmless, else a new one."""
+    if 0 < len(client_id) <= LONGEST_ID and ID_CHARACTERS.issuperset(client_id):
+        return client_id
     return os.urandom(16).hex()
 
 
-def announces_body(headers: Mapping[str, str]) -> bool:
-    """Tell whether a body follows; a length of 0 means none."""
+def has_body(headers: Mapping[str, str]) -> bool:
+    """Tell whether a request's headers announce a body; a Content-Length of 0 announces none."""
     return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
 def read_timeout(headers: Mapping[str, str], most: float) -> float:
-    """Return the seconds that a request's client gives it, at most `most`.
+    """Return the seconds of a request's X-Headlight-Deadline-Ms, at most `most`, also the default.
 
     Raises:
         Refused: the header is not a number of milliseconds.

@@ -1,6 +1,6 @@
-"""Rules for a request's headers, and what they say about it: read once, before any body.
+"""Rules for a request's headers, applied before any body is read.
 
-Who may ask: clients with a key, under the service's own host name, not from foreign web pages.
+They admit clients with a key, under the service's own host name, not from foreign web pages.
 
 keys    While no key is set, everyone may ask; afterwards only holders of one of the keys. Open
         routes take no key. Source: RFC 6750, sections 2.1 and 3.
@@ -35,7 +35,7 @@ from service.wording.words import list_names
 MOST_HEADER_BYTES = 16 * KIB
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
 # Headers that decide how a request is read must occur once, and under no name that resembles theirs
-SINGLE = (
+SINGLE_HEADERS = (
     "host",
     "content-type",
     "content-length",
@@ -46,27 +46,27 @@ SINGLE = (
     INFERENCE_HEADER,
 )
 UNDERSCORED_HEADERS = frozenset(
-    name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name
+    name.replace("-", "_") for name in (*SINGLE_HEADERS, REQUEST_ID) if "-" in name
 )
-EXPECTED = {
+DETAILS = {  # of refusals, by code: what is expected
     "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
     f"{MOST_HEADER_BYTES:,} bytes of headers",
-    "bad_request": f"{list_names(sorted(SINGLE), 'and')} may occur "
+    "bad_request": f"{list_names(sorted(SINGLE_HEADERS), 'and')} may occur "
     "once each, spelt with hyphens; the only transfer-encoding is chunked; "
     f"{list_names(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
     "unsupported_encoding": "leave out the header Content-Encoding",
 }
 
 
-ANYONE = Key("", "", metrics=True)  # the client of an open route
-UNMARKED = (
+ANYONE = Key("", "", metrics=True)  # stands for the client of a route that needs no key
+UNMARKED = (  # the detail of a refusal
     "only a key marked `metrics` in the service's keys may read these, which tell of all keys"
 )
 # media types with which a browser sends a page's POST anywhere; for others it asks first (OPTIONS)
-SIMPLE = (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
-OWN = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
+SIMPLE_TYPES = (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
-EXPOSED = (  # what a page may read of an answer's headers
+EXPOSED_HEADERS = (  # those of an answer that a page of another origin may read
     *(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, wire.WARNING, wire.IGNORED),
     "Retry-After",
 )
@@ -75,56 +75,56 @@ HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section
 
 
 class Keys:
-    """The keys that let in now; where there are none, every request passes."""
+    """The API keys that are valid now; where there are none, every request passes."""
 
     def __init__(self, settings: Settings, keys: tuple[Key, ...]) -> None:
-        self._public = {route.path for route in ROUTES if _public(route, settings)}
-        self._marked = {route.path for route in ROUTES if route.public == "public_metrics"}
+        self._public_paths = {route.path for route in ROUTES if _is_public(route, settings)}
+        self._metrics_paths = {route.path for route in ROUTES if route.public == "public_metrics"}
         self.set_keys(keys)
 
     def set_keys(self, keys: tuple[Key, ...]) -> None:
         """Admit the holders of these keys, and no others, from now on."""
-        self._keys = {bytes.fromhex(key.digest): key for key in keys}
+        self._keys_by_digest = {bytes.fromhex(key.digest): key for key in keys}
 
     def find(self, method: str, path: str, authorization: str) -> Key | None:
-        """Return the key whose request may pass, or None where it may not.
+        """Return a request's key, ANYONE where it needs none, or None where it may not pass.
 
-        A preflight (OPTIONS) carries none.
+        A preflight (OPTIONS) needs none, as browsers send none with it.
 
         Args:
-            path: the request's own, below the prefix under which a cluster mounts us.
+            path: below the prefix under which a cluster mounts us.
             authorization: the header; empty unless there is exactly one.
         """
-        if not self._keys or method == "OPTIONS":
+        if not self._keys_by_digest or method == "OPTIONS":
             return ANYONE
-        if path in self._public and method in ("GET", "HEAD"):
+        if path in self._public_paths and method in ("GET", "HEAD"):
             return ANYONE
         scheme, _, key = authorization.partition(" ")
         bearer = key.strip() if scheme.lower() == "bearer" else ""
-        # What is looked up is the SHA-256 of what was sent: the time that it takes may tell how a
-        # digest begins, but no one can choose a key by that
-        return self._keys.get(hashlib.sha256(bearer.encode("latin-1")).digest())
+        # A lookup by SHA-256: its time may reveal how a stored digest begins, but nobody can choose
+        # a key by the beginning of its digest
+        return self._keys_by_digest.get(hashlib.sha256(bearer.encode("latin-1")).digest())
 
     def require_mark(self, path: str, key: Key | None) -> None:
         """Refuse the metrics, which tell of all keys, to a key that is not marked for them."""
-        if path in self._marked and not (key and key.metrics):
+        if path in self._metrics_paths and not (key and key.metrics):
             raise Refused("unauthorized", detail=UNMARKED)
 
 
-def _public(route: Route, settings: Settings) -> bool:
-    """Tell whether GET and HEAD of a route's path take no key."""
+def _is_public(route: Route, settings: Settings) -> bool:
+    """Tell whether GET and HEAD of a route's path need no key."""
     return route.public == "always" or bool(route.public and getattr(settings, route.public))
 
 
 class Sites:
-    """The host names and the web pages that the settings let ask."""
+    """The host names and the web origins that the settings allow."""
 
     def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(settings.cors_origins)
 
     def knows_host(self, host: str) -> bool:
-        """Tell whether a request names a host of the service's, on any port."""
+        """Tell whether a Host header names one of the service's hosts, on any port."""
         if not self._hosts:
             return True
         host = host.lower()
@@ -132,7 +132,7 @@ class Sites:
 
     def is_cross_site(self, media_type: str | None, headers: Mapping[str, str]) -> bool:
         """Tell whether a POST comes from another origin's page without a preflight."""
-        if media_type not in SIMPLE:
+        if media_type not in SIMPLE_TYPES:
             return False
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin and not origin.isascii():
@@ -140,24 +140,24 @@ class Sites:
         if origin in self._origins or "*" in self._origins:
             return False
         if site is not None:
-            return site not in OWN
+            return site not in OWN_SITES
         return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 class Cors:
-    """Lets pages of some origins ask and read; an answer of no use to them does not mention it."""
+    """Adds CORS headers, which let web pages of these origins send requests and read answers."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._middleware = CORSMiddleware(
-            _stand_in,
+            _no_app,
             allow_origins=origins,
             allow_methods=("GET", "POST"),
-            allow_headers=("*",),  # a client's own, such as x-stainless-*, go unread
-            expose_headers=EXPOSED,
+            allow_headers=("*",),  # clients add their own, such as x-stainless-*
+            expose_headers=EXPOSED_HEADERS,
         )
 
     def answer_preflight(self, request: Request) -> Reply | None:
-        """Return the answer to a browser's preflight; None if the request is none.
+        """Return the answer to a browser's CORS preflight; None if the request is no preflight.
 
         Raises:
             Refused: it names headers that no request can have; they would be echoed.
@@ -174,38 +174,38 @@ class Cors:
         return Reply(bytes(answer.body), answer.status_code, headers)
 
     def wrap(self, request: Request, send: Send) -> Send:
-        """Return what sends an answer so that pages of the allowed origins may read it too."""
+        """Return a `send` that adds the CORS headers to the answer of a request."""
         return partial(
             self._middleware.send, send=send, request_headers=Headers(raw=request.raw_headers)
         )
 
 
-async def _stand_in(scope: Scope, receive: Receive, send: Send) -> None:
-    """Stand in for the application of Starlette's class, of which only the methods are called."""
+async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Fill CORSMiddleware's argument for an application; it is never called."""
 
 
 class HeadRules:
-    """The rules for the headers of a request."""
+    """The rules for the headers of a request, in one method, `judge`."""
 
     def __init__(self, settings: Settings) -> None:
         self._sites = Sites(settings)
 
     def judge(self, request: Request, *, authorized: bool) -> None:
-        """Refuse a request that can be refused without its body.
+        """Refuse a request whose headers break a rule.
 
         Args:
-            authorized: whether it carries a valid key, where it needs one.
+            authorized: whether it carries a valid key, or needs none.
 
         Raises:
-            Refused: why.
+            Refused: with the code of the first broken rule.
         """
         headers, method = request.headers, request.method
-        _judge_sizes(request)
+        _check_sizes(request)
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             raise _refused("bad_request")
         if not UNDERSCORED_HEADERS.isdisjoint(headers):
             raise _refused("bad_request")
-        if request.repeated and not request.repeated.isdisjoint(SINGLE):
+        if request.repeated and not request.repeated.isdisjoint(SINGLE_HEADERS):
             raise _refused("bad_request")
         if request.closing and method in WITHOUT_BODY:
             raise _refused("bad_request")
@@ -219,8 +219,8 @@ class HeadRules:
             raise _refused("unsupported_encoding")
 
 
-def _judge_sizes(request: Request) -> None:
-    """Refuse headers, or an address, larger than any request needs."""
+def _check_sizes(request: Request) -> None:
+    """Refuse headers or a URL larger than any request needs."""
     raw = request.raw_headers
     if len(request.path) + len(request.query) > MOST_ADDRESS:
         raise _refused("headers_too_large")
@@ -229,4 +229,5 @@ def _judge_sizes(request: Request) -> None:
 
 
 def _refused(code: str) -> Refused:
-    return Refused(code, detail=EXPECTED[code])
+    """Return the refusal of a code with its detail in DETAILS."""
+    return Refused(code, detail=DETAILS[code])

@@ -96,22 +96,22 @@ class Inference(Call):
         return reply
 
 
-def parse(body: bytes, sent: RequestHead, served: ModelFacts) -> Inference:
+def parse(body: bytes, head: RequestHead, served: ModelFacts) -> Inference:
     """Read a request.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    check_model(sent.path_params, served.names)
-    header = _count_json_bytes(sent.headers.get(INFERENCE_HEADER))
+    check_model(head.path_params, served.names)
+    header = _count_json_bytes(head.headers.get(INFERENCE_HEADER))
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=HEADER_BEYOND_BODY)
-    request = InferRequest.parse(text, sent.ignored)
+    request = InferRequest.parse(text, head.ignored)
     outputs, parameters = _chosen_outputs(request), request.parameters
     asked = EncodeRequest.of(
         read_inputs(request.inputs, data, served.most_sequences),
-        model=sent.path_params["model"],
+        model=head.path_params["model"],
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
         layers=_chosen_layers(parameters, served.layers) if LAYERS in outputs else [],
@@ -291,38 +291,38 @@ def _write_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[
     yield b"]}"
 
 
-async def answer_server(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_server(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2: the server and what it can do beyond the protocol."""
     names = {"name": "headlight", "version": version("headlight")}
     return json_reply({**names, "extensions": ["binary_tensor_data"]})
 
 
-async def answer_live(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2/health/live: the process answers."""
     return json_reply({"live": True})
 
 
-async def answer_ready(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2/health/ready: the forward path proved itself lately."""
-    here.replica.check_ready()
+    context.replica.check_ready()
     return json_reply({"ready": True})
 
 
-async def answer_metadata(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_metadata(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2/models/{model}: its inputs and outputs."""
-    replica, name = here.replica, sent.path_params["model"]
-    check_model(sent.path_params, replica.gateway.names.every)
+    replica, name = context.replica, head.path_params["model"]
+    check_model(head.path_params, replica.gateway.names.every)
     config = replica.lanes.model.config
     return json_reply(
         describe_model(name, config.width, config.embedding_width, replica.pooled_width)
     )
 
 
-async def answer_model_ready(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_model_ready(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2/models/{model}/ready: as ready as the server is."""
-    check_model(sent.path_params, here.replica.gateway.names.every)
-    here.replica.check_ready()
-    return json_reply({"name": sent.path_params["model"], "ready": True})
+    check_model(head.path_params, context.replica.gateway.names.every)
+    context.replica.check_ready()
+    return json_reply({"name": head.path_params["model"], "ready": True})
 
 
 # answered to an encoding: only other inputs and forms cause them

@@ -6,18 +6,22 @@ from service.api.teaching.request import AttendBody, ExplainRequest
 from service.observe.families import OF_TEXT
 
 
-async def answer_attend(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_attend(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /v1/attend: the mechanism without a model."""
-    lessons = here.replica.lessons
-    mixture = await here.read(sent, lessons.read_attend)
-    return await here.write(sent, await lessons.attend(mixture, here.deadline(sent), sent.record))
+    lessons = context.replica.lessons
+    mixture = await context.read(head, lessons.read_attend)
+    return await context.write(
+        head, await lessons.attend(mixture, context.deadline(head), head.record)
+    )
 
 
-async def answer_explain(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_explain(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /v1/explain: one text through one layer, step by step."""
-    lessons = here.replica.lessons
-    asked = await here.read(sent, ExplainRequest.model_validate_json)
-    return await here.write(sent, await lessons.explain(asked, here.deadline(sent), sent.record))
+    lessons = context.replica.lessons
+    asked = await context.read(head, ExplainRequest.model_validate_json)
+    return await context.write(
+        head, await lessons.explain(asked, context.deadline(head), head.record)
+    )
 
 
 ROUTES = [

@@ -11,14 +11,14 @@ from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
 
 
-def main(body: bytes, sent: RequestHead, served: ModelFacts) -> Call:
+def main(body: bytes, head: RequestHead, served: ModelFacts) -> Call:
     """Read a request of POST /, which asks for what the checkpoint was made for."""
     if "rerank" in served.tasks:
-        return tasks.parse_rerank(body, sent, served)
+        return tasks.parse_rerank(body, head, served)
     if "classify" in served.tasks:
-        return tasks.parse_predict(body, sent, served)
+        return tasks.parse_predict(body, head, served)
     return (tasks.parse_embed_sparse if only_sparse(served.tasks) else embed.parse_embed)(
-        body, sent, served
+        body, head, served
     )
 
 

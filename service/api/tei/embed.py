@@ -104,27 +104,27 @@ class SimilarityCall(JSONCall):
         return _cosines_with_first(map(_vectors_of, encoded.items))
 
 
-def parse_embed(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
+def parse_embed(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
     """Read a request of POST /embed.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = EmbedRequest.parse(body, sent.ignored)
+    request = EmbedRequest.parse(body, head.ignored)
     check_dense(served.tasks)
     how = DEFAULT_POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
     return EmbedCall(**make_call_parts(request, request.inputs, pooled=how))
 
 
-def parse_embed_all(body: bytes, sent: RequestHead, served: ModelFacts) -> EmbedCall:
+def parse_embed_all(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
     """Read a request of POST /embed_all; raises as `parse_embed` does."""
-    request = EmbedAllRequest.parse(body, sent.ignored)
+    request = EmbedAllRequest.parse(body, head.ignored)
     return EmbedCall(**make_call_parts(request, request.inputs, pooled=False, tokens=True))
 
 
-def parse_similarity(body: bytes, sent: RequestHead, served: ModelFacts) -> SimilarityCall:
+def parse_similarity(body: bytes, head: RequestHead, served: ModelFacts) -> SimilarityCall:
     """Read a request of POST /similarity; raises as `parse_embed`, and without sentences."""
-    comparison = SimilarityRequest.parse(body, sent.ignored)
+    comparison = SimilarityRequest.parse(body, head.ignored)
     check_dense(served.tasks)
     if not comparison.inputs.sentences:
         detail = "expected one sentence or more, received none"

@@ -141,13 +141,13 @@ class SparseCall(JSONCall):
         return [{"index": index, "value": value} for index, value in entries]
 
 
-def parse_predict(body: bytes, sent: RequestHead, served: ModelFacts) -> PredictCall:
+def parse_predict(body: bytes, head: RequestHead, served: ModelFacts) -> PredictCall:
     """Read a request of POST /predict.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = PredictRequest.parse(body, sent.ignored)
+    request = PredictRequest.parse(body, head.ignored)
     inputs = request.inputs
     single = isinstance(inputs, str) or any(isinstance(entry, str) for entry in inputs)
     entries = [inputs] if single else inputs
@@ -172,9 +172,9 @@ def parse_predict(body: bytes, sent: RequestHead, served: ModelFacts) -> Predict
     )
 
 
-def parse_rerank(body: bytes, sent: RequestHead, served: ModelFacts) -> RankCall:
+def parse_rerank(body: bytes, head: RequestHead, served: ModelFacts) -> RankCall:
     """Read a request of POST /rerank; raises as `parse_predict` does."""
-    request = RankRequest.parse(body, sent.ignored)
+    request = RankRequest.parse(body, head.ignored)
     truncate = embed.cut_side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echo_layout(body, query, texts, request.top_n)
@@ -185,9 +185,9 @@ def parse_rerank(body: bytes, sent: RequestHead, served: ModelFacts) -> RankCall
     return RankCall(request=asked, custom=custom, most=request.top_n, scored=scored, texts=texts)
 
 
-def parse_embed_sparse(body: bytes, sent: RequestHead, served: ModelFacts) -> SparseCall:
+def parse_embed_sparse(body: bytes, head: RequestHead, served: ModelFacts) -> SparseCall:
     """Read a request of POST /embed_sparse; raises as `parse_predict` does."""
-    request = EmbedAllRequest.parse(body, sent.ignored)
+    request = EmbedAllRequest.parse(body, head.ignored)
     return SparseCall(**embed.make_call_parts(request, request.inputs, pooled=False, sparse=True))
 
 

@@ -238,38 +238,38 @@ def _token_pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
             yield Piece(id, text[start:stop], False, start, stop)
 
 
-async def answer_tokenize(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_tokenize(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /tokenize: texts as tokens."""
-    asked = await here.read(sent, partial(TokenizeRequest.parse, ignored=sent.ignored))
+    asked = await context.read(head, partial(TokenizeRequest.parse, ignored=head.ignored))
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    pieces = await _vocabulary_of(here).tokenize(
+    pieces = await _vocabulary_of(context).tokenize(
         texts,
         asked.prompt_name,
-        here.deadline(sent),
-        sent.record,
+        context.deadline(head),
+        head.record,
         special=asked.add_special_tokens,
     )
-    return await here.write(sent, pieces)
+    return await context.write(head, pieces)
 
 
-async def answer_decode(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_decode(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /decode: token ids as text."""
-    asked = await here.read(sent, partial(DecodeRequest.parse, ignored=sent.ignored))
-    special, deadline = not asked.skip_special_tokens, here.deadline(sent)
-    vocabulary = _vocabulary_of(here)
-    pieces = await vocabulary.decode(asked.sequences(), deadline, sent.record, special=special)
-    return await here.write(sent, pieces)
+    asked = await context.read(head, partial(DecodeRequest.parse, ignored=head.ignored))
+    special, deadline = not asked.skip_special_tokens, context.deadline(head)
+    vocabulary = _vocabulary_of(context)
+    pieces = await vocabulary.decode(asked.sequences(), deadline, head.record, special=special)
+    return await context.write(head, pieces)
 
 
-def _vocabulary_of(here: RouteContext) -> Vocabulary:
+def _vocabulary_of(context: RouteContext) -> Vocabulary:
     """Return what answers about tokens in a replica."""
-    replica = here.replica
+    replica = context.replica
     return Vocabulary(replica.reader, replica.settings)
 
 
-async def answer_health(sent: RequestHead, here: RouteContext) -> Reply:
+async def answer_health(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /health: what GET /ready says, without a body."""
-    here.replica.check_ready()
+    context.replica.check_ready()
     return Reply()
 
 
