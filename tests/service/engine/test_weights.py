@@ -31,21 +31,33 @@ from tests.replica_internals import altered
 ROOT = Path(__file__).parent.parent.parent.parent
 OLD, NEW = "1" * 40, "2" * 40  # commits
 NAME = "org/name"
-ASK = """
-import json, sys
-from service.engine.weights import ModelNotFound, locate_model, pin_revision
-for model in sys.argv[1:]:
-    try:
-        print(json.dumps([str(part) for part in locate_model(model)[:3]] + [pin_revision(model)]))
-    except ModelNotFound as error:
-        print(json.dumps(str(error)))
-"""
+# Imports torch once, and never the hub's library, which reads variables once: each child's own
+CHILDREN = """
+import json, os, sys
+from pathlib import Path
+import service.engine.tokenizers
+from service.engine.weights import ModelNotFound, locate_model, locate_with_pickles, pin_revision
 
-PICKLES = """
-import json, sys
-from service.engine.weights import locate_with_pickles
-folder = locate_with_pickles(sys.argv[1])
-print(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))))
+def ask(model):
+    try:
+        return [str(part) for part in locate_model(model)[:3]] + [pin_revision(model)]
+    except ModelNotFound as error:
+        return str(error)
+
+def list_files(model):
+    folder = locate_with_pickles(model)
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+
+for line in sys.stdin:
+    function, models, variables = json.loads(line)
+    assert "huggingface_hub" not in sys.modules
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+    else:
+        os.environ.update(variables)
+        print(json.dumps([globals()[function](model) for model in models]), flush=True)
+        os._exit(0)
 """
 
 Ask = Callable[..., Any]
@@ -85,25 +97,28 @@ def test_what_is_not_of_the_hub_is_pinned_as_it_is(model: str) -> None:
     assert pin_revision(model) == model
 
 
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """A process whose children locate models."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    command, pipe = [sys.executable, "-c", CHILDREN], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=kept, stdin=pipe, stdout=pipe, text=True) as one:
+        yield one
+
+
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(parent: subprocess.Popen[str], tmp_path: Path) -> Ask:
     """Locate and pin models in a process of its own, as the hub's library reads variables once.
 
     Gives of each folder, name, commit and pinned name, or the refusal.
     """
 
-    def answer(*models: str, program: str = ASK, **variables: str) -> list[Any]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environ = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", program, *models],
-            cwd=ROOT,
-            env={**environ, **variables},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return [json.loads(line) for line in done.stdout.splitlines()]
+    def answer(*models: str, function: str = "ask", **variables: str) -> list[Any]:
+        own = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1", **variables}
+        assert parent.stdin and parent.stdout
+        print(json.dumps([function, models, own]), file=parent.stdin, flush=True)
+        told: list[Any] = json.loads(parent.stdout.readline())
+        return told
 
     return answer
 
@@ -257,9 +272,9 @@ def test_a_model_is_fetched_with_its_pickles_where_they_are_to_be_converted(
 ) -> None:
     """Those of the encoder only where it has no safetensors; still no code."""
     hub.files["2_Dense/pytorch_model.bin"] = b"dense"
-    (safe,) = ask(NAME, program=PICKLES, HF_ENDPOINT=hub.endpoint)
+    (safe,) = ask(NAME, function="list_files", HF_ENDPOINT=hub.endpoint)
     del hub.files["model.safetensors"]
-    (old,) = ask(f"{NAME}@v1", program=PICKLES, HF_ENDPOINT=hub.endpoint)
+    (old,) = ask(f"{NAME}@v1", function="list_files", HF_ENDPOINT=hub.endpoint)
 
     assert {"2_Dense/pytorch_model.bin", "model.safetensors", "vocab.txt"} <= set(safe)
     assert "pytorch_model.bin" not in safe and "pytorch_model.bin" in old
