@@ -16,29 +16,40 @@ from click.testing import CliRunner, Result
 from model.native import library
 from service.cli import main
 from service.cluster import haproxy, network
+from service.engine.weights import BUNDLED_MODEL
 from service.preflight import machine, model
 from service.settings import MIB, Settings
+from tests.task_heads import checkpoint
 
 WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "memory"]
 WHAT += ["shared memory", "disk", "torch", "compiled pass", "GPUs", "settings"]
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a small checkpoint, which is opened in no time."""
+    folder = tmp_path_factory.mktemp("small")
+    checkpoint(folder, "Model")
+    return str(folder)
+
+
 @pytest.fixture
-def examined() -> Callable[..., Result]:
-    """Run it with options, on a free port."""
+def examined(small: str) -> Callable[..., Result]:
+    """Run it with options, on a free port; of a small model where they name none."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
 
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["doctor", *arguments], env={"HEADLIGHT_PORT": port})
+        env = {"HEADLIGHT_PORT": port, "HEADLIGHT_MODEL": small}
+        return CliRunner().invoke(main, ["doctor", *arguments], env=env)
 
     return run
 
 
 def test_it_looks_at_all_that_a_start_needs(examined: Callable[..., Result]) -> None:
     """A line each; here the service starts, as the other tests show."""
-    result = examined()
+    result = examined("--model", BUNDLED_MODEL)
 
     assert [line[6:20].strip() for line in result.stdout.splitlines()] == WHAT
     assert "FAIL" not in result.stdout and result.exit_code == 0
