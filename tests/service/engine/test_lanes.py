@@ -32,16 +32,15 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(replica: Replica
     random = np.random.default_rng(7)
     works = [
         Work(Sequence(random.integers(1000, 30000, length).tolist()), Outputs(tokens=True))
-        for length in (1, 2, 3, 5, 16, 17, 63, 64, 128, 256)
+        for length in (1, 2, 3, 17, 63, 128)
     ]
     alone = [done(replica, [work])[0].tokens for work in works]
 
     for threads in (1, 2, 3):
-        for _ in range(3):
-            order = random.permutation(len(works))
-            batch = done(replica, [works[i] for i in order], threads)
-            for place, i in enumerate(order):
-                np.testing.assert_array_equal(batch[place].tokens, alone[i])
+        order = random.permutation(len(works))
+        batch = done(replica, [works[i] for i in order], threads)
+        for place, i in enumerate(order):
+            np.testing.assert_array_equal(batch[place].tokens, alone[i])
 
 
 @pytest.mark.parametrize("length", [5, 11, 130])

@@ -178,11 +178,11 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
 
 
 @pytest.mark.parametrize("asked", ["high", "medium"])
-async def test_float32_is_multiplied_as_float32(asked: str) -> None:
+async def test_float32_is_multiplied_as_float32(loud: Path, asked: str) -> None:
     """Without TF32 or bfloat16 inside, even if they were set before, as by torch's own variable."""
     torch.set_float32_matmul_precision(asked)
     try:
-        load_model(locate_model("preset:transformer-base"), CPU, torch.float32)
+        load_model(locate_model(str(loud)), CPU, torch.float32)
         assert torch.get_float32_matmul_precision() == "highest"
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
