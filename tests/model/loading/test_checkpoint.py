@@ -22,9 +22,9 @@ from model.errors import CheckpointError
 from model.loading import assembly, checkpoint, files
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack_sequences
+from tests.model.loads import CPU, load
 from tests.model.small_tokenizer import SMALL_TOKENIZER, save_small_tokenizer
 
-CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent.parent.parent
 FIRST = "encoder.layer.0.attention.self.query.weight"
 NORM = "embeddings.LayerNorm.bias"
@@ -39,11 +39,6 @@ SIZES = BertConfig(
     initializer_range=0.5,
 )
 IDS, TYPES = [5, 3, 40, 0, 7], [0, 6, 1, 2, 5]
-
-
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
-    """A folder as a replica on a CPU loads it."""
-    return checkpoint.load_checkpoint(folder, CPU, dtype, kernels.choose_kernels(CPU, dtype))
 
 
 def encode(model: Model) -> Tensor:

@@ -12,9 +12,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
 from torch import nn
 
-from model import kernels
 from model.errors import CheckpointError
-from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.task_heads import Classifier
@@ -22,7 +20,7 @@ from model.text.pieces import run_reading
 from model.text.tokenizer import Truncation
 from tests import decoders
 from tests.decoders import MOST, TEMPLATE
-from tests.model.loading.test_families import CPU
+from tests.model.loads import load
 
 PAIRS = [
     ("Which planet is red?", "Mars, known for its reddish look, is the Red Planet."),
@@ -42,13 +40,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reranker(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as sentence-transformers saves it."""
     return decoders.reranker(plain, tmp_path_factory.mktemp("reranker"))
-
-
-def load(folder: Path) -> Model:
-    """A folder as a replica on a CPU loads it."""
-    return checkpoint.load_checkpoint(
-        folder, CPU, torch.float32, kernels.choose_kernels(CPU, torch.float32)
-    )
 
 
 def head_of(model: Model) -> Classifier:

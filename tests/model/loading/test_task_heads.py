@@ -348,15 +348,22 @@ ENTAILMENTS: dict[str, tuple[dict[str, Any], int | None]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def three_classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder of a classifier, and its config.json."""
+    folder = tmp_path_factory.mktemp("three")
+    theirs("bert", KINDS[0], num_labels=3).save_pretrained(folder)
+    return folder, json.loads((folder / "config.json").read_text())
+
+
 @pytest.mark.parametrize(("names", "place"), ENTAILMENTS.values(), ids=ENTAILMENTS)
 def test_entailment_is_the_class_that_label2id_names(
-    tmp_path: Path, names: dict[str, Any], place: int | None
+    three_classes: tuple[Path, dict[str, Any]], names: dict[str, Any], place: int | None
 ) -> None:
     """As transformers' pipeline finds it; where it finds none, there is no such task."""
-    theirs("bert", KINDS[0], num_labels=3).save_pretrained(tmp_path)
-    stored = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(stored | names))
-    model = loaded(tmp_path)
+    folder, stored = three_classes
+    (folder / "config.json").write_text(json.dumps(stored | names))
+    model = loaded(folder)
 
     (head,) = model.task_heads
     assert isinstance(head, Classifier) and head.entailment == place
