@@ -3,7 +3,7 @@
 `ROWS` are HTTP requests, sent in process (tests/service/edge/test_bad_inputs.py) and over
 connections (tests/ray/test_bad_inputs.py); `WIRE` are bytes that only a connection can carry, with
 one expectation for each door, HAProxy's and a replica's own, since what HAProxy refuses it answers
-itself. The fixtures `bad_input` and `bad_wire` are parametrized with them in conftest.py.
+itself. The fixtures `bad_group` and `bad_wire` are parametrized with them in conftest.py.
 """
 
 import base64

@@ -95,14 +95,12 @@ def in_flight(replica: Replica) -> float:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for a `bad_input`, `bad_group` or `bad_wire` once for each there is."""
-    if {"bad_input", "bad_group", "bad_wire"}.isdisjoint(metafunc.fixturenames):
+    """Run a test that asks for a `bad_group` or a `bad_wire` once for each there is."""
+    if {"bad_group", "bad_wire"}.isdisjoint(metafunc.fixturenames):
         return
     found = runpy.run_path(str(BAD_INPUTS))
     groups, wires = found["ROWS"], found["WIRE"]
-    rows = [row for group in groups.values() for row in group]
     for name, values, ids in (
-        ("bad_input", rows, [row.name for row in rows]),
         ("bad_group", groups.values(), groups.keys()),
         ("bad_wire", wires, [wire.name for wire in wires]),
     ):

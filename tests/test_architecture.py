@@ -291,9 +291,9 @@ def untold(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
     told = {(name, place) for names, place in rows for name in re.findall(r"`(.+?)`", names)}
     used = {(name, path(file)) for file, tree in trees.items() for name in private(tree)}
     yield from (f"{place} uses {name}, and no table says so" for name, place in used - told)
-    texts = {path(file): unparse(tree) for file, tree in trees.items()}
+    files = {path(file): tree for file, tree in trees.items()}
     for name, place in told - used:
-        if name not in texts.get(place, ""):
+        if place not in files or name not in unparse(files[place]):
             yield f"{place} is said to use {name}"
 
 
@@ -360,6 +360,7 @@ def speaks(name: str, tree: ast.Module) -> bool:
     return uses("logging", "warnings")(name, tree) or any(printed)
 
 
+@cache
 def calls_private_torch(name: str, tree: ast.Module) -> bool:
     """Tell whether a module calls what torch may change without notice."""
     found = attributes(tree) | set(imported(tree))
@@ -452,6 +453,8 @@ def reaches(tree: ast.Module) -> Iterator[str]:
 
 def reached(text: str) -> list[str]:
     """List the private names that a test's text reaches into."""
+    if not re.search(r"\b_[a-z]", text):  # as most have none, and parsing them all takes seconds
+        return []
     return [
         name
         for name in reaches(parse(text))

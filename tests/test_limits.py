@@ -149,8 +149,8 @@ def test_what_is_bounded_on_a_requests_way_is_bounded_by_one() -> None:
 
     for by, name in ((row.by, name) for row in ENFORCED for name in row.limits):
         if name.startswith("edge."):
-            readers = [file for file in FILES if reads(file, name.rpartition(".")[2])]
-            doors = {f"edge.{file.stem}" for file in readers if file.parent.name == "edge"}
+            files = [file for file in FILES if file.parent.name == "edge"]
+            doors = {f"edge.{file.stem}" for file in files if reads(file, name.rpartition(".")[2])}
             assert doors - {"edge.request"} == {by}, name
 
 

@@ -1,6 +1,7 @@
 """Bodies of more values than a request needs, and of wrong ones, cost no more than few would."""
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,14 +24,22 @@ FULL = [attack for attack in structures() if attack.full]
 
 
 def anywhere() -> Iterator[Any]:
-    """Every attack at the root; below a prefix one of a route, the others by `make prove`."""
-    seen = set()
+    """Every place with one kind of value, kinds in turn; below a prefix one of a route.
+
+    `make prove` tries the others.
+    """
+    kinds, routes, places = cycle(VALUES), set[Any](), set[str]()
     for attack in FULL:
-        kind = attack.path, *attack.headers
-        marks = [pytest.mark.prove] if kind in seen else []
-        seen.add(kind)
-        yield pytest.param("", attack, id=attack.name)
-        yield pytest.param(PREFIX, attack, id=f"{attack.name}, below a prefix", marks=marks)
+        place, _, kind = attack.name.partition(" of ")
+        if kind and place not in places:
+            places.add(place)
+            chosen = next(kinds)
+        first = (attack.path, *attack.headers) not in routes
+        routes.add((attack.path, *attack.headers))
+        kept = kind == chosen if kind else attack.name.startswith("/v1/encode")
+        once, again = [[] if wanted else [pytest.mark.prove] for wanted in (kept, first)]
+        yield pytest.param("", attack, id=attack.name, marks=once)
+        yield pytest.param(PREFIX, attack, id=f"{attack.name}, below a prefix", marks=again)
 
 
 @pytest.fixture(params=["", PREFIX], ids=["at the root", "below a prefix"])
