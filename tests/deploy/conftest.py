@@ -1,5 +1,8 @@
 """The chart as Helm renders it with each set of values."""
 
+import fcntl
+import json
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,19 @@ def render() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def answers(render: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What Helm makes of all values, in one process."""
-    rendered: dict[str, dict[str, Any]] = render["rendered"](**CASES, **DEPLOYMENTS, **REFUSED)
+def answers(
+    render: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What Helm makes of all values, in one process; of several of pytest's the first asks it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all processes of this run
+    file = folder / "rendered.json"
+    with (folder / "rendering").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(render["rendered"](**CASES, **DEPLOYMENTS, **REFUSED)))
+    rendered: dict[str, dict[str, Any]] = json.loads(file.read_text())
     return rendered
 
 

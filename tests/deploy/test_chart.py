@@ -7,7 +7,6 @@ which crds.py writes.
 import json
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -65,12 +64,15 @@ def test_what_is_generated_is_the_codes(name: str, made: str, render: dict[str, 
     assert (CHART / name).read_text() == render[made]()
 
 
-def test_manifests_are_written_where_there_is_no_helm(tmp_path: Path) -> None:
+def test_manifests_are_written_where_there_is_no_helm(
+    tmp_path: Path, render: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By `render.py --kuberay`: a file for each kind, of objects that have names."""
     folder = tmp_path / "kuberay"
 
-    script = CHART.parent / "render.py"
-    subprocess.run([sys.executable, script, "--kuberay", folder], check=True, cwd=tmp_path)
+    monkeypatch.setattr("sys.argv", ["render.py", "--kuberay", str(folder)])
+    monkeypatch.chdir(tmp_path)
+    render["main"]()
 
     names = {path.name for path in folder.iterdir()}
     assert {"rayservice.yaml", "networkpolicy.yaml", "scrapeconfig.yaml"} <= names

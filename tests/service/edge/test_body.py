@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.edge.body import Bounds, scan
@@ -154,7 +154,6 @@ def texts(draw: st.DrawFn, depth: int = DEEPEST) -> str:
     return f"[{inside}]" if kind == "list" else f"{{{inside}}}"
 
 
-@settings(max_examples=300)
 @given(texts())
 def test_a_key_stands_twice_exactly_where_pythons_parser_says_so(text: str) -> None:
     """For any JSON."""

@@ -475,10 +475,12 @@ async def test_a_refusal_of_one_too_many_says_when_to_come_again(
     bearer = {"authorization": f"Bearer {A}"}
     async with served(api_keys=HELD) as client:
         client.app.gate = KeyGate(["a", "b"], 0)
-        answers = [
-            await client.post(path, json={"inputs": ["a"]}, headers=bearer)
-            for path in ("/v1/encode", "/embed", "/v1/embeddings", "/nothing")
-        ]
+        answers = await asyncio.gather(  # at once, as each waits a second for its body to be taken
+            *(
+                client.post(path, json={"inputs": ["a"]}, headers=bearer)
+                for path in ("/v1/encode", "/embed", "/v1/embeddings", "/nothing")
+            )
+        )
 
     assert [answer.status_code for answer in answers] == [429] * 4
     assert {answer.headers["retry-after"] for answer in answers} == {"1"}

@@ -24,6 +24,7 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import altered
+from tests.task_heads import checkpoint
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 
@@ -110,10 +111,11 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
 
 
 async def test_a_replica_that_stops_tells_of_its_last_requests(
-    outer: Callable[[Replica], ASGIApp], log: Log
+    outer: Callable[[Replica], ASGIApp], log: Log, tmp_path: Path
 ) -> None:
     """Those that ended less than a burst ago."""
-    leaving = await Replica.start(Settings(threads=1), "r")
+    checkpoint(tmp_path, "Model")
+    leaving = await Replica.start(Settings(model=str(tmp_path), threads=1), "r")
     transport = httpx.ASGITransport(outer(leaving))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         await client.get("/info")

@@ -1,9 +1,11 @@
 """Spans: whose trace they are in, what they say, and what they cost when unused."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,12 +13,14 @@ import pytest
 
 from service.encode.resolver import Resolver
 from service.engine.machine import Unservable
-from service.observe import tracing
 from service.observe.record import STAGES, Record
 from service.observe.tracing import Tracing
 from service.replica import Replica
 from service.settings import Settings
 from tests.replica_internals import stalled
+
+# an import of a module itself, not of a function or for types alone
+EAGER = re.compile(r"^(?:from|import) .*(?:opentelemetry|\btracing\b)", re.MULTILINE)
 
 Spans = Callable[[], list[dict[str, Any]]]
 
@@ -175,16 +179,27 @@ async def test_a_file_that_cannot_be_written_stops_the_start() -> None:
         await Replica.start(Settings(tracing="file:/nowhere/spans"), "r")
 
 
-async def test_without_tracing_nothing_of_it_is_imported_or_answered(
-    client: httpx.AsyncClient,
-) -> None:
-    """Not a module, not a header."""
+async def test_without_tracing_no_header_of_it_is_answered(client: httpx.AsyncClient) -> None:
+    """Whatever a caller sends."""
     answer = await client.get("/live", headers={"traceparent": GIVEN})
+
+    assert "traceparent" not in answer.headers
+
+
+async def test_without_tracing_nothing_of_it_is_imported() -> None:
+    """One file imports the package, and no other imports that file before it is to trace."""
+    files = Path(__file__).parents[3].joinpath("service").rglob("*.py")
+    eager = {path.name for path in files if EAGER.search(path.read_text("utf-8"))}
+
+    assert eager == {"tracing.py"}
+
+
+@pytest.mark.prove
+async def test_a_process_without_tracing_has_no_module_of_it() -> None:
+    """Nor does another package bring it."""
     script = "import sys, service.edge.handlers; print('opentelemetry' in sys.modules)"
     ran = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", script], capture_output=True, check=True
     )
 
-    assert "traceparent" not in answer.headers
     assert ran.stdout == b"False\n"
-    assert tracing.__name__ == "service.observe.tracing"

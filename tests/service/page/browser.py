@@ -18,7 +18,14 @@ NEEDED = pytest.mark.skipif(
     reason="chromedriver is not installed (Debian: chromium-driver)",
 )
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0  # as chromedriver has with a script
+LOOK = """const [told] = arguments, seen = () => { %s };
+(function look() {
+  try {
+    const found = seen();
+    if (found) told(found); else setTimeout(look, 10);
+  } catch (error) { told({ error: String(error) }); }
+})();"""
 SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
 COMPARED = """const alike = document.getElementById("alike");
     return alike.hidden || alike.ariaBusy !== "true";"""
@@ -91,12 +98,8 @@ class Page:
         await self._call("actions", {"actions": [mouse]})
 
     async def wait(self, script: str) -> Any:
-        """The first thing that is true of what a function's body returns."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not (found := await self.run(script)):
-            assert time.monotonic() < until, script
-            await asyncio.sleep(0.02)
-        return found
+        """The first thing that is true of what a function's body returns; the page itself looks."""
+        return await self._call("execute/async", {"script": LOOK % script, "args": []})
 
     async def resize(self, width: int, height: int, zoom: float = 1) -> None:
         """Give the page so many CSS pixels of `zoom` device pixels each; 0 by 0: the window's."""

@@ -1,6 +1,7 @@
 """A checkpoint that no replica would load ends `doctor` and `serve` alike, before Ray starts."""
 
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -19,11 +20,18 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsi
 WEIGHTS, WORD = "model.safetensors", "embeddings.word_embeddings.weight"
 
 
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT."""
+    folder = tmp_path_factory.mktemp("right")
+    checkpoint(folder, "Model")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A small BERT, of whose files one will be wrong."""
-    checkpoint(tmp_path, "Model")
-    return tmp_path
+def folder(right: Path, tmp_path: Path) -> Path:
+    """A copy of it, of whose files one will be wrong."""
+    return shutil.copytree(right, tmp_path, dirs_exist_ok=True)
 
 
 def config(**changes: object) -> Callable[[Path], None]:

@@ -67,7 +67,7 @@ def test_a_mistake_is_a_line_at_its_key(old: str, new: str, said: str, tmp_path:
     "text",
     [
         "applications: [",
-        "[" * 5000,
+        "[" * 1000,
         "kind: RayService",
         "kind: RayService\nspec: [1]",
         "kind: RayService\nspec: {serveConfigV2: [1]}",
