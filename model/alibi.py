@@ -18,32 +18,32 @@ from model.disentangled import ALL_HEADS
 
 
 def head_slopes(heads: int) -> list[float]:
-    """Return m of every head."""
+    """Return the slope m of each head."""
     below: int = 2 ** int(math.log2(heads))
-    own = [2 ** (-8 * head / below) for head in range(1, below + 1)]
-    return own if below == heads else own + head_slopes(2 * below)[::2][: heads - below]
+    slopes = [2 ** (-8 * head / below) for head in range(1, below + 1)]
+    return slopes if below == heads else slopes + head_slopes(2 * below)[::2][: heads - below]
 
 
 class Slopes:
-    """What distance takes from the scores of each head, the same in all texts.
+    """ALiBi's bias: in each head, minus its slope times the distance of query and key.
 
     Args:
         slopes: (heads,) float32.
     """
 
-    terms, by_content = 0, False
+    terms, by_content = 0, False  # as of disentangled.DistanceBias: the bias ignores content
 
     def __init__(self, slopes: Tensor) -> None:
         self._slopes = -slopes[:, None, None]
 
     def reversed_bias(self, tokens: int, dtype: torch.dtype) -> Tensor:
-        """Return what is added to all scores of a sequence whose keys are in reverse order.
+        """Return the bias of all scores of a sequence whose keys are in reverse order.
 
-        It depends on query + key alone then, so that each row is the one before it, a place on:
+        It then depends on query + key alone, so that each row is the one before it shifted by one:
         a view of one line for each head, (heads, queries, keys), whatever the length.
         """
-        apart = torch.arange(1 - tokens, tokens, device=self._slopes.device).abs_()
-        return (self._slopes[:, 0] * apart).to(dtype).unfold(1, tokens, 1)
+        distances = torch.arange(1 - tokens, tokens, device=self._slopes.device).abs_()
+        return (self._slopes[:, 0] * distances).to(dtype).unfold(1, tokens, 1)
 
     def __call__(
         self,
@@ -53,12 +53,12 @@ class Slopes:
         keys: slice,
         heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor:
-        """Return what is added to some scores of one sequence, (heads, queries, keys).
+        """Return the bias of some scores of one sequence, (heads, queries, keys).
 
         Args:
             q, k: as DistanceBias takes them; only their size and their dtype count.
             heads: which heads; all by default.
         """
-        place = torch.arange(k.shape[1], device=k.device)
-        apart = (place[queries][:, None] - place[keys]).abs_().float()
-        return (self._slopes[heads] * apart).to(q.dtype)
+        positions = torch.arange(k.shape[1], device=k.device)
+        distances = (positions[queries][:, None] - positions[keys]).abs_().float()
+        return (self._slopes[heads] * distances).to(q.dtype)

@@ -33,19 +33,18 @@ from model.packing import Group, Packed
 from model.positions import Rotation, hiding_bias
 from model.reach import EVERYWHERE, Reach
 
-TILE_QUERIES = 128  # queries at a time, where not all keys are needed or not all maps fit
+TILE_QUERIES = 128  # queries computed at a time, where not all keys or maps are needed at once
 
-Gates = Sequence[tuple[slice, Mapping[int, float]]]  # rows, and the factor of each head there
-Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
+Gates = Sequence[
+    tuple[slice, Mapping[int, float]]
+]  # rows, and the factor of each head's mixed values
+Biases = Sequence[Tensor | None]  # added to each group's scores; None: no bias
 # rows, and what replaces each head's mixed values there, (tokens, head_dim)
 Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]
 
 
 class HeadWeights(NamedTuple):
-    """W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width).
-
-    The four widths are those of the query's, the key's, the value's and the output's rows.
-    """
+    """One head's W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width)."""
 
     query: Tensor
     key: Tensor
@@ -79,34 +78,34 @@ class Trace:
 
     def normaliser_of(self, rows: slice) -> Tensor:
         """Return the log of each softmax row's sum for one sequence, (heads, tokens)."""
-        place = self._group_index(rows)
+        index = self._group_index(rows)
         if self.row_normalisers is not None:
             return self.row_normalisers[:, rows]
-        group = self.groups[place]
-        return self.normalisers[place][(rows.start - group.start) // group.length]
+        group = self.groups[index]
+        return self.normalisers[index][(rows.start - group.start) // group.length]
 
     def bias_of(self, rows: slice) -> Tensor | None:
-        """Return what its group added to the scores of one sequence, (1 or heads, query, key)."""
+        """Return the bias of one sequence's group, (1 or heads, query, key); None: no bias."""
         return self.biases[self._group_index(rows)]
 
     def added_scores(
         self, rows: slice, heads: slice | list[int], queries: slice | Tensor, keys: slice
     ) -> Tensor | None:
-        """Return all that was added to some scores of one sequence, (1 or heads, queries, keys)."""
+        """Return the sum of all biases of some scores, (1 or heads, queries, keys); None: none."""
         q, k = (part[rows].transpose(0, 1) for part in (self.q, self.k))
         return self.attention.added_scores(q, k, self.bias_of(rows), queries, keys, heads)
 
     def _group_index(self, rows: slice) -> int:
-        """Return the number of a sequence's group."""
-        for place, group in enumerate(self.groups):
+        """Return the index of the group that a sequence's rows are in."""
+        for index, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
-                return place
+                return index
         raise RuntimeError("rows outside every group: this is a bug")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """What normalises each head's queries and keys; each weight is (head_dim,)."""
+    """The norms of each head's queries and keys; each weight is (head_dim,)."""
 
     query: Affine
     key: Affine
@@ -114,7 +113,7 @@ class HeadNorms:
     kind: NormKind
 
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise both, (rows, heads, head_dim)."""
+        """Return queries and keys normalised, (rows, heads, head_dim) each."""
         both = (q, self.query), (k, self.key)
         q, k = (normalise(x, norm, self.eps, self.kind) for x, norm in both)
         return q, k
@@ -128,11 +127,11 @@ class MultiHeadAttention:
             and bias (3 * width,) or None.
         output: weight (width, heads * head_dim) of W^O and bias (width,) or None.
         heads: of queries; of keys and of values there may be fewer.
-        score_width: what divides scores is its root; None: that of head_dim.
+        score_width: scores are divided by its square root; None: by that of head_dim.
         norms: of queries and keys.
-        rotation: turns queries and keys by their position.
-        reach: how far a query looks.
-        distances: what distance adds to scores; None: nothing.
+        rotation: rotates queries and keys by their position.
+        reach: how far a query attends.
+        distances: the score bias by distance; None: no bias.
     """
 
     def __init__(
@@ -179,23 +178,25 @@ class MultiHeadAttention:
             mix nothing: their mixed value is 0.
         """
         q, k, v = self.split_and_rotate(self.project(x), packed.positions)
-        each = q, self.repeat_shared(k), self.repeat_shared(v)
-        alike = self.distances is None and all(bias is None for bias in biases)
-        if self.kernels.attend_packed is not None and alike:
-            mixed, spread = self.kernels.attend_packed(*each, packed, self.scale, self.reach)
+        inputs = q, self.repeat_shared(k), self.repeat_shared(v)
+        unbiased = self.distances is None and all(bias is None for bias in biases)
+        if self.kernels.attend_packed is not None and unbiased:
+            mixed, row_normalisers = self.kernels.attend_packed(
+                *inputs, packed, self.scale, self.reach
+            )
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
-            z, normalisers = self._attend_by_group(*each, packed, biases)
-            spread = None
+            z, normalisers = self._attend_by_group(*inputs, packed, biases)
+            row_normalisers = None
         self.edit_heads(z, gates, patches)
-        trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
+        trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, row_normalisers)
         return self.output.add_to(z, residual), trace
 
     def mix_trace(self, trace: Trace, packed: Packed, biases: Biases) -> Tensor:
-        """Mix another attention's queries, keys and values of a batch in this one's way.
+        """Recompute the mixed values of a trace by this attention's kernels and number format.
 
         Returns:
-            What its trace has as `z`, (rows, heads * head_dim), in this one's number format.
+            The trace's `z` anew, (rows, heads * head_dim).
         """
         like = self.output.weight()
         q, k, v = (part.to(like) for part in (trace.q, trace.k, trace.v))
@@ -240,7 +241,7 @@ class MultiHeadAttention:
     def _attend_by_group(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the mixed rows and each group's normaliser, one call a group."""
+        """Attend in each group; return all mixed rows and each group's normaliser."""
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head_dim)
@@ -258,21 +259,25 @@ class MultiHeadAttention:
         """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
         if self.distances is not None and self.distances.by_content:
             singles = zip(torch.split(q, 1), torch.split(k, 1), torch.split(v, 1), strict=True)
-            each = [self._attend_in_tiles(*single, bias) for single in singles]
-            mixed, normalisers = zip(*each, strict=True)
+            results = [self._attend_in_tiles(*single, bias) for single in singles]
+            mixed, normalisers = zip(*results, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
         if self.reach.covers(q.shape[2]):
             if self.distances is None:
                 return self.kernels.attend(q, k, v, self.scale, bias)
-            if isinstance(self.distances, Slopes) and self.kernels.in_place and bias is None:
-                taken = self.distances.reversed_bias(q.shape[2], q.dtype)
-                return self.kernels.attend(q, k.flip(2), v.flip(2), self.scale, taken)
+            if (
+                isinstance(self.distances, Slopes)
+                and self.kernels.reads_strided_bias
+                and bias is None
+            ):
+                slopes = self.distances.reversed_bias(q.shape[2], q.dtype)
+                return self.kernels.attend(q, k.flip(2), v.flip(2), self.scale, slopes)
         return self._attend_in_tiles(q, k, v, bias)
 
     def _attend_in_tiles(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend as `_attend`, some queries at a time; where content adds, in one sequence."""
+        """Attend as `_attend`, in tiles of queries; with a bias by content, in one sequence."""
         tiles, tokens = [], q.shape[2]
         step = TILE_QUERIES if self.distances is None else queries_per_pass(tokens)
         for query, key in tiles_within_reach(tokens, self.reach, step):
@@ -294,11 +299,11 @@ class MultiHeadAttention:
         keys: slice,
         heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor | None:
-        """Return all that is added to some scores of one sequence, (1 or heads, queries, keys).
+        """Return the sum of all biases of some scores, (1 or heads, queries, keys); None: none.
 
         Args:
-            q, k: of its tokens and all heads, (heads, tokens, head_dim).
-            bias: what its group adds, (1 or all heads, query, key).
+            q, k: of all tokens and heads of one sequence, (heads, tokens, head_dim).
+            bias: the group's, (1 or all heads, query, key).
             heads: which heads; all by default.
         """
         if bias is not None:
@@ -320,7 +325,7 @@ class MultiHeadAttention:
         return triangles.mT.contiguous()
 
     def head_weights(self, head: int) -> HeadWeights:
-        """Return the four matrices of one head."""
+        """Return the four weight matrices of one head."""
         q, k, v = (part.transpose(1, 2) for part in self.split_projections(self.project.weight()))
         output = self.output.weight()[:, self._head_channels(head)].T
         return HeadWeights(q[head], k[head], v[head], output)
@@ -335,7 +340,7 @@ class MultiHeadAttention:
 def tiles_within_reach(
     tokens: int, reach: Reach, step: int = TILE_QUERIES
 ) -> Iterator[tuple[slice, slice]]:
-    """Yield tiles of queries, each with the keys that any of them may look at."""
+    """Yield slices of `step` queries, each with the keys that any of them may attend to."""
     before, after = reach.within(tokens)
     for first in range(0, tokens, step):
         last = min(first + step, tokens)
@@ -343,7 +348,7 @@ def tiles_within_reach(
 
 
 def _join_groups(mixed: list[Tensor], rows: int) -> Tensor:
-    """Return the groups' rows end to end, with zeros for the fill."""
+    """Join the groups' rows and pad them with zeros to this many rows."""
     missing = rows - sum(map(len, mixed))
     if missing:
         mixed = [*mixed, mixed[0].new_zeros(missing, mixed[0].shape[1])]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 NormKind = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
-PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
+PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # see Pooling
 Task = Literal[
     "encode",
     "classify",
@@ -28,11 +28,11 @@ Task = Literal[
     "multi_vector",
 ]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
-LINEAR_NAMES = (
+LINEAR_NAMES = (  # of one layer
     *("project", "query", "key", "value", "output", "gate", "up", "down"),
     *("relative_key", "relative_query"),
 )
-_POSITIVE_SIZES = (
+_POSITIVE_SIZES = (  # fields of EncoderConfig that must be 1 or more
     "vocabulary",
     "width",
     "layers",
@@ -45,15 +45,15 @@ _POSITIVE_SIZES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relative:
-    """How distance meets content in scores, as disentangled.py says; by default not at all.
+    """Settings of disentangled attention, see disentangled.py; the default is none.
 
     Args:
-        reach: rows of the table to either side of distance 0; a farther one shares the last.
-        furthest: the distance that shares the last row; None: each within reach has its own.
-        by_query: whether queries are multiplied by what a distance is as a key.
-        by_key: whether keys are multiplied by what a distance is as a query.
-        shared: whether the projections of tokens make both from the table; else two of their own.
-        norm: LayerNorm over the table.
+        reach: rows of the distance table on either side of distance 0.
+        furthest: distances from here on share the outer rows; None: each has a row, up to reach.
+        by_query: whether scores have the content-to-position term, query times distance as a key.
+        by_key: whether they have the position-to-content term, distance as a query times key.
+        shared: whether the tokens' projections also project the table; else it has two itself.
+        norm: whether LayerNorm is applied to the table.
     """
 
     reach: int = 0
@@ -65,18 +65,19 @@ class Relative:
 
     @property
     def terms(self) -> int:
-        """Return how many terms are added to a score."""
+        """Return how many terms distance adds to a score, 0 to 2."""
         return self.by_query + self.by_key
 
     def count_stored(self, width: int) -> int:
-        """Return the numbers that a layer holds of the table's rows, one vector for each term."""
+        """Count the numbers of projected tables that a layer stores, one table for each term."""
         return self.terms * 2 * self.reach * width
 
     def count_products(self, queries: int, tokens: int) -> float:
-        """Return the products that a score takes besides its own, on average, each as long.
+        """Return how many dot products distance adds to that of a score, on average.
 
         Args:
-            queries: at a time, of a sequence of so many tokens.
+            queries: how many are computed at a time.
+            tokens: of the sequence.
         """
         rows = min(2 * tokens - 1, 2 * self.reach)
         return rows * (self.by_query / tokens + self.by_key / min(queries, tokens))
@@ -84,7 +85,7 @@ class Relative:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
-    """The shape of one encoder, independent of its weights.
+    """The architecture and sizes of one encoder, without its weights.
 
     Args:
         family: the checkpoint's architecture, as config.json names it.
@@ -93,35 +94,35 @@ class EncoderConfig:
         feed_forward: width inside the feed-forward block.
         max_tokens: longest sequence that has positions.
         norm_eps: added to the variance, or the mean square, in every norm.
-        key_heads: of keys and values, each of which as many heads share; None: as many as heads.
+        key_heads: heads of keys and values, if fewer (grouped-query attention); None: as many.
         head_size: channels of a head; None: the heads divide the width.
         embedding_width: of the embedding tables; projected to width where it differs.
         positions: learned table, sinusoids, rotation of queries and keys, slopes of scores by
             distance as alibi.py says, or none but distances.
         position_offset: row of the learned table that the first token reads.
         pad: token id that gets the row before the first and does not advance the others.
-        types: rows of the token-type (segment) table; 0 is none.
-        kinds: rows of ERNIE's table of pretraining tasks, whose first every token gets; 0 is none.
-        shared: all layers have the weights of the first.
-        embedding_norm: LayerNorm over the embeddings.
-        pre_norm: normalise before each block and once at the end, rather than after each.
-        first_norm: before the first block too; else it reads the embeddings as they are.
-        head_norm: of each head's queries and keys, before any rotation.
-        block_norm: of what each block makes, before it is added.
+        types: rows of the token-type (segment) table; 0: no table.
+        kinds: rows of ERNIE's task-type table, the first of which every token gets; 0: no table.
+        shared: whether all layers have the weights of the first, as in ALBERT.
+        embedding_norm: whether LayerNorm is applied to the embeddings.
+        pre_norm: whether norms are before each block and once at the end, not after each block.
+        first_norm: whether a pre-norm encoder normalises before the very first block too.
+        head_norm: whether each head's queries and keys are normalised, before any rotation.
+        block_norm: whether each block's output is normalised before it is added to the residual.
         norm: which kind all norms are.
-        norm_from_one: their weights are stored as what they have more than 1.
-        embedding_scale: what the word embeddings are multiplied by when they are looked up.
-        score_width: what divides scores is its root; None: that of a head's channels.
+        norm_from_one: whether norms' weights are stored minus 1, as in Gemma.
+        embedding_scale: factor of the word embeddings.
+        score_width: scores are divided by its square root; None: by that of head_dim.
         biases: the linears that have one, of LINEAR_NAMES; query, key and value are alike in
             this, as gate and up are.
-        norm_bias: of the norms.
+        norm_bias: whether norms have a bias.
         activation: in the feed-forward block.
-        gated: feed-forward is down(activation(gate x) * up x).
-        ropes: the rotary angles, by layer.
-        windows: how far a token looks to either side, by layer; None is everywhere.
-        causal: a token looks at none after itself.
-        buckets: of relative distance, each with a learned bias per head; 0 is none.
-        relative: what distance adds to scores by content.
+        gated: whether the feed-forward block is down(activation(gate x) * up x).
+        ropes: the rotary embedding of each layer.
+        windows: tokens that a token attends to on either side, by layer; None: all.
+        causal: whether a token attends to none after itself.
+        buckets: ranges of distance that have a learned bias per head, as in T5; 0: none.
+        relative: settings of disentangled attention.
 
     Raises:
         ValueError: a size is not a positive whole number, heads do not divide width, key_heads do
@@ -196,30 +197,30 @@ class EncoderConfig:
 
     @property
     def own_layers(self) -> int:
-        """Return the layers that have weights of their own, the first ones."""
+        """Return how many layers, the first ones, have weights of their own."""
         return 1 if self.shared else self.layers
 
     @property
     def head_dim(self) -> int:
-        """Return the channels of one head."""
+        """Return the number of channels of one head."""
         return self.head_size or self.width // self.heads
 
     @property
     def mixed_width(self) -> int:
-        """Return the numbers of all heads' mixed values of a token, mostly `width`."""
+        """Return the width of all heads' outputs end to end, in most families `width`."""
         return self.heads * self.head_dim
 
     @property
     def shared_heads(self) -> int:
-        """Return the heads of keys and of values."""
+        """Return the number of heads of keys, and of values."""
         return self.key_heads or self.heads
 
     def reach_of_layer(self, layer: int) -> Reach:
-        """Return how far a token looks in a layer."""
+        """Return how far a token attends in a layer."""
         return self.reach_of_window(self.windows[layer] if self.windows else None)
 
     def reach_of_window(self, window: int | None) -> Reach:
-        """Return how far a token looks in a layer with this window."""
+        """Return how far a token attends in a layer with this window, an entry of `windows`."""
         return Reach(window, 0 if self.causal else window)
 
 

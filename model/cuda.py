@@ -15,7 +15,7 @@ from model.packing import Packed
 from model.reach import Reach
 
 HALF_PRECISIONS = (torch.bfloat16, torch.float16)
-REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits"}
+REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits"}  # of varlen_attn
 # The memory-efficient kernel reads a bias whose rows begin at multiples of so many numbers, and
 # pads the normaliser it returns to multiples of 32 queries
 BIAS_ALIGNMENT = 8
@@ -41,11 +41,11 @@ def attend_packed(
 
     Args:
         q, k, v: (rows, heads, head_dim), bfloat16 or float16.
-        reach: how far a query looks.
+        reach: how far a query attends.
 
     Returns:
         The mixed values, (rows, heads, head_dim), with zeros past the last sequence, and the
-        normaliser as torch gives it, (heads, rows up to there).
+        softmax normalisers as torch gives them, (heads, rows up to there).
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
@@ -78,9 +78,9 @@ def attend_packed_transposed(
 
 
 def find_packed_attention(dtype: torch.dtype) -> tuple[AttendPacked, ...]:
-    """Return both forms of `attend_packed` where this torch has it as we call it and for dtype.
+    """Return the variants of `attend_packed` to try; none if this torch or dtype lacks support.
 
-    kernels.choose_kernels finds out once which is right: the shape of one batch does not tell
+    kernels.choose_kernels finds out which variant is right: the shape of one batch does not tell
     rows from heads when there are as many of each. It also finds out which head sizes work: the
     call raises on a size that is not a multiple of 8.
     """
@@ -88,12 +88,14 @@ def find_packed_attention(dtype: torch.dtype) -> tuple[AttendPacked, ...]:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return ()
-    fits = inspect.signature(varlen_attn).parameters.keys() >= REQUIRED_PARAMETERS
-    return (attend_packed, attend_packed_transposed) if fits and dtype in HALF_PRECISIONS else ()
+    supported = inspect.signature(varlen_attn).parameters.keys() >= REQUIRED_PARAMETERS
+    return (
+        (attend_packed, attend_packed_transposed) if supported and dtype in HALF_PRECISIONS else ()
+    )
 
 
 def _align_bias(bias: Tensor) -> Tensor:
     """Return the same bias with its rows in memory at multiples of BIAS_ALIGNMENT numbers."""
     keys = bias.shape[-1]
-    room = -keys % BIAS_ALIGNMENT
-    return torch.nn.functional.pad(bias, (0, room))[..., :keys]
+    padding = -keys % BIAS_ALIGNMENT
+    return torch.nn.functional.pad(bias, (0, padding))[..., :keys]

@@ -18,49 +18,49 @@ from model.config import Relative
 from model.kernels import Affine, without_idle_threads
 
 ALL_HEADS = slice(None)
-MOST_CELLS = 512 * 512  # most scores of one head at a time
+MOST_CELLS = 512 * 512  # most scores of one head that are computed at a time
 
 
 def distance_rows(relative: Relative, tokens: int) -> Tensor:
-    """Return the row of every distance, (2 tokens - 1,) int64; key - query from 1 - tokens on."""
+    """Return the table's row of each key - query from 1 - tokens on, (2 tokens - 1,) int64."""
     distance = torch.arange(tokens - 1, -tokens, -1)  # query - key
     if relative.furthest is not None:
         half = relative.reach // 2
-        most = torch.tensor((relative.furthest - 1) / half).log()
-        share = (distance.abs().clamp_min(half) / half).log() / most
+        log_range = torch.tensor((relative.furthest - 1) / half).log()
+        share = (distance.abs().clamp_min(half) / half).log() / log_range
         far = (share * (half - 1)).ceil().long() + half
         distance = torch.where(distance.abs() <= half, distance, far * distance.sign())
     return (distance + relative.reach).clamp(0, 2 * relative.reach - 1)
 
 
 def project_table(table: Tensor, linear: Affine, heads: int, scale: float) -> Tensor:
-    """Return what a projection makes of a table, (heads, rows, head_dim), times `scale`.
+    """Project a table for each head and scale it, (heads, rows, head_dim).
 
     Args:
         table: (rows, width) float32.
-        linear: whose dtype the answer has.
+        linear: the projection, whose dtype the result has.
     """
     weight, bias = linear
-    made = F.linear(table, weight.float(), None if bias is None else bias.float()) * scale
-    return made.view(len(table), heads, -1).transpose(0, 1).to(weight.dtype).contiguous()
+    projected = F.linear(table, weight.float(), None if bias is None else bias.float()) * scale
+    return projected.view(len(table), heads, -1).transpose(0, 1).to(weight.dtype).contiguous()
 
 
 class DistanceBias:
-    """The bias by distance of one layer: what it adds to scores.
+    """The score bias of disentangled attention in one layer.
 
     Args:
-        keys: K, scaled, (heads, rows, head_dim), or None.
-        queries: Q, likewise; at least one of the two is there.
-        rows: as `distance_rows` gives them, for the longest sequence; on the host.
+        keys: K, scaled, (heads, rows, head_dim), or None without that term.
+        queries: Q, likewise; at least one of the two is given.
+        rows: of `distance_rows` for the longest sequence; on the host.
     """
 
-    by_content = True  # so that each sequence has its own
+    by_content = True  # the bias follows from the text: each sequence has its own
 
     def __init__(self, keys: Tensor | None, queries: Tensor | None, rows: Tensor) -> None:
         self.keys, self.queries = keys, queries
-        made = [table for table in (keys, queries) if table is not None]
-        self.terms, self._rows = len(made), rows.to(made[0].device)
-        self._listed: list[int] = rows.tolist()  # on the host, for the ends of a slice
+        tables = [table for table in (keys, queries) if table is not None]
+        self.terms, self._rows = len(tables), rows.to(tables[0].device)
+        self._row_list: list[int] = rows.tolist()  # on the host, for the ends of a slice
 
     def __call__(
         self,
@@ -70,7 +70,7 @@ class DistanceBias:
         keys: slice,
         heads: slice | list[int] = ALL_HEADS,
     ) -> Tensor:
-        """Return what is added to some scores of one sequence, (heads, queries, keys).
+        """Return the bias of some scores of one sequence, (heads, queries, keys).
 
         Args:
             q, k: of all its tokens and all heads, (heads, tokens, head_dim).
@@ -79,7 +79,7 @@ class DistanceBias:
         q, k = q[heads][:, queries], k[heads]
         tokens, middle = k.shape[1], len(self._rows) // 2
         # the rows that so many tokens read; later keys are at smaller distances
-        first, last = self._listed[middle + tokens - 1], self._listed[middle + 1 - tokens]
+        first, last = self._row_list[middle + tokens - 1], self._row_list[middle + 1 - tokens]
         # a row of this view is a token's distances to all keys, the last token's first
         views = self._rows.unfold(0, middle + 1, 1)[:, keys]
         place = middle - torch.arange(tokens, device=q.device)[queries]
@@ -104,18 +104,18 @@ class DistanceBias:
 
 
 def _gather_cells(products: Tensor, places: Tensor) -> Tensor:
-    """Return some cells of each head's products, (heads, queries, keys).
+    """Pick some cells of each head's products, (heads, queries, keys).
 
     A gather along one axis takes two to three times as long.
 
     Args:
         products: (heads, rows, columns).
-        places: in rows * columns, (queries, keys).
+        places: flat indices, row * columns + column, (queries, keys).
     """
     chosen = products.flatten(1).index_select(1, places.flatten())
     return chosen.view(len(products), *places.shape)
 
 
 def queries_per_pass(tokens: int) -> int:
-    """Return how many queries are taken at a time in a pass over a sequence of so many tokens."""
+    """Return how many queries of a sequence of this length are computed at a time."""
     return max(1, min(tokens, MOST_CELLS // tokens))

@@ -21,9 +21,8 @@ from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
 from model.positions import distance_buckets
 
-HIDING_SCORE = (
-    -1e30
-)  # added to a score that counts for nothing; finite, since 0 times infinity is NaN
+# bias that hides a key from a query; finite, since 0 times infinity is NaN
+HIDING_SCORE = -1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Encoded:
 
 
 class TableLookUp(Protocol):
-    """Rows of a table by their numbers, (ids,) -> (ids, width), in memory of their own."""
+    """Looks up rows of a table by id, (ids,) -> (ids, width), as a copy."""
 
     def __call__(self, ids: Tensor) -> Tensor: ...
 
@@ -53,7 +52,7 @@ class TableLookUp(Protocol):
 class Embeddings:
     """LayerNorm(word + segment + position), then a projection where the tables are narrower.
 
-    What a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
+    A part that a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
     ELECTRA's, Clark et al. 2020.
 
     Args:
@@ -62,9 +61,10 @@ class Embeddings:
         offset: row of `position` for position 0.
         types: (types, embedding width).
         norm: weight and bias of the LayerNorm.
+        eps: added to the variance in the LayerNorm.
         project: to the model's width.
 
-    `of_word` and `of_type` give the rows of their tables, and may add to them.
+    `of_word` and `of_type` look up rows of `word` and `types`; adapters replace them.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Embeddings:
 
 
 def _look_up_rows(table: Tensor, ids: Tensor) -> Tensor:
+    """Return a table's rows at these ids, (ids, width)."""
     return F.embedding(ids, table)
 
 
@@ -142,13 +143,13 @@ class Layer:
         return self._finish(a), trace
 
     def resume(self, entry: Entry, gates: Gates, patches: Patches) -> Tensor:
-        """Return the next residual stream, (rows, width), from mixed values that are known."""
+        """Run the layer from its W^O on; return the next residual stream, (rows, width)."""
         z = entry.mixed.clone()
         self.attention.edit_heads(z, gates, patches)
         return self._finish(self.attention.output.add_to(z, entry.residual))
 
     def _finish(self, a: Tensor) -> Tensor:
-        """Return what follows the attention and its residual."""
+        """Run the layer from a, the attention's output plus residual, on, (rows, width)."""
         if self.config.pre_norm:
             return self._feed_forward(self._normalise(a, self.feed_forward_norm), a)
         a = self._normalise(a, self.attention_norm)
@@ -167,15 +168,15 @@ class Layer:
 
 
 class NativePass(Protocol):
-    """The encoder's arithmetic in fewer calls."""
+    """A compiled forward pass that gives the bits of Encoder.run_layers."""
 
-    unpadded_rows: int  # it takes any number of rows up to this
+    unpadded_rows: int  # batches of up to so many rows need no fill
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as Encoder.run_layers does."""
 
-    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-        """Pool as pooling.pool_each does, without dense layers."""
+    def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
+        """Pool as pooling.pool_each does; without the layers of a Pooling."""
 
 
 class Encoder:
@@ -185,7 +186,7 @@ class Encoder:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
 
-    `native` replaces the loop once it has been shown to give the same bits (model/native/).
+    `native` replaces run_layers once it has been shown to give the same bits (model/native/).
     """
 
     native: NativePass | None = None
@@ -200,7 +201,7 @@ class Encoder:
     ) -> None:
         self.config, self.embeddings, self.layers = config, embeddings, layers
         self.norm, self.distances = norm, distances
-        self._widest: Tensor | None = None  # biases of the longest sequence yet
+        self._widest: Tensor | None = None  # distance bias of the longest sequence so far
 
     @property
     def device(self) -> torch.device:
@@ -209,12 +210,12 @@ class Encoder:
 
     @property
     def kernels(self) -> Kernels:
-        """Return the kernels that compute it."""
+        """Return the kernels of its layers."""
         return self.layers[0].attention.kernels
 
     @property
     def arithmetic(self) -> str:
-        """Return the name of its arithmetic; see service/engine/numerics.py."""
+        """Return the name of its kernels, with "+native" where compiled; see engine/numerics.py."""
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
@@ -232,8 +233,8 @@ class Encoder:
                 0 = embeddings, i = after i layers; the last one is taken after the final norm.
             traces: which layers' attention to keep, counted from 0.
 
-        A batch that begins in a layer has no state before that layer's output to keep, nor that
-        layer's attention.
+        Of a batch with an `entry`, no state before the output of the entry's layer is kept, nor
+        that layer's attention.
         """
         return (self.native or self.run_layers)(packed, hidden, traces)
 
@@ -260,37 +261,39 @@ class Encoder:
                 states[len(self.layers)] = x
         return Encoded(packed, x, states, by_layer)
 
-    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+    def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
         """Return one vector per sequence; see pooling.pool_each."""
         if last.device.type != "cpu":
-            return pool_together(last, rows, how)
-        if self.native is None or how.layers:
-            return pool_each(last, rows, how)
-        return self.native.pool(last, rows, how)
+            return pool_together(last, rows, pooling)
+        if self.native is None or pooling.layers:
+            return pool_each(last, rows, pooling)
+        return self.native.pool(last, rows, pooling)
 
     def biases(self, packed: Packed) -> list[Tensor | None]:
-        """Return what is added to each group's scores, (1 or heads, query, key); None: nothing."""
+        """Return the score bias of each group, (1 or heads, query, key); None: no bias."""
         if self.distances is None:
-            return [_hide_unseen(group, self.embeddings.word) for group in packed.groups]
+            return [_unseen_bias(group, self.embeddings.word) for group in packed.groups]
         longest = max(group.length for group in packed.groups)
         widest = self._widest
-        if widest is None or widest.shape[1] < longest:  # lanes that run at once may each make one
+        if (
+            widest is None or widest.shape[1] < longest
+        ):  # threads that run at once may each compute it
             widest = self._widest = _distance_bias(self.distances, longest)
-        return [_near_bias(group, widest) for group in packed.groups]
+        return [_group_distance_bias(group, widest) for group in packed.groups]
 
 
-def _near_bias(group: Group, widest: Tensor) -> Tensor:
-    """Return what is added to the scores of a group where distance counts, (heads, query, key)."""
+def _group_distance_bias(group: Group, widest: Tensor) -> Tensor:
+    """Return a group's distance bias, which also hides unseen tokens, (heads, query, key)."""
     own = widest[:, : group.length, : group.length].contiguous()
-    hidden = _hide_unseen(group, widest)
+    hidden = _unseen_bias(group, widest)
     return own if hidden is None else own + hidden
 
 
-def _hide_unseen(group: Group, like: Tensor) -> Tensor | None:
-    """Return what hides a group's unseen tokens, (1, query, key); None where it has none.
+def _unseen_bias(group: Group, like: Tensor) -> Tensor | None:
+    """Return the bias that hides a group's unseen tokens, (1, query, key); None without any.
 
     Args:
-        like: of the dtype and on the device of the scores.
+        like: a tensor of the dtype and on the device of the scores.
     """
     if not group.unseen:
         return None
@@ -300,9 +303,9 @@ def _hide_unseen(group: Group, like: Tensor) -> Tensor | None:
 
 
 def _distance_bias(table: Tensor, tokens: int) -> Tensor:
-    """Return what distance adds to the scores of `tokens` tokens, (heads, query, key).
+    """Return the bias by distance of a sequence of this length, (heads, query, key).
 
-    Fewer tokens use its top left corner, so one tensor serves all lengths.
+    Shorter sequences use its top left corner, so one tensor serves all lengths.
     """
-    places = distance_buckets(tokens, len(table), table.device)
-    return table[places].permute(2, 0, 1).contiguous()
+    buckets = distance_buckets(tokens, len(table), table.device)
+    return table[buckets].permute(2, 0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""What the model can refuse.
+"""Errors that the model raises.
 
 ModelError
     CheckpointError         a folder that cannot be loaded, and every reason why
@@ -10,7 +10,7 @@ import shlex
 
 
 def advise_conversion(model: str) -> str:
-    """Return advice about a pickle, which can run code and is not read.
+    """Return the advice to convert pickled weights, which are not read: they can run code.
 
     Args:
         model: its folder, or its id on the hub.
@@ -19,7 +19,7 @@ def advise_conversion(model: str) -> str:
 
 
 def advise_tokenizer(model: str) -> str:
-    """Return advice about a folder whose tokenizer.json is missing, or contradicted.
+    """Return the advice to convert a folder whose tokenizer.json is missing or contradicted.
 
     Args:
         model: its folder, or its id on the hub.
@@ -28,7 +28,7 @@ def advise_tokenizer(model: str) -> str:
 
 
 class ModelError(Exception):
-    """The model refuses."""
+    """Base of all errors that the model raises."""
 
 
 class CheckpointError(ModelError):

@@ -26,7 +26,7 @@ from model.packing import Sequence, pack_sequences
 from model.positions import hiding_bias
 from model.reach import EVERYWHERE, Reach
 
-Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
+Affine = tuple[Tensor, Tensor | None]  # weight and bias of a linear or a norm
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # the exact one, with erf
@@ -34,14 +34,14 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-# what oneDNN calls them, and its algorithm
+# oneDNN's name of each, and the algorithm
 ONEDNN_NAMES: dict[Activation, tuple[str, str]] = {
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
     "relu": ("relu", "none"),
     "silu": ("swish", "none"),
 }
-GRAIN_NUMBERS = 16384  # numbers of which torch gives a second thread none
+GRAIN_NUMBERS = 16384  # torch maps up to this many numbers on a single thread
 DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -71,7 +71,7 @@ class Linear(Protocol):
 
 @contextmanager
 def without_idle_threads(matrices: int = 1) -> Iterator[None]:
-    """Multiply so many matrices, or pairs of them, on no more cores than there are.
+    """Limit torch to one thread per matrix while so many matrices are multiplied.
 
     Where a matrix is cut for several cores MKL's bits follow from how many there are, strict or
     not: found on AMD's Zen 4, of few rows or columns (docs/decisions/0026-strict-products.md).
@@ -147,23 +147,23 @@ def apply_gate(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     """Return activation(gate) * up, (rows, inner) each, the same bits on any number of cores.
 
     torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
-    each call is small enough for one thread. None is of a single row, whose part is contiguous, for
-    which torch has another kernel.
+    each call is small enough for one thread. No call has a single row, which would be contiguous:
+    torch has another kernel for that.
     """
     rows, inner = gate.shape
     if gate.device.type != "cpu" or torch.get_num_threads() == 1:
         return ACTIVATIONS[activation](gate) * up
     calls = min(math.ceil(rows / max(1, GRAIN_NUMBERS // inner)), max(1, rows // 2))
     act = ACTIVATIONS[activation]
-    return torch.cat([_activate_few(act, some) for some in gate.tensor_split(calls)]) * up
+    return torch.cat([_activate_few(act, rows) for rows in gate.tensor_split(calls)]) * up
 
 
 def _activate_few(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Return the activation of a few rows; of wide ones in columns, small enough for one thread."""
+    """Apply an activation to a few rows; wide ones in column blocks, each on one thread."""
     if rows.numel() <= GRAIN_NUMBERS:
         return act(rows)
-    wide = max(64, GRAIN_NUMBERS // len(rows) // 64 * 64)  # what torch takes at most, or a multiple
-    return torch.cat([act(part) for part in torch.split(rows, wide, 1)], 1)
+    columns = max(64, GRAIN_NUMBERS // len(rows) // 64 * 64)  # of torch's widest vector steps
+    return torch.cat([act(part) for part in torch.split(rows, columns, 1)], 1)
 
 
 class NormedLinear:
@@ -197,18 +197,19 @@ def attend_plain(
         bias: added to the scaled scores, (1 or heads, query, key); -inf hides a key.
 
     Returns:
-        The mixed values, shaped as v, and the log of each row's softmax normaliser,
+        The mixed values, shaped as v, and the log of results row's softmax normaliser,
         (sequences, heads, tokens), float32.
     """
     # one sequence at a time: a batched product picks its kernel, and so its bits, by their number
-    each = [_attend_sequence(*sequence, scale, bias) for sequence in zip(q, k, v, strict=True)]
-    mixed, normalisers = zip(*each, strict=True)
+    results = [_attend_sequence(*sequence, scale, bias) for sequence in zip(q, k, v, strict=True)]
+    mixed, normalisers = zip(*results, strict=True)
     return torch.stack(mixed), torch.stack(normalisers)
 
 
 def _attend_sequence(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
+    """Attend as `attend_plain` within one sequence, (heads, tokens, head_dim)."""
     with without_idle_threads(len(q)):
         scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
     if bias is not None:
@@ -229,23 +230,28 @@ def attend_fused(
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One way to compute; `name` is part of what answers call `numerics`."""
+    """Interchangeable implementations of a linear and of attention.
+
+    Args:
+        name: part of what answers call `numerics`.
+        linear: makes a linear of a weight and a bias.
+        attend: attention within sequences of one length, as `attend_plain`.
+        attend_packed: attention within all sequences of a batch in one call, without a bias.
+    """
 
     name: str
     linear: Callable[[Tensor, Tensor | None], Linear]
     attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
-    attend_packed: cuda.AttendPacked | None = (
-        None  # all sequences in one call, where nothing is added to scores
-    )
+    attend_packed: cuda.AttendPacked | None = None
 
     @property
     def path(self) -> str:
-        """Tell where a map's softmax normaliser comes from: the fused kernel or exact steps."""
+        """Return where a map's softmax normaliser comes from: "fused" kernel or "exact" steps."""
         return "exact" if self.attend is attend_plain else "fused"
 
     @property
-    def in_place(self) -> bool:
-        """Tell whether what is added to scores is read where it lies, whatever its strides."""
+    def reads_strided_bias(self) -> bool:
+        """Tell whether `attend` reads a bias of any strides without copying it."""
         return self.attend is attend_fused
 
 
@@ -295,14 +301,17 @@ def _agrees_with_plain(
         answers = [_run_operations(kernels, *inputs) for kernels in (fast, PLAIN)]
     except (RuntimeError, TypeError):  # it is there, but this processor or build cannot run it
         return False
-    most = TOLERANCES[dtype]
+    tolerance = TOLERANCES[dtype]
     pairs = zip(*answers, strict=True)
-    return all(torch.allclose(a.float(), b.float(), atol=most, rtol=most) for a, b in pairs)
+    return all(
+        torch.allclose(a.float(), b.float(), atol=tolerance, rtol=tolerance) for a, b in pairs
+    )
 
 
 def _run_operations(
     kernels: Kernels, weight: Tensor, bias: Tensor, x: Tensor, residual: Tensor, qkv: Tensor
 ) -> list[Tensor]:
+    """Return the outputs of every operation, in a fixed order."""
     linear = kernels.linear(weight, bias)
     answers = [linear(x), linear.add_to(x, residual), linear.weight()]
     answers += [linear.activate(x, activation) for activation in ACTIVATIONS]
@@ -332,5 +341,6 @@ def _attend_pair(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor,
 
 
 def _reach_mask(heads: Tensor, reach: Reach) -> Tensor:
+    """Return the bias that hides keys beyond reach, (1, query, key), in the dtype of `heads`."""
     every = slice(0, heads.shape[3])
     return hiding_bias(every, every, reach, heads)

@@ -1,4 +1,4 @@
-"""Sequences -> packed rows, lengths; and back.
+"""Sequences -> the rows of one packed batch.
 
 All tokens of a batch lie end to end in one matrix: no padding between sequences, so no mask.
 Sequences of equal length lie side by side, so that attention sees each such group as one
@@ -22,7 +22,7 @@ FEWEST_ROWS = 16
 # On a CPU every number of rows has its own matrix kernels, which take 3 to 5 ms and more than
 # 2 MiB to make: meaningless rows bring a batch up to the next of so many sizes per octave.
 SIZES_PER_OCTAVE = 8
-FEWEST_SEPARATE_ROWS = 4
+FEWEST_SEPARATE_ROWS = 4  # the smallest step between two sizes
 
 # Neither holds for the compiled pass. But part of a single row is contiguous, of several it is not,
 # and torch has different kernels for the two.
@@ -31,7 +31,7 @@ FEWEST_NATIVE_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a pass begins that does not begin at the embeddings: in a layer, before its W^O.
+    """The start of a pass inside a layer, before its W^O, instead of at the embeddings.
 
     Args:
         layer: counted from 0.
@@ -52,9 +52,9 @@ class Sequence:
         token_ids: (tokens,) ids, or None with embeddings.
         types: (tokens,) token types (segments); None means all 0.
         embeddings: (tokens, embedding width) float, or None with token ids.
-        gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
-        unseen: how many of its last tokens no token looks at; they look at the others.
-        patches: what replaces heads' mixed values, (tokens, head_dim), by layer and head.
+        gates: factors of heads' mixed values, by layer and head; 1 for others.
+        unseen: how many of its last tokens are hidden as keys; they attend to the others.
+        patches: replacements of heads' mixed values, (tokens, head_dim), by layer and head.
         entry: where its pass begins; None: at the embeddings.
     """
 
@@ -76,7 +76,7 @@ class Group:
     """`count` sequences of `length` tokens each, from row `start` on.
 
     Args:
-        unseen: how many of each one's last tokens no token looks at.
+        unseen: how many last tokens of each sequence are hidden as keys.
     """
 
     start: int
@@ -91,28 +91,29 @@ class Group:
 
 @dataclass(frozen=True)  # without slots, where cached_property keeps nothing
 class Packed:
-    """A batch as rows; `starts[i]` is the first row of the i-th sequence given."""
+    """A batch as rows; `starts[i]` is the first row of the i-th sequence in the caller's order."""
 
     token_ids: Tensor  # (rows,) int64; 0 where embeddings stand
     positions: Tensor  # (rows,) int64; -1 where a padding token stands
     types: Tensor  # (rows,) int64
     embeddings: tuple[tuple[slice, Tensor], ...]  # rows, (tokens, embedding width)
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # in the order of their rows
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
-    gates: tuple[tuple[slice, Mapping[int, Mapping[int, float]]], ...] = ()  # of which rows
-    patches: tuple[tuple[slice, Mapping[int, Mapping[int, Tensor]]], ...] = ()  # of which rows
+    # rows of a sequence, and its gates or patches
+    gates: tuple[tuple[slice, Mapping[int, Mapping[int, float]]], ...] = ()
+    patches: tuple[tuple[slice, Mapping[int, Mapping[int, Tensor]]], ...] = ()
     entry: Entry | None = None
 
     def rows(self, index: int) -> slice:
-        """Return the rows of the sequence given as number `index`."""
+        """Return the rows of the sequence with this index in the caller's order."""
         return slice(self.starts[index], self.starts[index] + self.lengths[index])
 
     @cached_property
     def sequence_bounds(self) -> Tensor:
         """Return where each sequence begins and where the last ends, (sequences + 1,) int32.
 
-        Made once for all layers: each copy from the host waits for the device.
+        Computed once for all layers: each copy from the host waits for the device.
         """
         edges = [*sorted(self.starts), self.groups[-1].rows.stop]
         return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
@@ -124,10 +125,10 @@ def pack_sequences(
     """Lay sequences end to end, ordered by length, filled up as `filled_rows` says.
 
     Args:
-        sequences: those whose passes begin in one place.
+        sequences: all begin at the embeddings, or all with an entry in the same layer.
         pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
             for ids used as given; embeddings are counted one by one).
-        unpadded_rows: the encoder takes any number of rows up to this.
+        unpadded_rows: as of `filled_rows`.
 
     Example:
         >>> texts = [Sequence([101, 7, 102]), Sequence([101, 102])]
@@ -176,22 +177,22 @@ def pack_sequences(
 
 
 def _copy_columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    """Return three columns laid end to end, (rows,) each, with one copy to the device."""
-    table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # as "q" has them
+    """Copy three columns that lie end to end to the device at once; return (rows,) each."""
+    table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # "q" is int64
     return table.view(3, -1).to(device).unbind()
 
 
 def _join_entries(entries: Many[Entry | None], fill: int) -> Entry | None:
-    """Join the entries of a batch's sequences in the order of their rows, zeros for the fill."""
-    inside = [entry for entry in entries if entry is not None]
-    layers = {entry.layer for entry in inside}
-    if len(layers) > 1 or 0 < len(inside) < len(entries):
+    """Join the entries of sequences in the order of their rows, with `fill` rows of zeros."""
+    present = [entry for entry in entries if entry is not None]
+    layers = {entry.layer for entry in present}
+    if len(layers) > 1 or 0 < len(present) < len(entries):
         raise ValueError("a batch begins in one place")
-    if not inside:
+    if not present:
         return None
     residual, mixed = (
         torch.cat([*parts, parts[0].new_zeros(fill, parts[0].shape[1])])
-        for parts in ([entry.residual for entry in inside], [entry.mixed for entry in inside])
+        for parts in ([entry.residual for entry in present], [entry.mixed for entry in present])
     )
     return Entry(layers.pop(), residual, mixed)
 
@@ -199,7 +200,8 @@ def _join_entries(entries: Many[Entry | None], fill: int) -> Entry | None:
 def filled_rows(tokens: int, device: torch.device, unpadded_rows: int = 0) -> int:
     """Return how many rows a batch of this many tokens is filled up to.
 
-    Up to `unpadded_rows` it is as many as there are tokens, and at least two.
+    Args:
+        unpadded_rows: batches of up to so many tokens are not filled up, but to two rows.
 
     Example:
         >>> [filled_rows(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
@@ -215,6 +217,7 @@ def filled_rows(tokens: int, device: torch.device, unpadded_rows: int = 0) -> in
 
 
 def _token_positions(sequence: Sequence, pad: int | None) -> Many[int]:
+    """Return each token's position; a padding token has -1 and is not counted."""
     if sequence.token_ids is None or pad is None or pad not in sequence.token_ids:
         return range(len(sequence))
     counted = accumulate(token_id != pad for token_id in sequence.token_ids)
@@ -223,7 +226,7 @@ def _token_positions(sequence: Sequence, pad: int | None) -> Many[int]:
 
 
 def _group_by_length(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
-    """Return the runs of equal kind in an ordered list of lengths and counts of unseen tokens."""
+    """Group the runs of equal (length, unseen tokens) in an ordered list."""
     groups: list[Group] = []
     start = 0
     for (length, unseen), run in groupby(ordered):

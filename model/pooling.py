@@ -2,8 +2,8 @@
 
 reduce   one vector per mode, end to end where a checkpoint asks for several
 layers   activation(W x + b), LayerNorm, length 1: as often as a checkpoint asks
-cut      the first so many numbers
-normalise
+cut      keep the first numbers only
+normalise   to length 1
 """
 
 import math
@@ -26,14 +26,14 @@ def identity(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """activation(W x + b), plus what a checkpoint adds of x itself.
+    """activation(W x + b), plus a residual made of x in some checkpoints.
 
     All is float32, as in all layers here, whatever the encoder's dtype.
 
     Args:
         outputs: numbers that come out.
         weight_count: numbers of its matrices.
-        residual: x -> what is added.
+        residual: maps x to what is added; None: nothing is.
     """
 
     linear: Linear
@@ -43,12 +43,12 @@ class Dense:
     residual: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply it: (rows, inputs) -> (rows, outputs)."""
-        made = self.activation(self.linear(x))
-        return made if self.residual is None else made + self.residual(x)
+        """Map (rows, inputs) -> (rows, outputs)."""
+        y = self.activation(self.linear(x))
+        return y if self.residual is None else y + self.residual(x)
 
     def matrix(self) -> Tensor:
-        """Return the matrix that it is where it has no activation, (outputs, inputs)."""
+        """Return W plus the residual's matrix, (outputs, inputs), without the activation."""
         weight = self.linear.weight()
         if self.residual is None:
             return weight
@@ -61,6 +61,7 @@ class Norm:
 
     Args:
         eps: added to the variance.
+        outputs: numbers of a row.
     """
 
     affine: Affine
@@ -68,18 +69,18 @@ class Norm:
     outputs: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply it: (rows, outputs) -> (rows, outputs)."""
+        """Normalise each row of (rows, outputs)."""
         return layer_norm(x, self.affine, self.eps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Each row scaled to length 1; a row of zeros stays so."""
+    """A layer that scales each row, of `outputs` numbers, to length 1; zeros stay zeros."""
 
     outputs: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply it: (rows, outputs) -> (rows, outputs)."""
+        """Scale each row of (rows, outputs)."""
         return F.normalize(x, dim=1)
 
 
@@ -93,9 +94,9 @@ class Pooling:
     Args:
         modes: mean or max over all tokens, the first (cls) or last token, the sum divided by
             the root of the length, the mean weighted by place (1, 2, 3 ..).
-        normalize: scale to length 1.
-        dimensions: keep the first so many numbers, before normalising; None keeps all.
-        layers: between reducing and cutting.
+        normalize: whether the vector is scaled to length 1.
+        dimensions: how many first numbers are kept, before normalising; None: all.
+        layers: applied after reducing, before cutting.
     """
 
     modes: tuple[PoolingMode, ...]
@@ -104,55 +105,58 @@ class Pooling:
     layers: tuple[PoolingLayer, ...] = ()
 
     def uncut_size(self, width: int) -> int:
-        """Count the numbers before the cut, of token vectors of this width."""
+        """Return the size of a vector before the cut, for token vectors of this width."""
         return self.layers[-1].outputs if self.layers else len(self.modes) * width
 
     def vector_size(self, width: int) -> int:
-        """Count the numbers of a vector."""
+        """Return the size of a vector, for token vectors of this width."""
         return self.dimensions or self.uncut_size(width)
 
 
-def pool_sequence(tokens: Tensor, how: Pooling) -> Tensor:
+def pool_sequence(tokens: Tensor, pooling: Pooling) -> Tensor:
     """Return one vector, (size or dimensions,) float32, for one sequence's (tokens, width)."""
     tokens = tokens.float()
-    pooled = torch.cat([_reduce(tokens, mode) for mode in how.modes])
-    for layer in how.layers:
+    pooled = torch.cat([_reduce(tokens, mode) for mode in pooling.modes])
+    for layer in pooling.layers:
         pooled = layer(pooled[None])[0]
-    pooled = pooled[: how.dimensions]
-    if how.normalize:
+    pooled = pooled[: pooling.dimensions]
+    if pooling.normalize:
         pooled = F.normalize(pooled, dim=0)  # a zero vector stays zero
     return pooled
 
 
-def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-    """Return a vector for each of some sequences, (sequences, size or dimensions) float32.
+def pool_each(tokens: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
+    """Pool some sequences of a batch, one by one, (sequences, size or dimensions) float32.
 
     Args:
         tokens: of the whole batch, (rows, width).
+        rows: of each sequence.
     """
-    return torch.stack([pool_sequence(tokens[each], how) for each in rows])
+    return torch.stack([pool_sequence(tokens[one], pooling) for one in rows])
 
 
-def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+def pool_together(tokens: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
     """Pool as `pool_each`, in as many operations as one sequence takes: a GPU launches each.
 
     Sums are made in another order, so the last bits differ.
     """
-    edges = [[each.start for each in rows], [each.stop - each.start for each in rows]]
+    edges = [[one.start for one in rows], [one.stop - one.start for one in rows]]
     starts, lengths = torch.tensor(edges).to(tokens.device).unbind()
     total = sum(edges[1])
     firsts = lengths.cumsum(0) - lengths  # of each sequence's rows, where only these lie end to end
     place = torch.arange(total, device=tokens.device) - _repeat_by_row(firsts, lengths, total)
     own = tokens[_repeat_by_row(starts, lengths, total) + place].float()
-    pooled = torch.cat([_reduce_each(own, place, firsts, lengths, mode) for mode in how.modes], 1)
-    for layer in how.layers:
+    pooled = torch.cat(
+        [_reduce_each(own, place, firsts, lengths, mode) for mode in pooling.modes], 1
+    )
+    for layer in pooling.layers:
         pooled = layer(pooled)
-    pooled = pooled[:, : how.dimensions]
-    return F.normalize(pooled, dim=1) if how.normalize else pooled
+    pooled = pooled[:, : pooling.dimensions]
+    return F.normalize(pooled, dim=1) if pooling.normalize else pooled
 
 
 def _repeat_by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """Return each sequence's number for each of its rows, (total,)."""
+    """Repeat each sequence's number once for each of its rows, (total,)."""
     return numbers.repeat_interleave(lengths, output_size=total)
 
 
@@ -161,25 +165,26 @@ def _reduce_each(
 ) -> Tensor:
     """Reduce as `_reduce` each of the sequences that lie end to end, (sequences, width)."""
 
-    def reduced(rows: Tensor, how: str) -> Tensor:
+    def reduce_segments(rows: Tensor, operation: str) -> Tensor:
         # unchecked, since a check would wait for the device
-        return torch.segment_reduce(rows, how, lengths=lengths, unsafe=True)
+        return torch.segment_reduce(rows, operation, lengths=lengths, unsafe=True)
 
     match mode:
         case "mean" | "max":
-            return reduced(rows, mode)
+            return reduce_segments(rows, mode)
         case "cls":
             return rows[firsts]
         case "last":
             return rows[firsts + lengths - 1]
         case "mean_sqrt_len":
-            return reduced(rows, "sum") / lengths.sqrt()[:, None]
+            return reduce_segments(rows, "sum") / lengths.sqrt()[:, None]
         case "weightedmean":
             weights = lengths * (lengths + 1) / 2
-            return reduced(rows * (place + 1)[:, None], "sum") / weights[:, None]
+            return reduce_segments(rows * (place + 1)[:, None], "sum") / weights[:, None]
 
 
 def _reduce(tokens: Tensor, mode: PoolingMode) -> Tensor:
+    """Reduce one sequence's token vectors, (tokens, width), to one, (width,)."""
     match mode:
         case "mean":
             return tokens.mean(0)

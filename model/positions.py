@@ -1,4 +1,4 @@
-"""What position does: sinusoids, relative distance, windows, rotation.
+"""What follows from positions: sinusoids, buckets of distance, masks of reach, rotation.
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d))   PE(pos, 2i+1) = cos(pos / 10000^(2i/d))
     rate(c) = theta^(-2c / head_dim)        angle(position, c) = position * rate(c)
@@ -39,8 +39,8 @@ def sinusoids(positions: int, width: int) -> Tensor:
 
 def distance_buckets(tokens: int, count: int, device: torch.device) -> Tensor:
     """Return the bucket of every distance, (query, key) int64: half for keys after the query."""
-    place = torch.arange(tokens, device=device)
-    ahead = place[None, :] - place[:, None]
+    positions = torch.arange(tokens, device=device)
+    ahead = positions[None, :] - positions[:, None]
     half = count // 2
     exact = half // 2  # distances below have a bucket each, further ones share by logarithm
     distance = ahead.abs()
@@ -50,7 +50,11 @@ def distance_buckets(tokens: int, count: int, device: torch.device) -> Tensor:
 
 
 def hiding_bias(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
-    """Return what to add to a tile's scores, (1, query, key): -inf beyond reach, else 0."""
+    """Return the bias of a tile's scores, (1, query, key): -inf beyond reach, else 0.
+
+    Args:
+        like: a tensor of the wanted dtype and device.
+    """
     queries = torch.arange(query.start, query.stop, device=like.device)
     keys = torch.arange(key.start, key.stop, device=like.device)
     far = beyond_reach(queries, keys, reach)
@@ -59,7 +63,11 @@ def hiding_bias(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
 
 
 def beyond_reach(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
-    """Tell which keys are beyond the reach of queries, both by their places, (query, key)."""
+    """Return a mask, (query, key) bool: True where a key is beyond a query's reach.
+
+    Args:
+        queries, keys: their positions, (query,) and (key,).
+    """
     ahead = keys - queries[:, None]
     before, after = reach
     if before is None:
@@ -69,11 +77,11 @@ def beyond_reach(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rope:
-    """Angles that nothing stretches.
+    """A rotary embedding: how fast each pair of channels rotates with position; not stretched.
 
     Args:
-        theta: their base.
-        amplitude: what the turned queries and keys are multiplied by, each.
+        theta: base of the rates.
+        amplitude: factor of the rotated queries and keys.
     """
 
     theta: float
@@ -92,7 +100,7 @@ class Rope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearRope(Rope):
-    """Every rate divided by a factor."""
+    """Position interpolation: every rate is divided by a factor."""
 
     factor: float
 
@@ -103,7 +111,7 @@ class LinearRope(Rope):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NtkRope(Rope):
-    """The slowest pair of channels divided by a factor, the faster ones by less.
+    """NTK scaling: the slowest rate is divided by a factor, the others by less.
 
     rate(c) = (theta factor)^(-2c / head_dim) / factor^(2 / head_dim)
     """
@@ -118,11 +126,11 @@ class NtkRope(Rope):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class YarnRope(Rope):
-    """Slow pairs of channels divided by a factor, fast ones as they are, a ramp between them.
+    """YaRN: slow rates are divided by a factor, fast ones kept, with a ramp between them.
 
     Args:
         trained: tokens of the longest sequence before stretching.
-        fast, slow: turns within `trained` from which on a pair stays, and up to which it is
+        fast, slow: turns within `trained` from which on a rate is kept, and up to which it is
             divided.
         whole: whether the ramp begins and ends at whole channels.
     """
@@ -148,17 +156,18 @@ class YarnRope(Rope):
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
 
     def _pair_with_turns(self, turns: float, head_dim: int) -> float:
-        """Return the pair of channels that makes this many turns within `trained`."""
+        """Return the index of the pair of channels that makes so many turns within `trained`."""
         ratio = math.log(self.trained / (turns * 2 * math.pi))
         return (head_dim * ratio) / (2 * math.log(self.theta))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Llama3Rope(Rope):
-    """Waves longer than trained / low divided by a factor, those below trained / high as they are.
+    """Llama 3: rates of long waves are divided by a factor, those of short waves kept.
 
     Args:
         trained: tokens of the longest sequence before stretching.
+        low, high: a wave is long from trained / low on, short up to trained / high.
     """
 
     factor: float
@@ -178,7 +187,7 @@ class Llama3Rope(Rope):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProportionalRope(Rope):
-    """A share of the pairs of channels turns, divided by a factor; the others stand still."""
+    """A share of the pairs of channels rotates, at rates divided by a factor; others do not."""
 
     factor: float
     share: float
@@ -191,9 +200,9 @@ class ProportionalRope(Rope):
 
 
 class Rotation:
-    """Turns pairs of channels of queries and keys by an angle proportional to position.
+    """Rotates pairs of channels of queries and keys by an angle proportional to position.
 
-    Channel c is paired with c + head_dim/2; in float32, whatever the dtype.
+    Channel c is paired with c + head_dim/2; computed in float32.
     """
 
     def __init__(self, rope: Rope, head_dim: int, positions: int, device: torch.device) -> None:
@@ -206,5 +215,5 @@ class Rotation:
         """Rotate x, (rows, heads, head_dim), by each row's position, (rows,)."""
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         left, right = x.float().chunk(2, dim=-1)
-        turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
-        return turned.to(x.dtype)
+        rotated = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+        return rotated.to(x.dtype)

@@ -1,16 +1,16 @@
-"""How far queries look: all tokens, a window, only what came before."""
+"""How far queries attend: to all tokens, to a window, or only to what came before."""
 
 from typing import NamedTuple
 
 
 class Reach(NamedTuple):
-    """How many tokens before and after itself a query looks at; None: all."""
+    """How many tokens before and after itself a query attends to; None: all."""
 
     before: int | None = None
     after: int | None = None
 
     def within(self, tokens: int) -> tuple[int, int]:
-        """Return both as numbers, for a sequence of so many tokens."""
+        """Return `before` and `after` as numbers, at most those of a sequence of this length."""
         (before, after), last = self, tokens - 1
         return (
             last if before is None else min(before, last),
@@ -18,11 +18,11 @@ class Reach(NamedTuple):
         )
 
     def covers(self, tokens: int) -> bool:
-        """Tell whether every query of a sequence looks at all of it."""
+        """Tell whether every query of a sequence of this length attends to all of it."""
         return self.within(tokens) == (tokens - 1, tokens - 1)
 
     def count_cells(self, tokens: int) -> int:
-        """Count the keys that all queries of a sequence look at."""
+        """Count the (query, key) pairs within reach in a sequence of this length."""
         # of `side` keys the first `side` queries lack side, side - 1, .. 1
         before, after = self.within(tokens)
         lacking = before * (before + 1) + after * (after + 1)

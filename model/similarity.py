@@ -22,7 +22,7 @@ from model.maps.maps import top_places
 from model.maps.units import Units
 from model.pooling import Dense, Pooling, identity
 
-BLOCK_CELLS = 1 << 18  # of a matrix at once: a few MiB, some ten ms of work
+BLOCK_CELLS = 1 << 18  # of the matrix computed at once: a few MiB, some ten ms of work
 
 
 class NotLinear(Exception):
@@ -31,12 +31,12 @@ class NotLinear(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ComparedText:
-    """One text of a comparison, float64.
+    """One text's vector as a sum over its units, float64.
 
     Args:
         shown: what each unit shown adds to the vector, (units, size).
-        dropped: what all others add, (size,).
-        length: of the whole vector.
+        dropped: what all other units add together, (size,).
+        length: Euclidean norm of the whole vector.
     """
 
     shown: Tensor
@@ -46,14 +46,14 @@ class ComparedText:
 
 @dataclass(frozen=True, slots=True)
 class CosineShares:
-    """What makes a cosine: the matrix of products of two sides' units, scaled, and the rest.
+    """A cosine split into the scaled products of both sides' units, and what they leave out.
 
     Args:
         left: what each unit on the left adds to its vector, (left, size).
         right: the same on the right, (right, size).
-        scale: of each product.
-        dropped: the share of the pairs that the matrix lacks.
-        bias: the share of what the Dense layers add to every text.
+        scale: factor of each product.
+        dropped: the share of pairs with a unit that is not shown.
+        bias: the share of the Dense layers' biases.
     """
 
     left: Tensor
@@ -63,7 +63,7 @@ class CosineShares:
     bias: float
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield the share of each pair of units, some rows at a time, (rows, right) float64."""
+        """Yield blocks of the matrix of shares, a pair of units each, (rows, right) float64."""
         rows = max(1, BLOCK_CELLS // len(self.right))
         for first in range(0, len(self.left), rows):
             yield self.left[first : first + rows] @ self.right.T * self.scale
@@ -73,16 +73,16 @@ class LinearPooling:
     """A pooling as one linear map of weighted token vectors.
 
     Raises:
-        NotLinear: it is not one.
+        NotLinear: the pooling is none.
     """
 
-    def __init__(self, how: Pooling) -> None:
-        for mode in how.modes:
-            _token_weights(mode, 1)
-        self._modes = how.modes
+    def __init__(self, pooling: Pooling) -> None:
+        for mode in pooling.modes:
+            _token_weights(mode, 1)  # raises NotLinear
+        self._modes = pooling.modes
         self._map: Tensor | None = None  # (size, modes * width)
         self.bias: Tensor | None = None  # (size,)
-        for dense in how.layers:
+        for dense in pooling.layers:
             if not isinstance(dense, Dense):
                 raise NotLinear("a LayerNorm, or a scaling to length 1, before its last step")
             if dense.activation is not identity:
@@ -93,12 +93,12 @@ class LinearPooling:
             if bias is not None:
                 bias = bias.cpu().double()
                 self.bias = bias if self.bias is None else self.bias + bias
-        self._kept = slice(how.dimensions)
+        self._kept = slice(pooling.dimensions)
         if self.bias is not None:
             self.bias = self.bias[self._kept]
 
     def weigh_text(self, tokens: Tensor, units: Units) -> ComparedText:
-        """Return one text of a comparison.
+        """Split a text's vector into what its units add.
 
         Args:
             tokens: vectors of the last layer, (tokens, width).
@@ -106,17 +106,17 @@ class LinearPooling:
         rows, count = tokens.double(), len(tokens)
         weighted = [rows * _token_weights(mode, count)[:, None] for mode in self._modes]
         del rows
-        each = _sum_by_unit(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
+        by_unit = _sum_by_unit(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
         del weighted
-        each = (each if self._map is None else each @ self._map.T)[:, self._kept]
-        total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
-        if len(units.axis) == len(each):
-            return ComparedText(each, torch.zeros_like(total), float(total.norm()))
-        left_out = sorted({*range(len(each))} - {*units.axis})
-        return ComparedText(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
+        by_unit = (by_unit if self._map is None else by_unit @ self._map.T)[:, self._kept]
+        total = by_unit.sum(0) if self.bias is None else by_unit.sum(0) + self.bias
+        if len(units.axis) == len(by_unit):
+            return ComparedText(by_unit, torch.zeros_like(total), float(total.norm()))
+        hidden = sorted({*range(len(by_unit))} - {*units.axis})
+        return ComparedText(by_unit[list(units.axis)], by_unit[hidden].sum(0), float(total.norm()))
 
     def share_cosine(self, left: ComparedText, right: ComparedText) -> CosineShares:
-        """Return what makes the cosine of two texts; nothing for a vector of length 0."""
+        """Split the cosine of two texts; all shares are 0 where a vector has length 0."""
         scale = 1 / (left.length * right.length or math.inf)
         sums = left.shown.sum(0), right.shown.sum(0)
         whole = sums[1] + right.dropped
@@ -128,7 +128,7 @@ class LinearPooling:
 
 
 def _token_weights(mode: PoolingMode, tokens: int) -> Tensor:
-    """Return what a reduction multiplies each token's vector by, (tokens,); see pooling."""
+    """Return the weight of each token's vector in a reduction, (tokens,); see pooling."""
     match mode:
         case "mean":
             return torch.full((tokens,), 1 / tokens, dtype=torch.float64)
@@ -151,10 +151,10 @@ def _sum_by_unit(rows: Tensor, units: Units) -> Tensor:
 
 
 class StrongestShares:
-    """The shares of the largest size, of either sign, of a matrix that comes in blocks of rows.
+    """Keeps the k largest shares, by absolute value, of a matrix that comes in blocks of rows.
 
     Args:
-        k: how many; fewer where the matrix has no more.
+        k: how many are kept; fewer where the matrix has no more.
     """
 
     def __init__(self, k: int) -> None:
@@ -162,23 +162,23 @@ class StrongestShares:
         self._places, self._shares = torch.empty(0, dtype=torch.int64), torch.empty(0).double()
 
     def add_rows(self, block: Tensor) -> None:
-        """Add further rows, (rows, columns) float64."""
+        """Take in the matrix's next rows, (rows, columns) float64."""
         flat = block.flatten()
         best = _largest_places(flat, self._k)
         places, shares = best + self._cells, flat[best]
         if self._cells:
             places, shares = torch.cat([self._places, places]), torch.cat([self._shares, shares])
-            # ties from earlier rows stand first, and `strongest` keeps them first
+            # ties from earlier rows stand first and stay first
             best = _largest_places(shares, self._k)
             places, shares = places[best], shares[best]
         self._places, self._shares = places, shares
         self._cells, self._columns = self._cells + len(flat), block.shape[1]
 
     def strongest_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return their rows, columns and shares, largest first; ties in their order."""
+        """Return the rows, columns and shares of those kept, largest first, (k,) each."""
         return self._places // self._columns, self._places % self._columns, self._shares
 
 
 def _largest_places(shares: Tensor, k: int) -> Tensor:
-    """Return the places of the shares of largest size, (k,) or fewer."""
+    """Return the indices of the k shares largest by absolute value, or of all."""
     return top_places(shares.abs().float(), min(k, len(shares)))

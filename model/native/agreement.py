@@ -34,7 +34,8 @@ def agrees_with_loop(encoder: Encoder, stack: NativeStack) -> bool:
     last, rows = encoder.run_layers(alone, *trials[0][1:]).last, [alone.rows(0)]
     ways = (Pooling((mode,), normalize) for mode in POOLING_MODES for normalize in (False, True))
     return passes and all(
-        torch.equal(pool_each(last, rows, how), stack.pool(last, rows, how)) for how in ways
+        torch.equal(pool_each(last, rows, pooling), stack.pool(last, rows, pooling))
+        for pooling in ways
     )
 
 

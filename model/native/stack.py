@@ -113,11 +113,11 @@ class NativeStack:
             by_layer[i] = Trace(attention, q, k, v, z, packed.groups, tuple(normalisers), biases)
         return Encoded(packed, last, states, by_layer, finite)
 
-    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+    def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
         """Return what pooling.pool_each gives without dense layers, to the bit."""
         places = [(each.start, each.stop - each.start) for each in rows]
-        modes, most = list(how.modes), how.dimensions or 0
-        vectors: Tensor = self._stack.pool(last, places, modes, how.normalize, most)
+        modes, most = list(pooling.modes), pooling.dimensions or 0
+        vectors: Tensor = self._stack.pool(last, places, modes, pooling.normalize, most)
         return vectors
 
 
@@ -150,7 +150,7 @@ def _norm_pair(norm: Affine | None) -> TensorPair:
 
 
 def _edits_by_layer(packed: Packed) -> list[tuple[int, Edits]]:
-    """Return each layer in which mixed values are changed, and how."""
+    """Return the layers in which mixed values are edited, each with its edits."""
     edits = defaultdict[int, Edits](lambda: Edits([], []))
     for rows, gates in packed.gates:
         for layer, scales in gates.items():
