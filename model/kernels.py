@@ -197,7 +197,7 @@ def attend_plain(
         bias: added to the scaled scores, (1 or heads, query, key); -inf hides a key.
 
     Returns:
-        The mixed values, shaped as v, and the log of results row's softmax normaliser,
+        The mixed values, shaped as v, and the log of each row's softmax normaliser,
         (sequences, heads, tokens), float32.
     """
     # one sequence at a time: a batched product picks its kernel, and so its bits, by their number
