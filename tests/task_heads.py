@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
     if head == "ForMaskedLM":
         sparse(folder)
     return model
+
+
+def embedder(folder: Path, pooling: str = "mean_tokens") -> None:
+    """A small BERT, pooled and normalised by modules like the bundled model's, saved."""
+    checkpoint(folder, "Model")
+    shutil.copy(locate_model(BUNDLED_MODEL).folder / "modules.json", folder)
+    how = {"word_embedding_dimension": SIZES["hidden_size"], f"pooling_mode_{pooling}": True}
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
 
 
 def long_reranker(folder: Path) -> None:

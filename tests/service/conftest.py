@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,18 +12,18 @@ import pytest
 import pytest_asyncio
 from sentence_transformers import SentenceTransformer
 
-from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
 from service.settings import Settings
+from tests.task_heads import embedder
 
 PROMPTS = {"query": "search for: ", "document": "", "passage": "pre"}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
-    """The bundled model with prompts, and with one of them as its default."""
+    """A small model with prompts, and with one of them as its default."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
-    shutil.copytree(locate_model(BUNDLED_MODEL).folder, folder)
+    embedder(folder)
     told = {"prompts": PROMPTS, "default_prompt_name": "query"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(told))
     replica = await Replica.start(Settings(model=str(folder), threads=1), "prompted-1")

@@ -1,8 +1,6 @@
 """What happens to texts that are too long where requests do not say: a setting, for every API."""
 
 import asyncio
-import json
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -17,12 +15,11 @@ from starlette.types import ASGIApp
 
 from service.api import ROUTES
 from service.cli import greeting
-from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
 from tests.replica_internals import under
-from tests.task_heads import MOST, SIZES, checkpoint
+from tests.task_heads import MOST, SIZES, embedder
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -49,11 +46,7 @@ Served = Callable[..., httpx.AsyncClient]
 async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """A small model of the bundled one's name and modules, which reads fewer tokens."""
     folder = tmp_path_factory.mktemp("small")
-    checkpoint(folder, "Model")
-    shutil.copy(locate_model(BUNDLED_MODEL).folder / "modules.json", folder)
-    (folder / "1_Pooling").mkdir()
-    how = {"word_embedding_dimension": SIZES["hidden_size"], "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
+    embedder(folder)
     settings = Settings(model=str(folder), served_model_name=NAME, device="cpu", threads=1)
     replica = await Replica.start(settings, "small-1")
     yield replica

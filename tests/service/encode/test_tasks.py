@@ -196,6 +196,9 @@ async def test_another_task_is_refused_with_those_there_are(
     ):
         answer = await http.post(path, json=body)
         assert answer.status_code == 404 and '"encode"' in words(answer), path
+    highlight = {"query": "a", "documents": ["b"]}
+    answer = await served.of["sparse"].http.post("/v1/highlight", json=highlight)
+    assert (answer.status_code, answer.json()["code"]) == (404, "task_not_found")
 
 
 async def test_tei_ranks_texts_best_first(served: Kinds) -> None:

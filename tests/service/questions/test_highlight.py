@@ -1,7 +1,5 @@
 """What carries a document's score, held to brute force and to the routes for scores alone."""
 
-import json
-import shutil
 from collections.abc import AsyncIterator
 from functools import partial
 from statistics import fmean, stdev
@@ -17,7 +15,7 @@ from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
-from tests.task_heads import SIZES, checkpoint
+from tests.task_heads import checkpoint, embedder
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -248,7 +246,7 @@ async def test_alone_a_document_that_was_cut_has_all_its_sentences(
     told = await one(client, LONG, method="alone", truncate="right", top=1000)
     assert told["truncated"] and len(told["highlights"]) == 15
     text = LONG + " The train leaves at noon, the last one at ten."
-    told = await one(client, text, method="alone", truncate="right", top=1)
+    told = await one(client, text, method="alone", truncate="right", top=1, control=False)
     assert told["highlights"][0]["text"] == text[len(LONG) + 1 :]
     blank = await one(client, " ", method="alone", prune=0.5)
     assert (blank["highlights"], blank["pruned"]) == ([], "")
@@ -295,11 +293,7 @@ async def first(
 ) -> AsyncIterator[Served]:
     """A small model, pooled by its first token."""
     folder = tmp_path_factory.mktemp("first")
-    checkpoint(folder, "Model")
-    how = {"word_embedding_dimension": SIZES["hidden_size"], "pooling_mode_cls_token": True}
-    shutil.copy(locate_model(BUNDLED_MODEL).folder / "modules.json", folder)
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
+    embedder(folder, "cls_token")
     async with serve(folder, "first", listen, outer) as served:
         yield served
 
@@ -319,22 +313,6 @@ async def test_a_pooling_that_is_no_sum_leaves_out_units(first: Served, unit: st
     await hold_to(cosine, first.http, unit, SHORT)
     alone = await one(first.http, "One")
     assert alone["highlights"][0]["share"] == alone["score"]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sparse(
-    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
-) -> AsyncIterator[Served]:
-    """A model of sparse vectors alone."""
-    folder = tmp_path_factory.mktemp("sparse")
-    checkpoint(folder, "ForMaskedLM")
-    async with serve(folder, "sparse", listen, outer) as served:
-        yield served
-
-
-async def test_a_model_of_sparse_vectors_alone_has_none(sparse: Served) -> None:
-    """And says what it has."""
-    assert (await ask(sparse.http, TEXT, status=404))["code"] == "task_not_found"
 
 
 async def test_late_interaction_shares_its_matches(late: Served) -> None:
