@@ -1,4 +1,4 @@
-"""Waiting sequences -> batches under a token budget; plain asyncio, no Ray.
+"""Runs waiting sequences as batches under a token budget; plain asyncio, no Ray.
 
 A request is admitted or refused as a whole, by service/encode/admission.py, which asks here; its
 sequences may run in several batches.
@@ -6,7 +6,7 @@ sequences may run in several batches.
 `_step` is the engine: it runs a batch and hands its results out.
 
 Nothing here loops: `_fill_lanes` runs when work arrives, a lane falls idle or company is no
-longer expected, so there is no task that could die and leave the queue standing.
+longer expected, so no background task can die and leave the queue waiting.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, JobQueue
 from service.engine.speed import LaneSpeed, LoneCores, RunningBatch
 from service.keys import Limits
 
-# A request behind others is admitted if it fits into this share of its time: the speed varies,
-# the answer must be written too, and work that is done late is lost.
+# A request behind others is admitted if it should be done within this share of its remaining time:
+# the speed varies, the answer must be written too, and work that is done late is lost.
 SURE_SHARE = 0.8
-# Of two lanes a short sequence leaves one to its company, and a few wait for theirs; it has not
-# been measured with more lanes
+# Number of lanes with which a batch may wait for returning clients, so that they share it; with
+# more lanes this has not been measured
 LINGERING_LANES = 2
-HURRY_SECONDS = 0.1  # to its deadline: such a request waits for no other
-# Most clients that ask again have by then: during a pass, the event loop takes 1 to 4 ms for each
+HURRY_SECONDS = 0.1  # a request this close to its deadline waits for no other
+# How long to wait for returning clients; most send their next request within this time, since the
+# event loop takes 1 to 4 ms for each while a batch runs
 COMPANY_WAIT_SECONDS = 0.01
 
 
@@ -35,62 +36,66 @@ COMPANY_WAIT_SECONDS = 0.01
 Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Result | Exception]]]
 
 
-def _works_lengths(works: Sequence[Sized]) -> list[int]:
+def _count_tokens(works: Sequence[Sized]) -> list[int]:
+    """Return the number of tokens of each work."""
     return list(map(len, works))
 
 
 class ReturningClients:
-    """Counts those who are likely to ask again at once: their answers have just left.
+    """Counts clients that were just answered and are likely to send another request at once.
 
     Args:
-        gone: called when no more are expected.
+        on_timeout: called when the wait is over, and no more are expected.
     """
 
-    def __init__(self, gone: Callable[[], None]) -> None:
-        self._gone, self.expected = gone, 0
-        self._patience: asyncio.TimerHandle | None = None
+    def __init__(self, on_timeout: Callable[[], None]) -> None:
+        self._on_timeout, self.expected = on_timeout, 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def expect(self, count: int) -> None:
-        """Expect this many more."""
+        """Expect another request of this many more clients, and restart the wait."""
         if count:
             self.expected += count
-            self._start_waiting()
+            self._restart_timer()
 
     def count_arrival(self, *, first: bool) -> None:
-        """Take a request that has come for one of them.
+        """Count an arriving request as that of an expected client, if there is one.
 
         Args:
-            first: whether none waits yet. So none waits for longer than COMPANY_WAIT_SECONDS.
+            first: whether no request waits yet; if so, restart the wait, so that no request waits
+                for longer than COMPANY_WAIT_SECONDS.
         """
         if self.expected:
             self.expected -= 1
             if first:
-                self._start_waiting()
+                self._restart_timer()
 
-    def _start_waiting(self) -> None:
-        if self._patience:
-            self._patience.cancel()
+    def _restart_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(COMPANY_WAIT_SECONDS, self._stop_waiting)
+        self._timer = loop.call_later(COMPANY_WAIT_SECONDS, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        self.expected, self._patience = 0, None
-        self._gone()
+        """Expect no client any more, and say so to `on_timeout`."""
+        self.expected, self._timer = 0, None
+        self._on_timeout()
 
 
 class Batcher(Generic[Work, Result]):
-    """One queue in front of a few lanes.
+    """Queues the works of requests and runs them as batches in a few lanes.
 
     Args:
         launch: runs one batch in a lane.
-        lanes: how many batches may run at once, each on one core. A lone sequence gets all, if it
-            did not wait for them.
-        budget: tokens of all lanes' batches together.
-        speed: tokens per second to believe in until measured.
-        costs: of works: how many tokens of short sequences take as long as each.
-        small: tokens up to which a batch takes the same time; see Queue.
-        most_requests, most_tokens: how much may wait.
-        limits: of each key, by its name.
+        lanes: how many batches may run at once, each on one core. A sequence that arrives while
+            nothing runs may get the cores of all lanes.
+        budget: most tokens in the batches of all lanes together.
+        speed: initial estimate of the tokens per second of all lanes together.
+        costs: returns the cost of each work: how many tokens of short sequences take as long.
+        small: tokens up to which every batch takes the same time; see JobQueue.
+        most_requests, most_tokens: how many may wait.
+        limits: limits of each API key, by its name.
+        clock: returns the current time in seconds, as time.monotonic.
     """
 
     def __init__(
@@ -103,7 +108,7 @@ class Batcher(Generic[Work, Result]):
         most_requests: int,
         most_tokens: int,
         limits: Mapping[str, Limits] | None = None,
-        costs: Callable[[Sequence[Work]], Sequence[float]] = _works_lengths,
+        costs: Callable[[Sequence[Work]], Sequence[float]] = _count_tokens,
         small: int = SMALL_TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,20 +118,22 @@ class Batcher(Generic[Work, Result]):
         self._queue: JobQueue[Work, Result] = JobQueue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
         self._running = dict[int, tuple[RunningBatch, asyncio.Task[None]]]()  # by lane
-        self._speed, self._alone = LaneSpeed(speed), LoneCores(lanes)
-        self._starts = 0  # of batches
-        self._company = ReturningClients(self._fill_lanes)
+        self._speed, self._lone_cores = LaneSpeed(speed), LoneCores(lanes)
+        self._batches_started = 0
+        self._returning = ReturningClients(self._fill_lanes)
 
     def set_limits(self, limits: Mapping[str, Limits]) -> None:
-        """Limit what arrives from now on by these limits of each key, by its name."""
+        """Set the limits of each API key, by its name, for requests that arrive from now on."""
         self._queue.set_limits(limits)
 
     @property
     def waiting_requests(self) -> int:
+        """Return the number of requests with works that are not started."""
         return self._queue.count
 
     @property
     def waiting_tokens(self) -> int:
+        """Return the number of tokens in works that are not started."""
         return self._queue.tokens
 
     @property
@@ -139,6 +146,7 @@ class Batcher(Generic[Work, Result]):
 
     @property
     def busy(self) -> bool:
+        """Tell whether any batch runs."""
         return bool(self._running)
 
     @property
@@ -147,14 +155,14 @@ class Batcher(Generic[Work, Result]):
         return self._speed.current
 
     def is_hanging(self, least: float, times: float) -> bool:
-        """Tell whether a batch takes more than `least` seconds and `times` what it should take."""
+        """Tell whether a batch runs for over `least` seconds and `times` its expected time."""
         now = self._clock()
         return any(run.is_hanging(now, least, times) for run, _ in self._running.values())
 
     def fewest_seconds(self, cost: float) -> float:
-        """Return the seconds of a request with nothing ahead of it, at the best speed measured.
+        """Return the seconds that work of this cost takes with an empty queue, at the best speed.
 
-        The recent speed also falls while another process keeps the cores busy, which passes.
+        Not at the recent speed: that also falls while another process keeps the cores busy.
         """
         return cost / self._speed.best
 
@@ -165,54 +173,59 @@ class Batcher(Generic[Work, Result]):
         key: str = "",
         costs: Sequence[float] | None = None,
     ) -> tuple[list[Result], Timing]:
-        """Run a request's sequences, in as many batches as it takes; all or nothing.
+        """Run a request's sequences in as many batches as needed; return all results in order.
 
-        It waits even in a full queue: whether it may is asked before, with `check_admission`.
+        A full queue is not checked here: call `check_admission` before.
 
         Args:
             works: one per sequence; its len() is its number of tokens.
-            deadline: when the answer must be there, on the batcher's clock.
-            key: name of the API key that sent it.
-            costs: of each, where they are known; see `costs`.
+            deadline: when the answer must be ready, on the batcher's clock.
+            key: name of the API key that sent the request.
+            costs: cost of each work, if already computed; see Batcher.
+
+        Returns:
+            One result for each work, and the seconds that they waited and were computed.
 
         Raises:
-            DeadlinePassed: the deadline passed before the request, or its turn, came.
+            DeadlinePassed: the deadline passed before all results were there.
             Exception: the error of the first sequence that failed.
         """
         loop, now = asyncio.get_running_loop(), self._clock()
         future = loop.create_future()
         job: Job[Work, Result] = Job(works, costs or self.costs(works), deadline, now, future, key)
-        self._company.count_arrival(first=self._queue.count == 0)
+        self._returning.count_arrival(first=self._queue.count == 0)
         self._queue.add_job(job)
         self._fill_lanes(fresh=True)
-        late = loop.call_later(deadline - now, self._fail_job, job, DeadlinePassed())
+        timer = loop.call_later(deadline - now, self._fail_job, job, DeadlinePassed())
         try:
             await future
         finally:
-            late.cancel()
+            timer.cancel()
             self._queue.remove_job(job)  # finished, failed or cancelled
         results = [result for result in job.results if result is not None]
         return results, job.timing
 
     async def drain(self) -> None:
-        """Return once nothing waits and nothing runs."""
+        """Wait until no work waits and no batch runs."""
         while len(self._queue) or self._running:
             running = [task for _, task in self._running.values()]
             await asyncio.wait([job.future for job in self._queue.jobs] or running)
 
     def estimate_cost(self, works: Sequence[Work]) -> float:
-        """Return how many tokens of short sequences take as long as these works."""
+        """Return the cost of all these works: how many tokens of short sequences take as long."""
         return sum(self.costs(works))
 
     def check_admission(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
-        """Refuse a request that would not be admitted now.
+        """Raise if a request would not be admitted now.
 
         Args:
-            tokens: that it holds, and cost: in tokens of short sequences.
+            tokens, cost: of the request; the cost in tokens of short sequences.
+            deadline: when its answer must be ready, on the batcher's clock.
+            key: name of the API key that sent it.
 
         Raises:
-            Overloaded: there is no room for it, or no time.
-            DeadlinePassed: its deadline is over.
+            Overloaded: the queue has no room for it, or it could not be done in time.
+            DeadlinePassed: its deadline has passed.
         """
         now = self._clock()
         if deadline <= now:
@@ -225,66 +238,67 @@ class Batcher(Generic[Work, Result]):
         self._queue.check_admission(tokens, cost, seconds, self._speed.current, key)
 
     def _fail_job(self, job: Job[Work, Result], error: Exception) -> None:
+        """End a job with an error, unless it has ended, and remove its waiting works."""
         if not job.future.done():
             job.future.set_exception(error)
         self._queue.remove_job(job)
 
     def _fill_lanes(self, *, fresh: bool = False) -> None:
-        """Give every idle lane a batch.
+        """Start a batch in every idle lane, as long as works wait.
 
         Args:
-            fresh: whether a request has just come. A short one that waited has company, which is
-                soon back, and leaves it the other of two cores; what it does of more is not known.
+            fresh: whether a request has just arrived. A short request that had to wait shares the
+                lanes with others that soon come back, so with two lanes it takes only one.
         """
         queue = self._queue
-        if queue.count > fresh:  # what has just come, alone, was asked about its deadline
+        if queue.count > fresh:  # the deadline of a request that has just arrived was checked
             self._fail_late_jobs()
         while queue.count and self._idle and not self._should_linger():
-            greedy = fresh or self.lanes > LINGERING_LANES or queue.tokens > self._small
-            alone = greedy and not self._running
+            may_take_all = fresh or self.lanes > LINGERING_LANES or queue.tokens > self._small
+            alone = may_take_all and not self._running
             if alone and queue.count == 1 and len(queue.jobs[0].waiting) == 1:
-                self._start_batch(
-                    self.budget, self._idle[-self._alone.choose_cores(queue.tokens) :]
-                )
+                cores = self._lone_cores.choose_cores(queue.tokens)
+                self._start_batch(self.budget, self._idle[-cores:])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
                 self._start_batch(min(share, self.budget // self.lanes), self._idle[-1:])
 
     def _should_linger(self) -> bool:
-        """Tell whether a few short sequences wait for company, while one of two lanes runs.
+        """Tell whether a few short sequences wait for returning clients, while one lane runs.
 
-        Else the first to come back starts alone, all others start together, and so on; and a batch
-        of one takes almost half as long as a batch of four.
+        Otherwise the first client to return would get a batch alone and all others the next one,
+        again and again; and a batch of one takes almost half as long as a batch of four.
         """
-        if not self._running or not self._company.expected or self._queue.tokens > self._small:
+        if not self._running or not self._returning.expected or self._queue.tokens > self._small:
             return False
         soon = self._clock() + HURRY_SECONDS
         return all(job.deadline > soon for job in self._queue.jobs)
 
     def _fail_late_jobs(self) -> None:
-        """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
+        """Fail jobs past their deadline and, if several wait, those that cannot meet it."""
         now, jobs = self._clock(), self._queue.jobs
-        pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
+        token_seconds = 1 / self.speed if len(jobs) > 1 else 0.0
         for job in jobs:
-            if job.deadline <= now + min(job.tokens, job.cost) * pace:
+            if job.deadline <= now + min(job.tokens, job.cost) * token_seconds:
                 self._fail_job(job, DeadlinePassed())
 
-    def _start_batch(self, most: int, lanes: list[int]) -> None:
-        """Take a batch of `most` tokens, which runs in `lanes` from now on."""
-        batch = self._queue.take_batch(most, self._clock())
+    def _start_batch(self, most_tokens: int, lanes: list[int]) -> None:
+        """Take a batch of at most `most_tokens` from the queue and start it in `lanes`."""
+        batch = self._queue.take_batch(most_tokens, self._clock())
         self._idle = [lane for lane in self._idle if lane not in lanes]
-        self._starts += 1
-        alone = self._starts if len(batch) == 1 and not self._running else None
+        self._batches_started += 1
+        alone = self._batches_started if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._step(batch, lanes, alone))
         share = len(lanes) / self.lanes
         run = RunningBatch(self._clock(), batch.cost / share / self._speed.current, share)
         self._running[lanes[-1]] = run, task
 
     async def _step(self, batch: Batch[Work, Result], lanes: list[int], alone: int | None) -> None:
-        """Run a batch in the last of some lanes, with the cores of all, and hand its results out.
+        """Run a batch in the last of `lanes`, with the cores of all, and hand out its results.
 
         Args:
-            alone: the number of its start, if it is one sequence and nothing else runs.
+            alone: how many batches had been started with this one, if it is a single sequence and
+                nothing else ran; else None.
         """
         start, results = self._clock(), list[Result | Exception]()
         try:
@@ -292,21 +306,21 @@ class Batcher(Generic[Work, Result]):
         except Exception as error:  # a lane that broke fails its batch, never the queue
             results = [error] * len(batch)
         finally:
-            self._free_lanes(lanes)  # before anyone is told: what one sends next finds them idle
+            self._free_lanes(lanes)  # before clients are answered: their next request finds it idle
         seconds = self._clock() - start
         self._update_speed(batch, seconds, len(lanes), alone)
         self._hand_out(batch, results, seconds)
         self._fill_lanes()
 
     def _free_lanes(self, lanes: list[int]) -> None:
-        """Let lanes take the next batch."""
+        """Mark lanes as idle again."""
         del self._running[lanes[-1]]
         self._idle = sorted([*self._idle, *lanes], reverse=True)
 
     def _hand_out(
         self, batch: Batch[Work, Result], results: Sequence[Result | Exception], seconds: float
     ) -> None:
-        """Give requests their results, and tell those that have all of them."""
+        """Store each work's result in its job, and wake the requests whose works are all done."""
         for (job, index), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 self._fail_job(job, result)
@@ -320,16 +334,19 @@ class Batcher(Generic[Work, Result]):
         for job in answered:
             job.future.set_result(None)
         if self.lanes == LINGERING_LANES:
-            self._company.expect(len(answered))
+            self._returning.expect(len(answered))
 
     def _update_speed(
         self, batch: Batch[Work, Result], seconds: float, cores: int, alone: int | None
     ) -> None:
-        """Update the speed from a batch, scaled up if it had only some of the cores.
+        """Update the measured speed from a finished batch, scaled up to all cores.
 
-        A small batch takes the same time whatever it holds, so it says nothing about a queue.
+        A small batch takes the same time whatever it holds, so the speed leaves it out.
+
+        Args:
+            alone: as in `_step`.
         """
-        if alone == self._starts:  # nor since
-            self._alone.record(cores, batch.tokens, seconds)
+        if alone == self._batches_started:  # no other batch was started meanwhile
+            self._lone_cores.record(cores, batch.tokens, seconds)
         if batch.cost >= self._small:
             self._speed.record(batch.cost * self.lanes / cores, seconds)

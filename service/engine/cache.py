@@ -1,4 +1,4 @@
-"""Our folder in the user's cache, and files written there whole or not at all."""
+"""Headlight's folder in the user's cache, and atomic writes of files there."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the folder, which need not exist.
+    """Return the path of Headlight's cache folder, which need not exist.
 
     Raises:
-        OSError: the user has no home.
+        OSError: the user has no home directory.
     """
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, and its folder if there is none.
+    """Write a file atomically, and create its folder if there is none.
 
     Raises:
         OSError: the folder cannot be written.

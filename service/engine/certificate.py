@@ -1,4 +1,4 @@
-"""What a number format costs: how near its vectors stay to those of float32."""
+"""Measures what a number format costs: how close its vectors stay to those of float32."""
 
 import logging
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from model.pooling import pool_sequence
 
 logger = logging.getLogger(__name__)
 
-NEIGHBOURS = 10
-BATCH_TEXTS = 16  # sequences in a batch
+NEIGHBOURS = 10  # nearest texts of each text that are compared
+BATCH_TEXTS = 16  # texts encoded in one batch
 NO_CERTIFICATE = (
     "bfloat16 has no certificate: the tokenizer tells few of the bundled English texts apart"
 )
@@ -22,13 +22,14 @@ NO_CERTIFICATE = (
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How near the vectors of some texts are to those of float32.
+    """How close the vectors of some texts are to those of the same model in float32.
 
     Args:
-        worst_cosine, mean_cosine: of a text's two vectors.
-        rank_correlation: Spearman's, of the cosines of all pairs of texts.
-        neighbour_overlap: the mean share of a text's `neighbours` nearest texts that stay.
-        texts: how many there are.
+        worst_cosine, mean_cosine: over the texts, of the cosine of a text's two vectors.
+        rank_correlation: Spearman's, between the cosines of all pairs of texts in both formats.
+        neighbour_overlap: the mean share of a text's nearest texts that both formats have.
+        neighbours: how many nearest texts of each text were compared.
+        texts: how many texts were compared.
     """
 
     worst_cosine: float
@@ -39,19 +40,23 @@ class Certificate:
     texts: int
 
     def facts(self) -> dict[str, float]:
-        """Return what GET /info says of it, to six places."""
+        """Return the fields by name, rounded to six places, as GET /info shows them."""
         return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
 @torch.inference_mode()
 def certify(model: Model, exact: Model, texts: Sequence[str]) -> Certificate | None:
-    """Compare a model with the same checkpoint in float32, by the vectors of texts, and log it.
+    """Compare the vectors of texts with those of the same checkpoint in float32, and log it.
+
+    Args:
+        exact: the same checkpoint in float32.
 
     Returns:
-        None where the tokenizer takes most of the texts for the same: it would tell of none.
+        None if fewer than half of the texts have different token ids: vectors of equal texts
+        would prove nothing.
     """
-    cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
-    if 2 * len({tuple(one.token_ids) for one in cut}) < len(cut):
+    tokenized = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
+    if 2 * len({tuple(text.token_ids) for text in tokenized}) < len(tokenized):
         logger.warning(NO_CERTIFICATE)
         return None
     certificate = compare_vectors(encode_texts(model, texts), encode_texts(exact, texts))
@@ -60,39 +65,41 @@ def certify(model: Model, exact: Model, texts: Sequence[str]) -> Certificate | N
 
 
 def encode_texts(model: Model, texts: Sequence[str]) -> Tensor:
-    """Return the vectors of texts, (texts, size)."""
-    cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
-    rows: list[Tensor] = []
-    for first in range(0, len(cut), BATCH_TEXTS):
-        some = [
-            packing.Sequence(one.token_ids, one.types) for one in cut[first : first + BATCH_TEXTS]
+    """Return the pooled vectors of texts, (texts, size)."""
+    tokenized = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
+    vectors: list[Tensor] = []
+    for first in range(0, len(tokenized), BATCH_TEXTS):
+        batch = [
+            packing.Sequence(text.token_ids, text.types)
+            for text in tokenized[first : first + BATCH_TEXTS]
         ]
-        encoded = model.encoder(model.encoder.pack(some))
-        each = (encoded.packed.rows(place) for place in range(len(some)))
-        rows += [pool_sequence(encoded.last[place], model.pooling).cpu() for place in each]
-    return torch.stack(rows)
+        encoded = model.encoder(model.encoder.pack(batch))
+        slices = (encoded.packed.rows(index) for index in range(len(batch)))
+        vectors += [pool_sequence(encoded.last[rows], model.pooling).cpu() for rows in slices]
+    return torch.stack(vectors)
 
 
 def compare_vectors(ours: Tensor, theirs: Tensor) -> Certificate:
-    """Return how near vectors, (texts, size), are to others of the same texts."""
-    each, count = (_scale_to_unit(ours) * _scale_to_unit(theirs)).sum(1), len(ours)
+    """Measure how close `ours` are to `theirs`: vectors of the same texts, (texts, size) each."""
+    cosines, count = (_scale_to_unit(ours) * _scale_to_unit(theirs)).sum(1), len(ours)
     neighbours = min(NEIGHBOURS, count - 1)
-    near = [_cosines_among(rows) for rows in (ours, theirs)]
+    tables = [_cosines_among(rows) for rows in (ours, theirs)]
     upper = torch.triu_indices(count, count, 1)
-    ranks = [one[*upper].argsort().argsort().double() for one in near]
-    closest = [one.fill_diagonal_(-torch.inf).topk(neighbours).indices for one in near]
-    kept = (closest[0][:, :, None] == closest[1][:, None, :]).any(2).double().mean()
+    ranks = [table[*upper].argsort().argsort().double() for table in tables]
+    nearest = [table.fill_diagonal_(-torch.inf).topk(neighbours).indices for table in tables]
+    shared = (nearest[0][:, :, None] == nearest[1][:, None, :]).any(2).double().mean()
     return Certificate(
-        float(each.min()),
-        float(each.mean()),
+        float(cosines.min()),
+        float(cosines.mean()),
         float(torch.corrcoef(torch.stack(ranks))[0, 1]),
-        float(kept),
+        float(shared),
         neighbours,
         count,
     )
 
 
 def _scale_to_unit(rows: Tensor) -> Tensor:
+    """Return rows scaled to length 1, as float64."""
     wide = rows.double()
     lengths: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
     return wide / lengths.clamp_min(torch.finfo(torch.float32).tiny)

@@ -1,4 +1,4 @@
-"""The lanes: threads that pack sequences, run them as a batch and cut the results apart.
+"""The lanes: threads that pack sequences, run them as a batch and split the results.
 
 A lane is one thread. Lane 0 loads the model and may use several cores; every other lane uses one
 and so never opens an OpenMP region. That is deliberate: a second thread that opens one makes
@@ -45,11 +45,11 @@ T = TypeVar("T")
 
 
 class ProcessBroken(Exception):
-    """Nothing that the lanes would compute can be trusted any more."""
+    """Results of this process can no longer be trusted."""
 
 
 def breaks_process(error: Exception) -> bool:
-    """Tell whether after an error of the accelerator the process can do nothing right."""
+    """Tell whether an error of the accelerator leaves the process unusable."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
@@ -59,7 +59,7 @@ class NonFiniteOutput(Exception):
     """The forward pass produced NaN or infinity.
 
     Args:
-        layer: the first hidden state that holds one: 0 = embeddings, i = after i layers.
+        layer: the first hidden state that has one: 0 = embeddings, i = after i layers.
     """
 
     def __init__(self, layer: int) -> None:
@@ -71,18 +71,21 @@ class Lanes:
     """A loaded model and the threads that run it.
 
     Args:
-        threads: one a lane.
+        threads: one per lane.
+
+    Attributes:
+        alone: whether each sequence runs in a forward pass of its own, on one core.
+        on_failure: called in the lane's thread with each error of a batch, also if the batch is
+            then split and a part of it succeeds.
     """
 
     def __init__(self, model: Model, threads: Sequence[ThreadPoolExecutor]) -> None:
-        self.model, self._threads = model, threads
-        self.alone = False  # each sequence in a pass of its own, on one core
-        # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
+        self.model, self._threads, self.alone = model, threads, False
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
-        """Start this many lanes, with the model that `load` makes in lane 0."""
+        """Start `count` lanes, with the model that `load` returns, called in lane 0."""
         threads = [
             ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_flush_denormals)
             for i in range(count)
@@ -96,36 +99,42 @@ class Lanes:
 
     @property
     def arithmetic(self) -> str:
-        """Return the name of what computes; see numerics.py."""
+        """Return the name of the kernels that compute without an adapter; see numerics.py."""
         return self.arithmetic_of(None)
 
     def arithmetic_of(self, adapter: str | None) -> str:
-        """Return the name of what computes with an adapter, or with none."""
+        """Return the name of the kernels that compute with an adapter; None: without one."""
         return self._encoder_with(adapter).arithmetic + ("+alone" if self.alone else "")
 
     async def call_in_lane(self, lane: int, function: Callable[[], T]) -> T:
-        """Call a function in a lane's thread."""
+        """Call a function in a lane's thread and return what it returns."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[lane], function)
 
     async def run_in_lane(
         self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Result | Exception]:
-        """Run one batch in a lane; one result or exception for each work."""
+        """Run one batch in a lane's thread; see `run_batch`."""
         return await self.call_in_lane(lane, partial(self.run_batch, works, threads))
 
     def close(self) -> None:
+        """Stop the threads once their batches are done."""
         for thread in self._threads:
             thread.shutdown()
 
     @torch.inference_mode()
     def run_batch(self, works: Sequence[Work], threads: int) -> list[Result | Exception]:
-        """Run one batch in the calling thread; a work that fails, fails alone."""
+        """Run one batch in the calling thread; return a result or exception for each work.
+
+        Args:
+            threads: how many cores the batch may use.
+        """
         cores = 1 if self.alone else threads
         if torch.get_num_threads() != cores:
             torch.set_num_threads(cores)
         return self._encode_or_split(works)
 
     def _encode_or_split(self, works: Sequence[Work]) -> list[Result | Exception]:
+        """Run works together, or in halves if that fails, so that a bad work fails alone."""
         try:
             return self._encode_works(works)
         except Exception as error:
@@ -133,35 +142,33 @@ class Lanes:
             self.on_failure(error)
             if len(works) == 1 or breaks_process(error):
                 return [error] * len(works)
-        half = len(works) // 2  # whichever work is to blame, the others deserve an answer
+        half = len(works) // 2
         return self._encode_or_split(works[:half]) + self._encode_or_split(works[half:])
 
     def _encode_works(self, works: Sequence[Work]) -> list[Result | Exception]:
-        """Run works, those whose passes begin in one place together."""
+        """Run works, together where their forward passes begin in the same layer."""
         if self.alone:
             return [self._run_together([work])[0] for work in works]
         starts = [work.entered for work in works]
         if len(set(starts)) == 1:
             return self._run_together(works)
         by_start = defaultdict[int | None, list[int]](list)
-        for place, start in enumerate(starts):
-            by_start[start].append(place)
+        for index, start in enumerate(starts):
+            by_start[start].append(index)
         results: dict[int, Result | Exception] = {}
-        for places in by_start.values():
-            results |= zip(
-                places, self._run_together([works[place] for place in places]), strict=True
-            )
-        return [results[place] for place in range(len(works))]
+        for indices in by_start.values():
+            group = self._run_together([works[index] for index in indices])
+            results |= zip(indices, group, strict=True)
+        return [results[index] for index in range(len(works))]
 
     def _run_together(self, works: Sequence[Work]) -> list[Result | Exception]:
-        """Run works whose passes begin in one place."""
+        """Run works whose forward passes begin in the same layer as one batch."""
         outputs = [work.outputs for work in works]
         encoder, packed = self._pack_with_adapters(works)
-        way = outputs[0].pooling
-        if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches
-            vectors = self._pool_places(
-                self._encode_packed(encoder, packed), range(len(outputs)), way
-            )
+        pooling = outputs[0].pooling
+        if pooling and outputs.count(Outputs(pooling)) == len(outputs):  # only vectors: the rule
+            encoded = self._encode_packed(encoder, packed)
+            vectors = self._pool_indices(encoded, range(len(outputs)), pooling)
             return [Result(vector) for vector in vectors]
         encoded = self._encode_packed(
             encoder,
@@ -176,18 +183,18 @@ class Lanes:
         ]
 
     def _pack_with_adapters(self, works: Sequence[Work]) -> tuple[Encoder, packing.Packed]:
-        """Return a batch, and what encodes each of its sequences with its own adapter."""
-        model, named = self.model, {work.adapter for work in works}
+        """Pack works, and return the encoder that applies to each sequence its own adapter."""
+        model, names = self.model, {work.adapter for work in works}
         sequences = [work.sequence for work in works]
-        if len(named) == 1:
-            encoder = self._encoder_with(named.pop())
+        if len(names) == 1:
+            encoder = self._encoder_with(names.pop())
             return encoder, encoder.pack(sequences)
         packed = packing.pack_sequences(sequences, model.encoder.device, model.config.pad)
-        chosen = [model.adapters[work.adapter] if work.adapter else None for work in works]
-        return mix_adapters(model.encoder, packed, chosen), packed
+        adapters = [model.adapters[work.adapter] if work.adapter else None for work in works]
+        return mix_adapters(model.encoder, packed, adapters), packed
 
     def _encoder_with(self, adapter: str | None) -> Encoder:
-        """Return the encoder with one adapter in all rows, or with none."""
+        """Return the encoder that applies one adapter to all sequences; None: none."""
         return self.model.encoder if adapter is None else self.model.adapters[adapter].encoder
 
     def _encode_packed(
@@ -197,27 +204,27 @@ class Lanes:
         hidden: frozenset[int] = frozenset(),
         traces: frozenset[int] = frozenset(),
     ) -> Encoded:
-        """Encode a batch as Encoder does; what is not finite goes no further."""
+        """Encode a batch as Encoder does; raise NonFiniteOutput for NaN or infinity."""
         encoded = encoder(packed, hidden=hidden, traces=traces)
         if not (is_finite(encoded.last) if encoded.finite is None else encoded.finite):
             raise NonFiniteOutput(_first_non_finite(encoder, packed))
         return encoded
 
     def _pool_sequences(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
-        """Return the vector of each sequence that is to have one, by its place in the batch."""
+        """Return the pooled vector of each sequence with a pooling, by its index in the batch."""
         vectors: dict[int, Array] = {}
-        by_way = defaultdict[Pooling, list[int]](list)
-        for place, each in enumerate(outputs):
+        by_pooling = defaultdict[Pooling, list[int]](list)
+        for index, each in enumerate(outputs):
             if each.pooling:
-                by_way[each.pooling].append(place)
-        for how, places in by_way.items():
-            vectors |= zip(places, self._pool_places(encoded, places, how), strict=True)
+                by_pooling[each.pooling].append(index)
+        for pooling, indices in by_pooling.items():
+            vectors |= zip(indices, self._pool_indices(encoded, indices, pooling), strict=True)
         return vectors
 
-    def _pool_places(self, encoded: Encoded, places: Sequence[int], how: Pooling) -> Array:
-        """Return the vectors of the sequences at some places in the batch, (places, size)."""
-        rows = [encoded.packed.rows(place) for place in places]
-        return to_array(self.model.encoder.pool(encoded.last, rows, how))
+    def _pool_indices(self, encoded: Encoded, indices: Sequence[int], pooling: Pooling) -> Array:
+        """Pool the sequences with these indices in the batch, to (indices, size)."""
+        rows = [encoded.packed.rows(index) for index in indices]
+        return to_array(self.model.encoder.pool(encoded.last, rows, pooling))
 
     def _cut_result(
         self,
@@ -227,7 +234,12 @@ class Lanes:
         pooled: Array | None,
         states: Mapping[int | None, Mapping[int, Array]],
     ) -> Result:
-        """Return one sequence's share of a batch, as arrays."""
+        """Return one sequence's part of an encoded batch, as arrays.
+
+        Args:
+            index: of the sequence in the batch.
+            states: as `_copy_states` returns them.
+        """
         rows, outputs = encoded.packed.rows(index), work.outputs
         return Result(
             pooled=pooled,
@@ -241,14 +253,14 @@ class Lanes:
         )
 
     def _pool_parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
-        """Return the vectors of a sequence's parts."""
+        """Return the vectors of a sequence's parts, (parts, size); None if none are asked for."""
         if parts is None:
             return None
-        places = [slice(rows.start + first, rows.start + last) for first, last in parts.tokens]
-        return to_array(self.model.encoder.pool(encoded.last, places, parts.pooling))
+        slices = [slice(rows.start + first, rows.start + end) for first, end in parts.tokens]
+        return to_array(self.model.encoder.pool(encoded.last, slices, parts.pooling))
 
     def _show_maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
-        """Return what is to be shown of one sequence's attention."""
+        """Return the attention maps asked for of one sequence; None if none are."""
         selection = work.outputs.attention
         if selection is None:
             return None
@@ -260,10 +272,10 @@ class Lanes:
         return Maps(self.model.encoder.kernels.path, heads, _to_arrays(shown.whole))
 
     def _apply_task_heads(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
-        """Return what the task heads make of one sequence.
+        """Return the outputs of one sequence's task heads, by name.
 
         Raises:
-            NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
+            NonFiniteOutput: a head, not the encoder, produced NaN or infinity.
         """
         parts: dict[str, torch.Tensor] = {}
         with (
@@ -278,13 +290,12 @@ class Lanes:
         return {name: to_array(part) for name, part in parts.items()}
 
     def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
-        """Return every step of one sequence through the layer asked for."""
+        """Return the steps of one sequence through the layer to explain, by name; {} if none is."""
         layer, encoder = work.outputs.explained_layer, self._encoder_with(work.adapter)
         if layer is None:
             return {}
-        torch.set_num_threads(
-            1
-        )  # the bits of plain products follow from it; `run_batch` sets it anew
+        # the bits of plain products depend on the number of threads; `run_batch` sets it again
+        torch.set_num_threads(1)
         steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
         if work.outputs.weights:
             steps |= step_weights(encoder, layer)
@@ -292,31 +303,31 @@ class Lanes:
 
 
 def _flush_denormals() -> None:
-    """Set up each lane once: denormal numbers cost up to threefold time and carry no meaning."""
+    """Have this thread round denormal numbers to 0: they take up to three times as long."""
     torch.set_flush_denormal(True)
 
 
 def _first_non_finite(encoder: Encoder, packed: packing.Packed) -> int:
-    """Return the first hidden state that is not finite, of a batch whose last is not."""
+    """Encode a batch whose last state is not finite again; return its first state that is not."""
     last = encoder.config.layers
     hidden = encoder(packed, hidden=frozenset(range(last + 1))).hidden
-    wrong = (state for state in sorted(hidden) if not is_finite(hidden[state]))
-    return next(wrong, last)
+    non_finite = (state for state in sorted(hidden) if not is_finite(hidden[state]))
+    return next(non_finite, last)
 
 
 def is_finite(rows: torch.Tensor) -> bool:
-    """Tell whether no number is NaN or infinity: both ends show each, and no sum can overflow."""
+    """Tell whether no number is NaN or infinity; by minimum and maximum, which show either."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
 
 
 def _with_own_attention(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
-    """Return traces with the attention of one sequence's encoder, whose weights may be shown."""
+    """Return traces with the attention weights of an encoder, that of one sequence's adapter."""
     return {i: replace(trace, attention=encoder.layers[i].attention) for i, trace in traces.items()}
 
 
 def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
-    """Tell where another pass of a sequence may begin; copies, since a batch is larger."""
+    """Return a copy of what another pass of the sequence needs to begin inside a layer."""
     residual, mixed = encoded.hidden[layer][rows], encoded.traces[layer].z[rows]
     return packing.Entry(layer, residual.clone(), mixed.clone())
 
@@ -324,7 +335,7 @@ def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
 def _copy_states(
     encoded: Encoded, outputs: Sequence[Outputs]
 ) -> dict[int | None, dict[int, Array]]:
-    """Return the rows that sequences are to have, by hidden state and place; None is the last."""
+    """Return the hidden states to answer, (tokens, width), by state (None: last) and sequence."""
     packed = encoded.packed
     last = {None: _rows_by_sequence(encoded.last, packed, [each.tokens for each in outputs])}
     return last | {
@@ -334,59 +345,66 @@ def _copy_states(
 
 
 def _rows_by_sequence(
-    state: torch.Tensor, packed: packing.Packed, wanted: list[bool]
+    state: torch.Tensor, packed: packing.Packed, returned: list[bool]
 ) -> dict[int, Array]:
-    """Return the rows of a state, (tokens, width), of each sequence that is to have them."""
-    places = [place for place, wants in enumerate(wanted) if wants]
-    rows = [packed.rows(place) for place in places]
-    if state.device.type == "cpu" or not rows:
-        return {place: to_array(state[each]) for place, each in zip(places, rows, strict=True)}
-    return dict(zip(places, copy_together(state, rows), strict=True))
+    """Return the rows of a hidden state, (tokens, width), by the index of their sequence.
+
+    Args:
+        returned: of each sequence, whether its rows are returned.
+    """
+    indices = [index for index, is_returned in enumerate(returned) if is_returned]
+    slices = [packed.rows(index) for index in indices]
+    if state.device.type == "cpu" or not slices:
+        return {index: to_array(state[rows]) for index, rows in zip(indices, slices, strict=True)}
+    return dict(zip(indices, copy_together(state, slices), strict=True))
 
 
-def copy_together(state: torch.Tensor, rows: Sequence[slice]) -> list[Array]:
-    """Return some rows of a state as arrays, in one copy: each is waited for."""
-    whole = to_array(torch.cat([state[each] for each in rows]))
-    ends = list(accumulate(each.stop - each.start for each in rows))
+def copy_together(state: torch.Tensor, slices: Sequence[slice]) -> list[Array]:
+    """Copy slices of a hidden state from the GPU at once, since each copy waits for it."""
+    whole = to_array(torch.cat([state[rows] for rows in slices]))
+    ends = list(accumulate(rows.stop - rows.start for rows in slices))
     return np.split(whole, ends[:-1])
 
 
 def _to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Return tensors as arrays of the same dtype."""
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """Return a tensor as an array, real numbers as float32."""
+    """Return a tensor as an array; floating-point numbers as float32."""
     numbers = tensor.float() if tensor.is_floating_point() else tensor
     return numbers.cpu().numpy()
 
 
-logger = logging.getLogger(__name__)
-
-
 class RecordedBatches:
-    """Runs batches as Lanes.run_in_lane does, and tells what they are.
+    """Runs batches as Lanes.run_in_lane does, and counts and traces each.
 
     Args:
         tracing: None where it is off.
+
+    Attributes:
+        lane_seconds: seconds that all lanes have computed since the start.
+        fault: why results cannot be trusted any more; None: they can.
+        on_fault: called once when `fault` is set.
     """
 
     def __init__(
         self, launch: Launch[Work, Result], metrics: Metrics, tracing: "Tracing | None"
     ) -> None:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
-        self.lane_seconds = 0.0  # that lanes have computed, since the start
-        self.fault: str | None = None  # why nothing that is computed here can be trusted
+        self.lane_seconds = 0.0
+        self.fault: str | None = None
         self.on_fault: Callable[[], object] = lambda: None
-        self._broken = False  # as a lane's thread has it
+        self._accelerator_broken = False  # set in a lane's thread
 
     async def __call__(
         self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Result | Exception]:
-        """Run one batch in a lane; one result or exception for each work.
+        """Run one batch in a lane; return a result or exception for each work.
 
         Raises:
-            ProcessBroken: what came out cannot be trusted, or was not tried.
+            ProcessBroken: results of this process cannot be trusted any more.
         """
         if self.fault:
             raise ProcessBroken(self.fault)
@@ -400,7 +418,7 @@ class RecordedBatches:
                 record.batch_start = record.batch_start or start
         try:
             results = await self._launch(lane, works, threads)
-            if self._broken:
+            if self._accelerator_broken:
                 self.distrust("the accelerator failed")
             if self.fault:
                 raise ProcessBroken(self.fault)
@@ -413,16 +431,16 @@ class RecordedBatches:
                 self._tracing.export_batch(list(records), len(works), tokens, start)
 
     def distrust(self, reason: str) -> None:
-        """Return nothing any more: whatever runs or waits ends as ProcessBroken."""
+        """Set `fault`: from now on each batch, also one that runs, ends in ProcessBroken."""
         if self.fault is None:
             self.fault = reason
             logger.error(reason)
             self.on_fault()
 
     def note_failure(self, error: Exception) -> None:
-        """Note what the accelerator did not do; called in a lane's thread."""
+        """Count an error of the accelerator; called in a lane's thread."""
         if breaks_process(error):
-            self._broken = True
+            self._accelerator_broken = True
         if isinstance(error, torch.OutOfMemoryError):
             self._metrics.count_accelerator_error("oom")
         elif isinstance(error, torch.AcceleratorError):

@@ -1,10 +1,10 @@
-"""What transformers makes of a tokenizer's files, in a process of its own: a tokenizer.json.
+"""Converts tokenizer files to a tokenizer.json with transformers, run as a process of its own.
 
     python -I library.py FOLDER TOKENIZER_JSON < {"settings": {..}, "texts": [[TEXT], [TEXT, PAIR]]}
 
-It prints what the library itself reads of the texts: their ids, token types and offsets. A refusal
-is one line on stderr. The file imports nothing of ours, so that it runs by its path; transformers
-is part of the extra `convert`.
+It prints how transformers tokenizes the texts: their ids, token types and offsets. An error is one
+line on stderr. The file imports nothing of Headlight, so that it runs by its path; transformers is
+part of the extra `convert`.
 """
 
 import json
@@ -15,18 +15,21 @@ from typing import Any
 def make_tokenizer(
     folder: str, target: str, settings: dict[str, Any], texts: list[list[str]]
 ) -> list[Any]:
-    """Write the tokenizer.json of a folder.
+    """Write the tokenizer.json of a model's folder, and tokenize texts with it.
 
     Args:
-        settings: that go before those of tokenizer_config.json.
+        folder: with the tokenizer's own files.
+        target: path of the tokenizer.json to write.
+        settings: of the tokenizer, which override those of tokenizer_config.json.
+        texts: texts, and pairs of texts.
 
     Returns:
-        The ids, token types and offsets of each text, or pair of texts.
+        The ids, token types (None if it has none) and offsets of each text or pair.
 
     Raises:
-        SystemExit: why not, in one line.
+        SystemExit: why it cannot be converted, in one line.
     """
-    import sentencepiece  # noqa: F401 - else the library takes its files for another's
+    import sentencepiece  # noqa: F401 - else transformers takes its files for another kind's
     from transformers import AutoTokenizer
 
     try:
@@ -39,15 +42,15 @@ def make_tokenizer(
     library.no_truncation()
     library.no_padding()
     library.save(target)
-    read = [tokenizer(*text, return_offsets_mapping=True) for text in texts]
+    encodings = [tokenizer(*text, return_offsets_mapping=True) for text in texts]
     return [
-        [one["input_ids"], one.get("token_type_ids"), list(map(list, one["offset_mapping"]))]
-        for one in read
+        [text["input_ids"], text.get("token_type_ids"), list(map(list, text["offset_mapping"]))]
+        for text in encodings
     ]
 
 
 def error_line(error: Exception) -> str:
-    """Write an error in one line."""
+    """Return an error's message as one line of at most 300 characters, or else its class."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""What `weights.locate_model` finds -> a model."""
+"""Loads the model whose files `weights.locate_model` has found."""
 
 import logging
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PASS_UNFIT = "the layers run in Python: the compiled forward pass does not compu
 
 
 def read_model_sizes(source: ModelSource) -> EncoderConfig:
-    """Return a model's sizes; its weights stay where they are.
+    """Return a model's sizes from its configuration, without reading its weights.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
@@ -38,15 +38,15 @@ def load_model(
     dtype: torch.dtype,
     backend: Kernels | None = None,
 ) -> Model:
-    """Load a folder's model, or a preset with the folder's tokenizer.
+    """Load a folder's model, or an untrained model of a preset's sizes with its tokenizer.
 
     Args:
-        backend: what computes it; None: the fastest that are right on this machine.
+        backend: kernels to compute with; None: the fastest that are right on this machine.
 
     Raises:
         CheckpointError: why it cannot be loaded.
     """
-    # float32 says what it is: no TF32, nor bfloat16 in oneDNN, even if the environment asks for it
+    # float32 must mean float32: no TF32, no bfloat16 in oneDNN, even if the environment asks for it
     torch.set_float32_matmul_precision("highest")
     config = read_model_sizes(source)
     backend = backend or kernels.choose_kernels(device, dtype, config.head_dim)
@@ -57,16 +57,16 @@ def load_model(
 
 
 def load_without_weights(source: ModelSource, *, numbers: bool = True) -> Model | None:
-    """Return a folder's model without its weights, once all is as `load_model` wants it.
+    """Check a folder's model as `load_model` does, and return it without its weights.
 
-    On torch's meta device nothing is kept: it takes the memory of the largest tensors.
+    It is loaded to torch's meta device, so it takes the memory of its largest tensors only.
 
     Args:
-        numbers: whether each number of the weights is looked at; else the headers of their files
-            are, and the model has no digest.
+        numbers: whether to check each number of the weights; if not, only the headers of their
+            files are read, and the model has no digest.
 
     Returns:
-        None for a preset, whose weights lie in no file.
+        None for a preset, which has no file of weights.
 
     Raises:
         CheckpointError: why it cannot be loaded.
@@ -81,25 +81,25 @@ def load_without_weights(source: ModelSource, *, numbers: bool = True) -> Model 
 
 
 def find_foreign_adapters(source: ModelSource) -> Iterator[str]:
-    """Say of each adapter whose config names another base than the model's name."""
-    own = source.name.rpartition("/")[2].casefold()
+    """Yield a warning for each adapter whose config names another base model than this one."""
+    model_name = source.name.rpartition("/")[2].casefold()
     for name, folder in source.adapters.items():
         base = read_object(folder / ADAPTER).get("base_model_name_or_path")
-        if isinstance(base, str) and base and own not in base.casefold():
+        if isinstance(base, str) and base and model_name not in base.casefold():
             yield f"adapter {name} was trained over {base}, and the model is {source.name}"
 
 
 @torch.inference_mode()
 def use_compiled_pass(model: Model) -> None:
-    """Let the compiled operator run a model's layers, once it has shown the loop's own bits.
+    """Set a model to run its layers in the compiled operator, if that gives the loop's own bits.
 
-    Where there is none, or its bits differ, the loop goes on, and one line says why.
+    If there is no operator, or its bits differ, the layers stay in Python, and the log says why.
     """
     encoder = model.encoder
     if not stack.calls_same_kernels(encoder.kernels):
         return
     cores = torch.get_num_threads()
-    torch.set_num_threads(1)  # a few short passes: several cores would wait for each other
+    torch.set_num_threads(1)  # for a few short passes several cores only wait for each other
     try:
         native = stack.NativeStack(encoder, library.load_operator())
         if not agreement.agrees_with_loop(encoder, native):

@@ -1,4 +1,4 @@
-"""What this machine gives a replica: a device and its number format, cores, the size of a batch."""
+"""Chooses a replica's device, number format, lanes and batch size for this machine."""
 
 import logging
 import math
@@ -15,27 +15,26 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# number formats known to be no slower than float32 on this processor
+# Number formats known to be no slower than float32 on this processor
 FAST_PRECISIONS = {torch.float32}
-FAST_PRECISIONS |= (
-    {torch.bfloat16} if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else set()
-)
+if getattr(torch.cpu, "_is_amx_tile_supported", bool)():
+    FAST_PRECISIONS |= {torch.bfloat16}
 SLOW_PRECISION = (
     "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
 )
-BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
-FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
+BATCH_SECONDS = 0.1  # that a batch should take: short enough to wait for, long enough for a GEMM
+FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384  # bounds of the batch size chosen by speed
 
 
 class Unservable(Exception):
-    """A setting that this model or machine cannot honour."""
+    """A setting cannot be met with this model or on this machine."""
 
 
 def choose_device(settings: Settings) -> torch.device:
-    """Tell where the model runs.
+    """Return the device that the model runs on; `auto` is CUDA where there is a GPU.
 
     Raises:
-        Unservable: a device that is not here.
+        Unservable: the setting names CUDA, and torch finds no GPU.
     """
     cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -49,10 +48,10 @@ def count_gpus() -> int:
 
 
 def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
-    """Check the longest sequence against queries that a model of many vectors fills up.
+    """Check that max_tokens has room for the queries that a multi-vector model pads to a length.
 
     Raises:
-        Unservable: they are longer.
+        Unservable: the queries are longer.
     """
     queries = (head.roles["query"] for head in heads if isinstance(head, VectorHead))
     query = next(queries, None)
@@ -68,10 +67,10 @@ def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
 
 
 def check_positions(settings: Settings, config: EncoderConfig) -> None:
-    """Check the longest sequence against a model's table of positions.
+    """Check that the setting max_tokens is within the model's table of positions.
 
     Raises:
-        Unservable: it has too few.
+        Unservable: it has fewer positions.
     """
     if settings.max_tokens and settings.max_tokens > config.max_tokens:
         raise Unservable(
@@ -80,27 +79,27 @@ def check_positions(settings: Settings, config: EncoderConfig) -> None:
 
 
 def choose_precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    """Tell where the model runs, and in which number format.
+    """Return the device that the model runs on, and the number format of its weights there.
 
     Raises:
         Unservable: see `choose_device`.
     """
-    where = choose_device(settings)
-    cuda = where.type == "cuda"
+    device = choose_device(settings)
+    cuda = device.type == "cuda"
     if settings.dtype == "auto":
-        return where, torch.bfloat16 if cuda else torch.float32
+        return device, torch.bfloat16 if cuda else torch.float32
     dtype: torch.dtype = getattr(torch, settings.dtype)
     if not cuda and dtype not in FAST_PRECISIONS:
         logger.warning(SLOW_PRECISION, settings.dtype)
-    return where, dtype
+    return device, dtype
 
 
 def check_same_bits(settings: Settings) -> None:
-    """Check that device, number format and the environment's MKL_CBWR allow equal bits.
+    """Check that device, number format and the variable MKL_CBWR allow bit-for-bit equal answers.
 
     Raises:
-        Unservable: they are required, and not promised of these; or with that variable MKL's
-            products follow from where in memory a matrix lies.
+        Unservable: the settings require equal bits, which only float32 on a CPU promises; or by
+            MKL_CBWR the bits of MKL's products depend on where in memory a matrix lies.
     """
     promised = choose_device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
     if settings.require_same_bits and not promised:
@@ -113,31 +112,27 @@ def check_same_bits(settings: Settings) -> None:
 
 
 def count_lanes(settings: Settings, device: torch.device) -> int:
-    """Tell how many batches run at once: one a core of a processor; a GPU runs one after the other.
-
-    The batcher takes each of several lanes for its share of the machine, which is a GPU's whole.
+    """Return how many batches run at once: on a CPU one per core of this replica, on a GPU one.
 
     Raises:
-        Unservable: more threads than a GPU has lanes.
+        Unservable: the setting threads is above 1 on a GPU.
     """
-    if device.type == "cpu":
-        return settings.threads or max(
-            1, count_cores() // settings.most_replicas
-        )  # replicas share evenly
+    if device.type == "cpu":  # whose cores all replicas share evenly
+        return settings.threads or max(1, count_cores() // settings.most_replicas)
     if settings.threads not in (None, 1):
         raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1
 
 
 def gpu_share(replicas: int, gpus: int) -> float:
-    """Return the part of a GPU that each of some replicas takes, so that all find a place.
+    """Return the fraction of a GPU to ask Ray for per replica, so that all replicas find a place.
 
-    A replica lies on one GPU. Ray counts in ten-thousandths: a part rounded up would leave the
-    last replica of a GPU without its place.
+    Each replica uses one GPU. Rounded down to Ray's ten-thousandths: rounded up, the last replica
+    of a GPU would find no place.
     """
     return 10_000 // math.ceil(replicas / gpus) / 10_000
 
 
 def batch_budget(speed: float) -> int:
-    """Return the tokens the device does in BATCH_SECONDS, within reason."""
+    """Return the tokens per batch that take BATCH_SECONDS at a speed, within fixed bounds."""
     return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)

@@ -1,12 +1,12 @@
-"""Names the arithmetic, and says how far two answers of it may lie apart.
+"""Names the arithmetic that computes answers, and bounds how far two answers may lie apart.
 
     cpu-fp32-onednn-avx512+strict-2.13.0-1f2e3d
     cuda-bf16-varlen-sm90x132-2.13.0+cu128-1f2e3d-varying
 
-Device, number format, kernels, processor (+strict: where MKL's products are, as MKL says; of a GPU
-its architecture and how many multiprocessors it has, from which cuBLAS's bits follow), release of
-torch, digest of the canary. The digest stands for what has no name: oneDNN and MKL pick
-instructions by more than torch tells of a processor.
+Device, number format, kernels, processor (+strict: if MKL says that its products are; of a GPU its
+architecture and number of multiprocessors, on which cuBLAS's bits depend), release of torch, digest
+of the canary's vectors. The digest covers the rest: oneDNN and MKL choose instructions by more than
+torch says about a processor.
 """
 
 import ctypes
@@ -21,30 +21,28 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-PRECISION_NAMES = {
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-}
-GOLDEN_DIGITS = 6  # of the canary's digest
-# How far a vector may be off, of its length: three times what random weights of 24 layers lost in
-# half precision, 24 times what they lost in float32 (docs/decisions/0010-cuda.md)
+PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+GOLDEN_DIGITS = 6  # hexadecimal digits of the canary's digest
+# Largest error of a vector by rounding, as a share of its length: three times what random weights
+# of 24 layers lost in half precision, 24 times what they lost in float32
+# (docs/decisions/0010-cuda.md)
 ROUNDING_BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
 
-# Of mkl_service.h: all that MKL_CBWR says, its flag STRICT, and the branches for which there is a
-# strict mode: AUTO, AVX2, AVX512, AVX512_E1
+# From mkl_service.h: the argument that asks for all of MKL_CBWR, its flag STRICT, and the branches
+# that have a strict mode: AUTO, AVX2, AVX512, AVX512_E1
 ALL_BRANCHES, STRICT_BRANCH, STRICT_BRANCHES = -1, 1 << 16, {2, 10, 12, 14}
 
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What another implementation computes from a text: the first numbers of its pooled vector."""
+    """A text, and the first numbers of the pooled vector that transformers computes from it."""
 
     text: str
     pooled: tuple[float, ...]
 
 
-# transformers 5.23.0, BertModel, eager, float32, mean-pooled and normalised, by weights digest
+# By digest of the weights; from BertModel of transformers 5.23.0, eager, float32, mean-pooled and
+# normalised
 GOLDEN = {
     "sha256:5fc648cb18e4": Golden(
         "All is well",
@@ -63,7 +61,12 @@ GOLDEN = {
 
 
 def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
-    """Return `numerics`: device, dtype, kernels, processor, torch and the canary's digest."""
+    """Return the name of the arithmetic, which answers show as `numerics`; see above.
+
+    Args:
+        kernels: their name.
+        canary: the canary's token vectors.
+    """
     release = str(torch.__version__)
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
@@ -76,10 +79,10 @@ def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, cana
 
 
 def is_mkl_strict() -> bool | None:
-    """Tell whether MKL's products depend neither on where a matrix lies nor on threads.
+    """Tell whether the bits of MKL's products depend neither on memory addresses nor on threads.
 
-    MKL itself is asked, which takes a value that it does not know, or that came after its first
-    product, without a word. None: torch has no MKL, as on ARM, or one that cannot be asked.
+    MKL itself is asked, since it silently ignores a value of MKL_CBWR that it does not know, or
+    that was set after its first product. None: torch has no MKL, as on ARM, or it lacks the call.
     """
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
@@ -90,15 +93,18 @@ def is_mkl_strict() -> bool | None:
 
 
 def gpu_kind(major: int, minor: int, count: int) -> str:
-    """Return a kind of GPU; cuBLAS promises equal bits within one."""
+    """Name a GPU by its compute capability and number of multiprocessors, such as sm90x132.
+
+    cuBLAS promises equal bits on GPUs of one such name.
+    """
     return f"sm{major}{minor}x{count}"
 
 
 def largest_difference(rows: Array, expected: Array) -> float:
-    """Return the largest difference of two vectors in the same row, of the expected one's length.
+    """Return the largest relative error of a row: its distance divided by the expected length.
 
     Args:
-        rows, expected: (rows, width).
+        rows, expected: vectors to compare row by row, (rows, width).
 
     Returns:
         Infinity where a number is not finite.

@@ -1,10 +1,10 @@
-"""What a replica proves at its start, before it serves: its answers are right, and how fast it is.
+"""Checks at a replica's start that its answers are right, and measures how fast it is.
 
-A canary is compared with the plain path in float32, and a bundled model's vector with another
-implementation's; a model that makes the same of every text was not trained, and is not served as if
-it were; then the canary runs in company of every kind, from which its bits must not
-move. On a processor where they do, slower ways are tried. What comes out stays as a Proof, and
-health.py holds later canaries against it.
+The vectors of a canary, a fixed text, are compared with those of the plain kernels in float32, and
+a bundled model's vector with another implementation's. A model that gives the same vector for every
+text was not trained, and is refused. Then the canary runs in batches of every kind, which must not
+change its bits. On a processor where they do, slower kernels are tried. The results stay as a
+Proof, with which health.py compares later canaries.
 """
 
 import logging
@@ -30,15 +30,15 @@ from service.engine.work import Array, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 
-DISAGREEMENT_BOUND = 1e-4  # largest difference allowed from transformers
-ALIKE_DISTANCE = (
-    1e-5  # vectors no further apart than this share of their length differ by rounding alone
-)
+DISAGREEMENT_BOUND = 1e-4  # largest difference of a number from that of transformers
+# Vectors no further apart than this share of their length are equal but for rounding
+ALIKE_DISTANCE = 1e-5
 CANARY_TEXT = "A dog ate the food because it was hungry"
-LONG_TOKENS = 307  # of a longer one, beyond any window: more than a tile of any attention kernel
-MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
-MEASURED_SEQUENCES = 8
-MEASURED_SECONDS = 0.3
+# Tokens of the long canary beyond the model's largest window: more than a tile of any kernel
+LONG_TOKENS = 307
+MEASURED_TOKENS = 64  # tokens of each sequence in the batch that measures the speed
+MEASURED_SEQUENCES = 8  # sequences in that batch
+MEASURED_SECONDS = 0.3  # for which it is run again and again
 
 BATCH_MOVES_BITS = "on this processor the batch moves the last bits of every way to compute"
 SLOWER_KERNELS = (
@@ -53,19 +53,21 @@ class NotTrustworthy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the start has shown.
+    """The results of a replica's start-up checks and measurements.
 
     Args:
-        same_bits: whether bits are promised: a GPU's matrix kernels, and a processor's in half
-            precision, follow the batch's size.
-        golden: the canary's token vectors, (tokens, width).
-        numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
-            it ends in -varying: then the bits follow from the batch too.
-        adapted: the same with each adapter, by its name: it runs in Python, and has products more.
+        dtype: number format of the model.
+        same_bits: whether the batch does not change the bits of an answer; it may on a GPU, and in
+            half precision on a CPU, where the kernels depend on the batch's size.
+        canary: the sequence to check again and again.
+        golden: its token vectors at the start, (tokens, width).
+        numerics: name of the arithmetic; equal weights, numerics and input give equal bits, unless
+            it ends in -varying: then the bits depend on the batch too.
         speed: tokens per second on all cores.
-        small: tokens of a batch that takes as long whatever it holds.
-        budget: tokens per batch.
-        certificate: how near its vectors stay to those of float32, where that was asked.
+        small: tokens up to which every batch takes the same time.
+        budget: most tokens in the batches of all lanes together.
+        certificate: how close the vectors stay to those of float32, if that was asked for.
+        adapted: name of the arithmetic with each adapter, by the adapter's name.
     """
 
     dtype: torch.dtype
@@ -80,13 +82,13 @@ class Proof:
     adapted: Mapping[str, str] = field(default_factory=dict)
 
     def is_right(self, result: Result) -> bool:
-        """Tell whether a canary came out as at the start: bit for bit, where bits are promised."""
+        """Tell whether a canary's result equals the first: bit for bit if `same_bits`."""
         if self.same_bits:
             return _tokens_of(result).tobytes() == self.golden.tobytes()
         return self.is_close(result)
 
     def is_close(self, result: Result) -> bool:
-        """Tell whether a canary came out as at the start but for rounding."""
+        """Tell whether a canary's result equals the first but for rounding."""
         return (
             numerics.largest_difference(_tokens_of(result), self.golden)
             <= numerics.ROUNDING_BOUNDS[self.dtype]
@@ -103,22 +105,22 @@ def prove_lanes(
     texts: Sequence[str] = (),
     compared: Sequence[str] = (),
 ) -> Proof:
-    """Check the answers of loaded lanes and measure their speed; called in lane 0.
+    """Check the answers of loaded lanes and measure their speed; call it in lane 0.
 
-    Where the batch moves the bits of the fastest way, `slower` ones are tried, and at last no
-    bits are promised.
+    If the batch changes the bits of the fastest kernels, slower ones are tried; if it changes the
+    bits of all, equal bits are not promised.
 
     Args:
         source: where their model comes from.
         dtype: its number format.
-        batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
-        required: to promise bits or nothing.
-        texts: that the model must tell apart.
-        compared: by which its number format is certified, where there are some.
+        batch_tokens: most tokens per batch; None: as many as take machine.BATCH_SECONDS.
+        required: whether to raise if equal bits cannot be promised.
+        texts: texts whose vectors the model must tell apart.
+        compared: texts whose vectors are compared with float32 for a certificate; may be empty.
 
     Raises:
-        NotTrustworthy: its answers differ from another computation of the same by more than
-            rounding; or by that, where bits are required; or it makes the same of every text.
+        NotTrustworthy: answers differ from another computation of the same by more than rounding,
+            equal bits are required and not given, or all texts have the same vector.
     """
     use_compiled_pass(lanes.model)
     certificate = check_against_plain(lanes.model, source, dtype, texts, compared)
@@ -127,11 +129,11 @@ def prove_lanes(
     return replace(proof, certificate=certificate, adapted=adapted)
 
 
-def _name_adapted(lanes: Lanes, proof: Proof, device: torch.device, name: str) -> str:
-    """Name the arithmetic of an adapter's answers."""
-    golden = _with_adapter(lanes, proof, name).golden
-    own = numerics.name_arithmetic(device, proof.dtype, lanes.arithmetic_of(name), golden)
-    return own if proof.same_bits else f"{own}-varying"
+def _name_adapted(lanes: Lanes, proof: Proof, device: torch.device, adapter: str) -> str:
+    """Return the name of the arithmetic that computes answers with an adapter."""
+    golden = _with_adapter(lanes, proof, adapter).golden
+    name = numerics.name_arithmetic(device, proof.dtype, lanes.arithmetic_of(adapter), golden)
+    return name if proof.same_bits else f"{name}-varying"
 
 
 def _prove_steady(
@@ -142,7 +144,7 @@ def _prove_steady(
     batch_tokens: int | None,
     required: bool,
 ) -> Proof:
-    """Return the proof of the fastest way whose bits stay in any company; see `prove_lanes`."""
+    """Return the proof of the fastest kernels whose bits no batch changes; see `prove_lanes`."""
     promised = device.type == "cpu" and dtype == torch.float32
     fastest = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
     if is_steady(lanes, fastest):
@@ -150,8 +152,8 @@ def _prove_steady(
     for _ in try_slower_ways(lanes, source):
         proof = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
         if is_steady(lanes, proof):
-            cost = f"{proof.numerics} at {proof.speed / fastest.speed:.0%} of their speed"
-            logger.warning(SLOWER_KERNELS, extra={"reason": cost})
+            reason = f"{proof.numerics} at {proof.speed / fastest.speed:.0%} of their speed"
+            logger.warning(SLOWER_KERNELS, extra={"reason": reason})
             return proof
     if required:
         raise NotTrustworthy(f"require_same_bits: {BATCH_MOVES_BITS}")
@@ -162,10 +164,10 @@ def _prove_steady(
 
 
 def try_slower_ways(lanes: Lanes, source: ModelSource) -> Iterator[None]:
-    """Set the lanes to each way of computing in turn, finally to the fastest again.
+    """Set the lanes to each slower way to compute, yield in each, and set them back.
 
-    The loop instead of the compiled pass, the plain kernels (of float32), the fastest for each
-    sequence alone.
+    In this order: the layers in Python instead of the compiled pass, the plain kernels in float32,
+    the fastest kernels with each sequence in a pass of its own.
     """
     fast, native = lanes.model, lanes.model.encoder.native
     if native is not None:
@@ -186,12 +188,16 @@ def _measure_lanes(
     device: torch.device,
     dtype: torch.dtype,
     batch_tokens: int | None,
-    fixed: bool,
+    same_bits: bool,
 ) -> Proof:
-    """Return what comes out of the lanes as they are, and how fast."""
+    """Run the canary in the lanes as they are set, measure their speed, and return both.
+
+    Args:
+        same_bits: whether the proof is to promise equal bits.
+    """
     if device.type == "cpu":
         speed, small = _measure_speed(lanes, MEASURED_SEQUENCES), SMALL_TOKENS
-        speed *= len(lanes) if lanes.alone else 1  # on one core of so many
+        speed *= len(lanes) if lanes.alone else 1  # it was measured on one core
     else:
         speed, small = measure_gpu(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
     canary = Work(_read_sequence(lanes.model, CANARY_TEXT), Outputs(tokens=True))
@@ -199,10 +205,10 @@ def _measure_lanes(
     name = numerics.name_arithmetic(device, dtype, lanes.arithmetic, golden)
     return Proof(
         dtype,
-        fixed,
+        same_bits,
         canary,
         golden,
-        numerics=name if fixed else f"{name}-varying",
+        numerics=name if same_bits else f"{name}-varying",
         speed=speed,
         small=small,
         budget=batch_tokens or machine.batch_budget(speed),
@@ -217,29 +223,30 @@ def check_against_plain(
     texts: Sequence[str] = (),
     compared: Sequence[str] = (),
 ) -> Certificate | None:
-    """Check that the serving path agrees with the plain float32 one, and with another's.
+    """Check a model against itself with the plain kernels in float32, and against transformers.
 
-    The plain one tells texts apart.
+    Args:
+        texts, compared: as `prove_lanes` takes them.
 
     Returns:
-        How near the vectors of the texts to compare are to the plain one's; None without any.
+        How close the vectors of `compared` are to those of the plain kernels; None without any.
 
     Raises:
-        NotTrustworthy: it does not.
+        NotTrustworthy: they differ by more than rounding, or the texts are not told apart.
     """
     plain = load_model(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
     sequences = [_read_sequence(model, CANARY_TEXT)]
-    if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
+    if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels that work in tiles
         sequences.append(_long_canary(model))
     for sequence in sequences:
         _check_attention(model, plain, sequence, dtype)
-    views = [(model, plain), *_with_each_adapter(model, plain)]
-    off = max(_distance(*both, sequence) for both in views for sequence in sequences)
+    pairs = [(model, plain), *_with_each_adapter(model, plain)]
+    error = max(_distance(*pair, sequence) for pair in pairs for sequence in sequences)
     check_tells_texts_apart(plain, texts)
     certificate = certify(model, plain, compared) if compared else None
-    del plain, views
-    if off > numerics.ROUNDING_BOUNDS[dtype]:
-        limits = f"{off:.1e} of its length, more than {numerics.ROUNDING_BOUNDS[dtype]}"
+    del plain, pairs
+    if error > numerics.ROUNDING_BOUNDS[dtype]:
+        limits = f"{error:.1e} of its length, more than {numerics.ROUNDING_BOUNDS[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
     golden = numerics.GOLDEN.get(model.digest)
     if golden and dtype == torch.float32:
@@ -254,13 +261,13 @@ def check_against_plain(
 def _check_attention(
     model: Model, plain: Model, sequence: packing.Sequence, dtype: torch.dtype
 ) -> None:
-    """Check each layer's attention by itself: what it mixes of its own queries, keys and values.
+    """Check each layer's attention by itself: its output, from its own queries, keys and values.
 
-    A wrong mask or window moves a sequence's vectors less than half precision does in a deep model;
-    here no rounding adds up from layer to layer.
+    A wrong mask or window may change the final vectors less than half precision does in a deep
+    model; here no rounding adds up from layer to layer.
 
     Raises:
-        NotTrustworthy: the plain float32 path, masks written out, mixes something else.
+        NotTrustworthy: the output differs from that of the plain kernels with a full mask.
     """
     layers = range(model.config.layers)
     packed = plain.encoder.pack([sequence])
@@ -268,55 +275,58 @@ def _check_attention(
     encoded = model.encoder(model.encoder.pack([sequence]), traces={*layers})
     for layer in layers:
         attention, trace = plain.encoder.layers[layer].attention, encoded.traces[layer]
-        added = attention.distances is not None or biases[0] is not None  # rounded as well
-        most = numerics.ROUNDING_BOUNDS[dtype] if added else kernels.TOLERANCES[dtype]
+        has_bias = attention.distances is not None or biases[0] is not None  # rounded as well
+        bound = numerics.ROUNDING_BOUNDS[dtype] if has_bias else kernels.TOLERANCES[dtype]
         mixed = attention.mix_trace(trace, packed, biases)
-        off = numerics.largest_difference(to_array(trace.z)[rows], to_array(mixed)[rows])
-        if off > most:
-            limits = f"the plain float32 path's by {off:.1e} of its length, more than {most}"
+        error = numerics.largest_difference(to_array(trace.z)[rows], to_array(mixed)[rows])
+        if error > bound:
+            limits = f"the plain float32 path's by {error:.1e} of its length, more than {bound}"
             raise NotTrustworthy(f"the attention of layer {layer} differs from {limits}")
 
 
 def _with_each_adapter(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
-    """Yield both models with each adapter in all rows."""
+    """Yield both models with one adapter applied, for each adapter."""
     for name, adapter in model.adapters.items():
-        other = plain.adapters[name].encoder
-        yield replace(model, encoder=adapter.encoder), replace(plain, encoder=other)
+        plain_encoder = plain.adapters[name].encoder
+        yield replace(model, encoder=adapter.encoder), replace(plain, encoder=plain_encoder)
 
 
 def check_tells_texts_apart(model: Model, texts: Sequence[str]) -> None:
-    """Check that the model, and the head behind it, tell texts apart.
+    """Check that a model and its task heads give different outputs for different texts.
 
-    All are cut to as many tokens: a model that ignores the words still sees where a text ends.
+    All texts are cut to the same length: a model that ignores words still sees where a text ends.
 
     Raises:
-        NotTrustworthy: what it makes of them is all zero, or the same.
+        NotTrustworthy: an output is the same for all texts, or all zero.
     """
     sequences = _cut_alike(model, texts)
     if len(sequences) < 2:  # the tokenizer knows none of their words, as of another language
         return
     encoded = model.encoder(model.encoder.pack(sequences))
     tokens = [encoded.last[encoded.packed.rows(i)] for i in range(len(sequences))]
-    for what, rows in _outcomes(model, tokens):
-        apart, longest = (rows - rows[0]).norm(dim=1).max(), rows.norm(dim=1).max()
-        if apart <= ALIKE_DISTANCE * longest:
-            how = "alike" if longest else "zero"
-            said = f"the model's {what} of {len(sequences)} texts are all {how}"
-            raise NotTrustworthy(f"untrained: {said}; train it, or check its files")
+    for name, rows in _outputs(model, tokens):
+        distance, length = (rows - rows[0]).norm(dim=1).max(), rows.norm(dim=1).max()
+        if distance <= ALIKE_DISTANCE * length:
+            kind = "alike" if length else "zero"
+            reason = f"the model's {name} of {len(sequences)} texts are all {kind}"
+            raise NotTrustworthy(f"untrained: {reason}; train it, or check its files")
 
 
 def _cut_alike(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
-    """Return the sequences of texts that differ, cut to the tokens of the shortest."""
-    whole, limit = [(text,) for text in texts], model.max_tokens
-    shortest = min(
-        (len(one.token_ids) for one in model.tokenizer(whole, limit, "right")), default=0
-    )
-    cut = model.tokenizer(whole, shortest, "right") if shortest else []
-    return [packing.Sequence(list(ids)) for ids in {tuple(one.token_ids): None for one in cut}]
+    """Tokenize texts, cut to the length of the shortest; return the sequences that differ."""
+    inputs, limit = [(text,) for text in texts], model.max_tokens
+    uncut = model.tokenizer(inputs, limit, "right")
+    shortest = min((len(text.token_ids) for text in uncut), default=0)
+    cut = model.tokenizer(inputs, shortest, "right") if shortest else []
+    return [packing.Sequence(list(ids)) for ids in {tuple(text.token_ids): None for text in cut}]
 
 
-def _outcomes(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what comes of sequences' token vectors, (tokens, width) each, as rows by its name."""
+def _outputs(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name and rows of each output that the model and its task heads give.
+
+    Args:
+        tokens: each sequence's token vectors, (tokens, width).
+    """
     yield "vectors", torch.stack([pool_sequence(each, model.pooling) for each in tokens])
     for head in model.task_heads:
         match head:
@@ -325,42 +335,38 @@ def _outcomes(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[st
             case Tagger():
                 yield "logits", head.project(torch.cat(list(tokens)))
             case Splade():
-                yield (
-                    "sparse vectors",
-                    torch.stack([head.vocabulary_weights(each) for each in tokens]),
-                )
+                weights = [head.vocabulary_weights(each) for each in tokens]
+                yield "sparse vectors", torch.stack(weights)
             case Lexical():
-                yield (
-                    "weights of tokens",
-                    torch.stack([head.token_weights(each) for each in tokens]),
-                )
+                weights = [head.token_weights(each) for each in tokens]
+                yield "weights of tokens", torch.stack(weights)
             case VectorHead():
                 yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 
 def is_steady(lanes: Lanes, proof: Proof) -> bool:
-    """Tell whether the canary is right in any company, on one core and on all; with adapters too.
+    """Tell whether no batch and no number of cores changes the canary, also with each adapter.
 
     Raises:
         NotTrustworthy: it differs by more than rounding.
     """
-    own = (_with_adapter(lanes, proof, name) for name in lanes.model.adapters)
-    return _is_steady(lanes, proof) and all(_is_steady(lanes, each) for each in own)
+    adapted = (_with_adapter(lanes, proof, name) for name in lanes.model.adapters)
+    return _is_steady(lanes, proof) and all(_is_steady(lanes, each) for each in adapted)
 
 
 def _with_adapter(lanes: Lanes, proof: Proof, name: str) -> Proof:
-    """Return what a canary with an adapter has to come out as: what it does alone."""
+    """Return a proof with an adapter's canary, and the vectors that it has in a batch by itself."""
     canary = replace(proof.canary, adapter=name)
     return replace(proof, canary=canary, golden=_tokens_of(_first_result(lanes, [canary], 1)))
 
 
 def _is_steady(lanes: Lanes, proof: Proof) -> bool:
-    """Tell whether a canary comes out right in any company; raises as `is_steady`."""
+    """Tell whether no batch and no number of cores changes one canary; raises as `is_steady`."""
     most, adapters = lanes.model.max_tokens, [None, *lanes.model.adapters]
     alone = [proof.canary]
     few = [_filler_work(min(length, most), name) for name in adapters for length in (1, 3, 40)]
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
-    larger = ((alone + company, 1) for company in _larger_companies(lanes, proof))
+    larger = ((alone + fillers, 1) for fillers in _growing_fillers(lanes, proof))
     for batch, threads in (*batches, *larger):
         result = _first_result(lanes, batch, threads)
         if not proof.is_close(result):
@@ -371,16 +377,16 @@ def _is_steady(lanes: Lanes, proof: Proof) -> bool:
 
 
 def _first_result(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
-    """Return what comes out for the first of a batch."""
+    """Run a batch and return the result of its first work."""
     result = lanes.run_batch(batch, threads)[0]
     if isinstance(result, Exception):
         raise NotTrustworthy("the canary failed") from result
     return result
 
 
-def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
-    """Yield company of twice as many tokens each time, until a lane's batch is full."""
-    tokens, adapters = _middling_length(lanes.model), [None, *lanes.model.adapters]
+def _growing_fillers(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
+    """Yield works to run with the canary, twice as many each time, until a lane's batch is full."""
+    tokens, adapters = _measured_length(lanes.model), [None, *lanes.model.adapters]
     fillers = [_filler_work(tokens, name) for name in adapters]
     size, full = tokens, proof.budget // len(lanes)
     while size < full:
@@ -389,30 +395,31 @@ def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
 
 
 def measure_gpu(lanes: Lanes, full: int) -> tuple[float, int]:
-    """Tell how fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
+    """Measure a GPU's speed, which, unlike a CPU's, grows with the batch.
 
     Args:
-        full: tokens of the largest batch; it is filled by twice as many each time.
+        full: most tokens of a batch; batches of twice as many each time are measured up to it.
 
     Returns:
-        Its highest speed, and how many tokens it does at that in the time of its shortest pass.
+        Its highest speed, and how many tokens it does at that speed in the time of its shortest
+        pass.
     """
     count = MEASURED_SEQUENCES
     speed = _measure_speed(lanes, count)
-    while 2 * count * _middling_length(lanes.model) <= full:
+    while 2 * count * _measured_length(lanes.model) <= full:
         count *= 2
         speed = max(speed, _measure_speed(lanes, count))
     return speed, max(SMALL_TOKENS, int(speed * _fastest_seconds(lanes, [_filler_work(1)])))
 
 
 def _measure_speed(lanes: Lanes, count: int) -> float:
-    """Return the tokens per second of a batch of this many middling sequences on all cores."""
-    batch = [_filler_work(_middling_length(lanes.model))] * count
+    """Return the tokens per second of a batch of `count` equal sequences on all cores."""
+    batch = [_filler_work(_measured_length(lanes.model))] * count
     return sum(map(len, batch)) / _fastest_seconds(lanes, batch)
 
 
 def _fastest_seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
-    """Return what a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
+    """Run a batch for MEASURED_SECONDS; return its shortest time, free of other processes' load."""
     fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
     while (start := time.perf_counter()) < end:
         lanes.run_batch(batch, len(lanes))
@@ -420,20 +427,23 @@ def _fastest_seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
     return fastest
 
 
-def _middling_length(model: Model) -> int:
+def _measured_length(model: Model) -> int:
+    """Return the tokens of the sequences by which the speed is measured."""
     return min(MEASURED_TOKENS, model.max_tokens)
 
 
 def _filler_work(tokens: int, adapter: str | None = None) -> Work:
+    """Return a work of this many equal tokens, with no outputs."""
     return Work(packing.Sequence([1] * tokens), Outputs(), adapter=adapter)
 
 
 def _read_sequence(model: Model, text: str) -> packing.Sequence:
+    """Tokenize one text for a model."""
     return packing.Sequence(model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids)
 
 
 def _long_canary(model: Model) -> packing.Sequence:
-    """Return the canary's ids over and over, as far as the model reads."""
+    """Return a sequence of the canary's ids, repeated beyond the model's largest window."""
     ids = _read_sequence(model, CANARY_TEXT).token_ids or ()
     windows = (window or 0 for window in model.config.windows)
     most = min(max(windows, default=0) + LONG_TOKENS, model.max_tokens)
@@ -447,19 +457,20 @@ def _token_vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
 
 
 def _distance(model: Model, plain: Model, sequence: packing.Sequence) -> float:
-    """Tell how far the token vectors of two models are apart, and the ones pooled of them."""
-    ours, exact = (_read_vectors(one, sequence) for one in (model, plain))
+    """Return the largest relative difference of two models' token and pooled vectors."""
+    ours, exact = (_encode_sequence(each, sequence) for each in (model, plain))
     return max(numerics.largest_difference(*pair) for pair in zip(ours, exact, strict=True))
 
 
-def _read_vectors(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
-    """Read a sequence's vectors, (tokens, width), and the one made of them, (1, size)."""
+def _encode_sequence(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
+    """Return a sequence's token vectors, (tokens, width), and its pooled vector, (1, size)."""
     tokens = _token_vectors(model, sequence)
     pooled = model.encoder.pool(tokens, [slice(0, len(tokens))], model.pooling)
     return to_array(tokens), to_array(pooled)
 
 
 def _tokens_of(result: Result) -> Array:
+    """Return the token vectors of a canary's result."""
     if result.tokens is None:
         raise RuntimeError("the canary asks for tokens: this is a bug")
     return result.tokens

@@ -1,93 +1,96 @@
-"""How fast the lanes are, as their batches show; in tokens of short sequences per second."""
+"""Measures how fast the lanes are from their batches, in tokens of short sequences per second."""
 
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-# One batch may seem this many times slower than expected at most: a machine that slept must not
-# come back believing that it can do nothing.
+# One batch counts as at most this many times slower than expected, so that a machine which was
+# suspended meanwhile is not taken for a slow one
 STALL_FACTOR = 4.0
-MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
-PROBE_EVERY = 64  # every so many lone sequences run on the other number of cores, to compare
-DOUBTFUL_PROBES = (
-    8  # the same while one core is believed faster, which most often passes, or is not known
-)
-SMOOTHING = 0.2  # share of a new measurement in what is believed of a lone sequence
+MEMORY_SECONDS = 10.0  # of computing: time constant with which old batches lose their weight
+PROBE_EVERY = 64  # every 64th lone sequence runs on the other number of cores, to compare
+# The same while the speed on one core is not known, or higher, which most often passes
+DOUBTFUL_PROBES = 8
+SMOOTHING = 0.2  # weight of the newest measurement in the average speed of lone sequences
 
 
 class LaneSpeed:
-    """Of all lanes together.
+    """Measures the recent speed of all lanes together, in tokens per second.
 
     Args:
-        initial: what to believe in until measured.
+        initial: the speed assumed until one is measured.
+
+    Attributes:
+        best: the highest speed so far.
     """
 
     def __init__(self, initial: float) -> None:
         self._tokens, self._seconds = initial, 1.0  # decayed sums; their ratio is the speed
-        self.best = initial  # that was ever believed in
+        self.best = initial
 
     @property
     def current(self) -> float:
+        """Return the recent speed."""
         return self._tokens / self._seconds
 
     def record(self, tokens: float, seconds: float) -> None:
-        """Fold a batch in."""
+        """Add a batch of this many tokens to the average."""
         seconds = min(seconds, STALL_FACTOR * tokens / self.current)
-        keep = math.exp(-seconds / MEMORY_SECONDS)
-        self._tokens = keep * self._tokens + tokens
-        self._seconds = keep * self._seconds + seconds
+        decay = math.exp(-seconds / MEMORY_SECONDS)
+        self._tokens = decay * self._tokens + tokens
+        self._seconds = decay * self._seconds + seconds
         self.best = max(self.best, self.current)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """A batch that runs: since when, how long it should take, and its share of the lanes."""
+    """A batch that runs."""
 
-    since: float
-    expected: float
-    share: float
+    since: float  # when it was started, on the batcher's clock
+    expected: float  # seconds that it should take
+    share: float  # of the lanes that it occupies, 0 to 1
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds until it should be done, were it spread over all lanes."""
+        """Return the seconds that its remaining work would take on all lanes."""
         return self.share * max(0.0, self.since + self.expected - now)
 
     def is_hanging(self, now: float, least: float, times: float) -> bool:
-        """Tell whether it has run for more than `least` seconds and `times` what it should take."""
+        """Tell whether it has run for over `least` seconds and `times` its expected time."""
         return now - self.since > max(least, times * self.expected)
 
 
 class LoneCores:
-    """How many cores a lone sequence gets: all, unless one has lately been faster for its like.
+    """Chooses how many cores a lone sequence gets: all, or one where that was faster lately.
 
-    Threads of one forward pass wait for each other at every operator. With a neighbour on one of
-    the cores that costs more than the second core gives (benchmarks/results.md), and only time
-    tells. Those of one octave of lengths are alike: a short one has fewer tokens a second whatever
-    its cores. The bits do not depend on it.
+    Threads of one forward pass wait for each other at every operator. If another process uses one
+    of the cores, that costs more than the second core gains (benchmarks/results.md), so both are
+    measured; separately for each octave, lengths from one power of two to the next, since short
+    sequences have fewer tokens per second anyway. The bits do not depend on the choice.
     """
 
     def __init__(self, lanes: int) -> None:
-        first = {1: 0.0, lanes: math.inf}  # tokens a second, by cores
+        initial = {1: 0.0, lanes: math.inf}  # tokens per second, by number of cores
         self._lanes = lanes
-        self._speeds = defaultdict[int, dict[int, float]](first.copy)  # by octave
+        self._speeds = defaultdict[int, dict[int, float]](initial.copy)  # by octave
         self._runs = Counter[int]()  # by octave
-        self._begun = set[tuple[int, int]]()  # octaves and cores that ran
+        self._begun = set[tuple[int, int]]()  # octaves and numbers of cores that ran
 
     def choose_cores(self, tokens: int) -> int:
-        """Return the better choice, but now and then the other, since neighbours come and go."""
+        """Return the faster number of cores for a sequence, now and then the other, to compare."""
         octave = tokens.bit_length()
         speeds = self._speeds[octave]
         self._runs[octave] += 1
         best = max(speeds, key=speeds.__getitem__)
-        sure = best == self._lanes and speeds[1] > 0
-        if self._runs[octave] % (PROBE_EVERY if sure else DOUBTFUL_PROBES):
+        is_certain = best == self._lanes and speeds[1] > 0
+        if self._runs[octave] % (PROBE_EVERY if is_certain else DOUBTFUL_PROBES):
             return best
         return min(speeds, key=speeds.__getitem__)
 
     def record(self, cores: int, tokens: int, seconds: float) -> None:
-        """Fold in one run of a lone sequence, during which nothing else ran.
+        """Add one run of a lone sequence, during which nothing else ran, to the averages.
 
-        The first on so many cores also makes matrix kernels, so it says nothing. Other lengths of
-        the octave make theirs later, which a few runs even out.
+        The first run of an octave on a number of cores is left out: it also makes matrix kernels.
+        Other lengths of the octave make theirs later, which a few runs even out.
         """
         octave = tokens.bit_length()
         speeds = self._speeds[octave]

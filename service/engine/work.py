@@ -1,4 +1,4 @@
-"""What a lane is given for one sequence, and what comes out."""
+"""The unit of work of a lane: one sequence, what to compute of it, and its results."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a sequence that get a vector each.
+    """Parts of a sequence that are pooled to a vector each.
 
     Args:
-        tokens: of each part, [first, last).
+        tokens: range of each part's tokens, [first, end).
     """
 
     tokens: Sequence[tuple[int, int]]
@@ -31,17 +31,19 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What to return of one sequence; by default nothing.
+    """What to compute and return of one sequence; by default nothing.
 
     Args:
-        hidden: hidden states, 0 = embeddings, i = after i layers.
-        attention: what to show of it.
-        explained_layer: the one to return every step of.
-        weights: whether with the weights that make them.
-        parts: parts to pool by themselves.
-        task_heads: the checkpoint's own, as the request wants them, where they are asked.
-        kept: layers that other works are to enter or to take values from.
-        swept: numbers that the answer has of its copies.
+        pooling: how to pool it to one vector; None: not at all.
+        tokens: whether to return the token vectors of the last layer.
+        hidden: hidden states to return, 0 = embeddings, i = after i layers.
+        attention: which attention maps to return.
+        explained_layer: the layer to return every step of.
+        weights: whether to return the weights of that layer too.
+        parts: parts of the sequence to pool by themselves.
+        task_heads: the checkpoint's task heads to apply, with the options of the request.
+        kept: layers whose state is kept, for other works to begin in or to take values from.
+        swept: numbers per sequence that the answer shows of the copies of a sweep.
     """
 
     pooling: Pooling | None = None
@@ -57,22 +59,24 @@ class Outputs:
 
     @property
     def states(self) -> frozenset[int]:
-        """Return the hidden states it takes, returned or not."""
+        """Return the hidden states to compute, returned or not."""
         states = self.hidden | self.kept
         return states if self.explained_layer is None else states | {self.explained_layer}
 
     @property
     def traces(self) -> Collection[int]:
-        """Return the layers whose attention it takes, shown or not."""
+        """Return the layers whose attention to record, shown or not."""
         return self.kept.union(self.attention.heads if self.attention else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """What is shown of one sequence's attention; model.maps.forms.Shown as arrays.
+    """Attention maps of one sequence; model.maps.forms.Shown as arrays.
 
     Args:
-        path: which kernels computed it; see model.kernels.Kernels.
+        path: name of the kernels that computed them; see model.kernels.Kernels.
+        heads: arrays by layer, then by name.
+        whole: arrays of all layers together, by name.
     """
 
     path: str
@@ -82,16 +86,16 @@ class Maps:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came out for one sequence, real numbers as float32.
+    """The outputs of one sequence, as Outputs asks for them; real numbers as float32.
 
     Args:
-        pooled: (width or dimensions,).
-        tokens: (tokens, width).
+        pooled: the pooled vector, (width or dimensions,).
+        tokens: token vectors, (tokens, width).
         hidden: (tokens, width) by hidden state.
-        steps: the explained layer's and its weights, by name; see model/lessons.py.
-        parts: (parts, width or dimensions).
-        task: what the task heads made of it, by name; see model/task_heads.py.
-        kept: where other passes may begin, by layer.
+        steps: steps of the explained layer and its weights, by name; see model/lessons.py.
+        parts: vectors of parts, (parts, width or dimensions).
+        task: outputs of the task heads, by name; see model/task_heads.py.
+        kept: the state inside each kept layer, from which other passes may begin.
     """
 
     pooled: Array | None = None
@@ -105,7 +109,7 @@ class Result:
 
     @property
     def vector(self) -> Array:
-        """Return the pooled vector, which was asked for, as float64."""
+        """Return the pooled vector as float64; one must have been asked for."""
         if self.pooled is None:
             raise RuntimeError("a vector that was asked for is missing: this is a bug")
         return self.pooled.astype(np.float64)
@@ -113,22 +117,20 @@ class Result:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One input as the model runs it, what is wanted of it, and what came out.
-
-    The reader makes it, and fills what no other stage is named for.
+    """One sequence to run through the model, what to compute of it, and its result.
 
     Args:
-        outputs: of its side; a question may ask for more.
-        record: the request it is of, for those who count and trace; None where no client asked.
-        entered: the layer in which its pass begins; None: at the embeddings. A sweep says so.
-        length: tokens before truncation; if they are not counted, at least so many.
-        facts: its tokens as the answer shows them.
-        role: the side of a late interaction that it was read for.
-        adapter: the name of what is added to the model's linears; None: nothing.
-        edited_heads: those that are gated or patched, at most; interventions count them.
+        outputs: what to compute; a question may add to what the reader has set.
+        record: the request that it belongs to, for metrics and traces; None for the service's own.
+        entered: the layer in which its forward pass begins, set by a sweep; None: the embeddings.
+        length: tokens before truncation, or a lower bound if they were not counted.
+        facts: its tokens as the answer shows them, by field.
+        role: whether it was read as query or document, for models that read these differently.
+        adapter: name of the LoRA adapter to apply; None: none.
+        edited_heads: upper bound of its heads that are gated or patched.
 
     Attributes:
-        result: what a lane made of it, which admission fills in.
+        result: the outputs of the model, set by Admission once it has run.
     """
 
     sequence: packing.Sequence
@@ -144,15 +146,16 @@ class Work:
 
     @property
     def truncated(self) -> bool:
-        """Tell whether it was cut."""
+        """Tell whether the sequence was truncated."""
         return len(self) < self.length
 
     def __len__(self) -> int:
-        sequence = self.sequence  # its own length takes as many calls again
+        """Return the number of tokens."""
+        sequence = self.sequence  # len(sequence) would take twice as many calls
         return len(sequence.token_ids or ()) if sequence.embeddings is None else len(sequence)
 
 
 def cosine(left: Array, right: Array) -> float:
-    """Return the cosine of two vectors, float64; 0 where one has no length."""
+    """Return the cosine of two float64 vectors; 0 if one is zero."""
     length = np.linalg.norm(left) * np.linalg.norm(right)
     return float(left @ right / length) if length else 0.0

@@ -1,1 +1,1 @@
-"""Whose turn it is: the shares of the keys, and of the requests of one."""
+"""Fair queues: which API key, and which of its requests, is served next."""

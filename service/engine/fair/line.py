@@ -1,4 +1,4 @@
-"""The requests of one key whose works are not all started: small ones before large ones."""
+"""The waiting requests of one API key, small ones before large ones."""
 
 import asyncio
 import math
@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-TURN_TOKENS = (
-    256  # tokens that a key starts before it is the next one's turn: a batch of short texts
-)
-# Tokens of smaller requests that may pass the oldest one, and again as many as it has started
-# since: small requests without end leave half of what their key gets to the large ones before them
+# Tokens that a key may start in its turn, before the next key's turn: a batch of short texts
+TURN_TOKENS = 256
+# Tokens of smaller requests that may overtake the oldest one; each token that the oldest starts
+# allows another. So however many small requests come, large ones get half of their key's share.
 OVERTAKING_TOKENS = 4096
-
-SIZE_OF_JOB = attrgetter("size")
 
 Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")
@@ -23,21 +20,30 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What became of a request's time, seconds: before its first batch, and in batches."""
+    """Where a request's time went, in seconds."""
 
-    queued: float
-    computed: float
+    queued: float  # from its arrival to the start of its first batch
+    computed: float  # in the batches that its works were in
 
 
 @dataclass(eq=False, slots=True)
 class Job(Generic[Work, Result]):
-    """One request and what has become of it.
+    """One request in the queue: its works, what of them still waits, and the results so far.
 
     Args:
-        lengths, costs: of each work, in tokens, and in tokens of short sequences.
-        key: name of the key that sent it.
+        costs: of each work, in tokens of short sequences that take as long.
+        deadline, arrived, started: on the batcher's clock; started: when its first batch was.
+        future: done when the last work is, or as soon as one fails.
+        key: name of the API key that sent it.
+        computed: seconds of all batches that its works were in.
+
+    Attributes:
+        lengths: tokens of each work.
         waiting: indices of works not yet started, longest first (taken from the end).
-        tokens, cost: of the waiting works; size: tokens of all.
+        tokens, cost: of the waiting works.
+        size: tokens of all works.
+        results: of each work; None until it is done.
+        unfinished: how many works are not done.
     """
 
     works: Sequence[Work]
@@ -68,15 +74,16 @@ class Job(Generic[Work, Result]):
 
     @property
     def timing(self) -> Timing:
+        """Return how long it waited and was computed, once its first batch has started."""
         return Timing(self.started - self.arrived, self.computed)
 
 
 class Batch(list[tuple[Job[Work, Result], int]]):
-    """Works of jobs by their index, and what they come to together.
+    """The works that run together, each as its job and its index there.
 
-    Args:
+    Attributes:
         tokens: of all works.
-        cost: in tokens of short sequences.
+        cost: of all works, in tokens of short sequences that take as long.
     """
 
     tokens: int = 0
@@ -84,7 +91,7 @@ class Batch(list[tuple[Job[Work, Result], int]]):
 
     @property
     def works(self) -> list[Work]:
-        """Return what is to run."""
+        """Return the works themselves."""
         return [job.works[index] for job, index in self]
 
 
@@ -93,43 +100,45 @@ class JobLine(Generic[Work, Result]):
 
     Attributes:
         jobs: in order of arrival.
-        left: tokens it may start before it is the next key's turn; what is too much is owed.
-        gone: tokens that all keys together had started when this one had no request left.
+        tokens, cost: of all their waiting works.
+        turn_tokens: tokens it may still start in this turn; below 0, its next turn is shorter.
+        started_when_empty: tokens that all keys had started when its last request left.
     """
 
     def __init__(self) -> None:
         self.jobs = dict[Job[Work, Result], None]()
         self._by_size: list[Job[Work, Result]] = []
         self.tokens, self.cost = 0, 0.0
-        self.left, self.gone = TURN_TOKENS, 0
-        self._ahead = OVERTAKING_TOKENS  # tokens that may pass the oldest request now
+        self.turn_tokens, self.started_when_empty = TURN_TOKENS, 0
+        self._overtaking = OVERTAKING_TOKENS  # tokens that may still overtake the oldest request
 
     def add_job(self, job: Job[Work, Result]) -> None:
         """Add a request to those that wait."""
         self.jobs[job] = None
-        insort(self._by_size, job, key=SIZE_OF_JOB)
+        insort(self._by_size, job, key=attrgetter("size"))
         self.tokens += job.tokens
         self.cost += job.cost
 
     def remove_job(self, job: Job[Work, Result]) -> None:
-        """Remove what still waits of a request."""
+        """Remove a request with the works of it that still wait."""
         self._subtract(job.tokens, job.cost)
         self._drop(job)
 
     def next_job(self) -> Job[Work, Result]:
-        """Return the smallest request, or the oldest where too much has passed that."""
+        """Return the smallest request, or the oldest if too many tokens have overtaken that."""
         smallest = self._by_size[0]
-        return smallest if smallest.tokens <= self._ahead else next(iter(self.jobs))
+        return smallest if smallest.tokens <= self._overtaking else next(iter(self.jobs))
 
     def start_works(self, job: Job[Work, Result], batch: Batch[Work, Result], room: int) -> int:
-        """Start works of a request, the shortest first; it leaves with its last work.
+        """Move a request's waiting works to a batch, the shortest first, as many as fit.
+
+        A request with no work left is removed from the line.
 
         Args:
-            batch: takes them.
-            room: tokens at most.
+            room: most tokens to move.
 
         Returns:
-            The tokens that were started.
+            The number of tokens moved.
         """
         tokens, cost = 0, 0.0
         waiting, lengths = job.waiting, job.lengths
@@ -139,21 +148,22 @@ class JobLine(Generic[Work, Result]):
             batch.append((job, index))
         job.tokens, job.cost = job.tokens - tokens, job.cost - cost if waiting else 0.0
         batch.tokens, batch.cost = batch.tokens + tokens, batch.cost + cost
-        oldest = job is next(iter(self.jobs))
-        self._ahead = (
-            min(OVERTAKING_TOKENS, self._ahead + tokens) if oldest else self._ahead - tokens
-        )
-        self.left -= tokens
+        if job is next(iter(self.jobs)):  # the oldest
+            self._overtaking = min(OVERTAKING_TOKENS, self._overtaking + tokens)
+        else:
+            self._overtaking -= tokens
+        self.turn_tokens -= tokens
         self._subtract(tokens, cost)
         if not waiting:
             self._drop(job)
         return tokens
 
     def _drop(self, job: Job[Work, Result]) -> None:
+        """Remove a request from both orders of the line."""
         del self.jobs[job]
         self._by_size.remove(job)
 
     def _subtract(self, tokens: int, cost: float) -> None:
-        """Subtract what no longer waits; an empty line costs exactly 0 again."""
+        """Subtract works that no longer wait; the cost of an empty line is exactly 0."""
         self.tokens -= tokens
         self.cost = self.cost - cost if self.tokens else 0.0

@@ -326,7 +326,7 @@ async def test_a_replica_whose_accelerator_failed_answers_nothing_more(
     alive = [await client.get("/live"), await client.get("/metrics")]
     with pytest.raises(RuntimeError, match="the accelerator failed"):
         replica.health.raise_if_faulty()
-    batches.fault, batches._broken = None, False
+    batches.fault, batches._accelerator_broken = None, False
 
     assert {answer.status_code for answer in (failed, *later)} == {503}
     assert failed.json()["code"] == "not_ready" and failed.headers["retry-after"] == "1"

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS, Job
-from service.engine.fair.queue import BATCH_GROWTH, CROWD_REQUESTS, JobQueue, Overloaded
+from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue, Overloaded
 from service.keys import Limits
 
 BATCH, LARGEST = 100, 400
@@ -93,7 +93,7 @@ async def test_within_a_key_a_small_request_passes_large_ones_and_rides_in_a_sma
         small = job("a", 20)
         queue.add_job(small)
         batch = queue.take_batch(4000, 0.0)
-        assert batch[0][0] is small and batch.tokens <= max(CROWD_REQUESTS, BATCH_GROWTH * 20)
+        assert batch[0][0] is small and batch.tokens <= max(CROWD_TOKENS, BATCH_GROWTH * 20)
 
 
 async def test_a_large_request_is_not_starved_by_small_ones_without_end() -> None:
