@@ -54,7 +54,7 @@ FAMILIES = (
 
 
 def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
-    """Read a config.json as the encoder's sizes, and the family that it is of.
+    """Return the encoder config that a config.json describes, and its family.
 
     Raises:
         CheckpointError: the family is unknown, a key is missing, or a value is not supported.
@@ -78,20 +78,23 @@ def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
 
 
 def find_family(config: Config) -> Family | None:
-    """Find the family of a config.json: one that claims it, else the one that it names."""
-    claiming = (one for one in FAMILIES if one.claims and one.claims(config))
-    named = (one for one in FAMILIES if not one.claims and one.name == config.get("model_type"))
+    """Find the family that claims a config.json, else the one that its model_type names."""
+    claiming = (family for family in FAMILIES if family.claims and family.claims(config))
+    others = (family for family in FAMILIES if not family.claims)
+    named = (family for family in others if family.name == config.get("model_type"))
     return next(chain(claiming, named), None)
 
 
 def _refuse_quantised(config: Config) -> None:
-    """Refuse weights that are quantised, or that transformers would quantise, by the method."""
+    """Refuse weights that are quantised or that transformers would quantise; name the method."""
     for key in ("quantization_config", "compression_config"):
-        if (how := config.get(key)) is None:
+        if (value := config.get(key)) is None:
             continue
-        said = how if isinstance(how, Mapping) else {}
+        settings = value if isinstance(value, Mapping) else {}
         # bitsandbytes did not say its name at first
-        unnamed = "bitsandbytes" if said.keys() & {"load_in_8bit", "load_in_4bit"} else "unnamed"
-        method = said.get("quant_method", unnamed)
+        unnamed = (
+            "bitsandbytes" if settings.keys() & {"load_in_8bit", "load_in_4bit"} else "unnamed"
+        )
+        method = settings.get("quant_method", unnamed)
         advice = "serve the weights before it"
         raise CheckpointError(f"{key}: not supported: the method {method}; {advice}")

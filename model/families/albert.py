@@ -35,7 +35,7 @@ HEAD_RECIPES = bert.HEAD_RECIPES | {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, of one layer for all."""
+    """Return the encoder config of ALBERT: BERT's, with one layer's weights in all layers."""
     refuse_other_values(config, num_hidden_groups=1, inner_group_num=1)
     width = config["embedding_size"]
     if width == config["hidden_size"]:  # it projects all the same

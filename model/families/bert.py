@@ -1,4 +1,4 @@
-"""BERT, which the other families are told apart from."""
+"""BERT, on which most other families are based."""
 
 from dataclasses import replace
 
@@ -54,14 +54,14 @@ TINY_BERT = {**TINY_SIZES, "type_vocab_size": 3}
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT, whose embeddings are as wide as its layers."""
+    """Return the encoder config of BERT, whose embeddings are as wide as its layers."""
     width = config["hidden_size"]
     refuse_other_values(config, embedding_size=width)  # transformers' BERT would not read it
     return read_layers(config, width)
 
 
 def read_layers(config: Config, embedding_width: int) -> EncoderConfig:
-    """Read BERT's layers, over embeddings of any width."""
+    """Return the encoder config of BERT's layers, over embeddings of any width."""
     refuse_other_values(
         config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False
     )
@@ -69,7 +69,7 @@ def read_layers(config: Config, embedding_width: int) -> EncoderConfig:
 
 
 def read_shared_keys(config: Config) -> EncoderConfig:
-    """Read what BERT and its kin have alike; refuse no key."""
+    """Return the encoder config by the keys that BERT's relatives share; refuse no key."""
     sizes = read_sizes(config)
     return EncoderConfig(
         **sizes,

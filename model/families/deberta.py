@@ -36,7 +36,7 @@ TINY_DEBERTA = {  # more distances than buckets, so that some share them
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and what distances add."""
+    """Return the encoder config of DeBERTa: BERT's, with distances in the scores."""
     base, learned = bert.read_config(config), config.get("position_biased_input", True)
     supported = {
         "relative_attention": True,
@@ -52,7 +52,7 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def _read_relative(config: Config) -> Relative:
-    """Read what distance adds to scores."""
+    """Return the settings of disentangled attention."""
     furthest = config.get("max_relative_positions", -1)
     furthest = config["max_position_embeddings"] if furthest < 1 else furthest
     buckets = max(0, config.get("position_buckets", -1))
@@ -69,16 +69,16 @@ def _read_relative(config: Config) -> Relative:
     )
 
 
-def _read_terms(said: object) -> list[str]:
-    """Read the terms next to that of content alone, as a list or with bars between them."""
-    names = _split_bars(said) if isinstance(said, str) else said
+def _read_terms(value: object) -> list[str]:
+    """Return the score terms that pos_att_type names, as a list or with bars between them."""
+    names = _split_bars(value) if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not set(names) <= FIELD_OF_TERM.keys():
-        raise CheckpointError(f"not supported: pos_att_type {said!r}")
+        raise CheckpointError(f"not supported: pos_att_type {value!r}")
     return names
 
 
-def _split_bars(said: str) -> list[str]:
-    return [name.strip() for name in said.lower().split("|")]
+def _split_bars(names: str) -> list[str]:
+    return [name.strip() for name in names.lower().split("|")]
 
 
 FAMILY = Family(

@@ -29,7 +29,7 @@ HEAD_RECIPES = bert.HEAD_RECIPES | {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes."""
+    """Return the encoder config of DistilBERT."""
     # the other families' names for three of them, which transformers follows where both are present
     own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
     refuse_other_values(config, **{name: config[key] for name, key in own.items()})
@@ -44,10 +44,12 @@ def read_config(config: Config) -> EncoderConfig:
     return EncoderConfig(**sizes, embedding_width=sizes["width"], activation=activation)
 
 
-def _name_sizes(words: int, width: int, layers: int, heads: int, inner: int, most: int) -> Config:
-    """Name the sizes as its config does."""
+def _name_sizes(
+    vocabulary: int, width: int, layers: int, heads: int, inner: int, positions: int
+) -> Config:
+    """Return the sizes under the keys of DistilBERT's config."""
     own = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": inner}
-    return {"vocab_size": words, "max_position_embeddings": most, **own}
+    return {"vocab_size": vocabulary, "max_position_embeddings": positions, **own}
 
 
 FAMILY = Family(

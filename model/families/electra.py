@@ -16,7 +16,7 @@ HEAD_RECIPES = bert.HEAD_RECIPES | {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and the embeddings' width."""
+    """Return the encoder config of ELECTRA: BERT's, with the embeddings' width."""
     return bert.read_layers(config, config["embedding_size"])
 
 

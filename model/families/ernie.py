@@ -9,7 +9,7 @@ from model.families.fields import Config
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and how many tasks there are."""
+    """Return the encoder config of ERNIE: BERT's, with the number of pretraining tasks."""
     kinds = config["task_type_vocab_size"] if config.get("use_task_id", False) else 0
     return replace(bert.read_config(config), kinds=kinds)
 

@@ -1,6 +1,6 @@
-"""Family: all that loading and the tests know of one model_type; each has a file next to this.
+"""Family: all that loading and the tests know of one model_type; each has a module of this package.
 
-A table of names has ours -> the checkpoint's, {i} the layer.
+TensorNames maps our name of a tensor to the checkpoint's, with {i} for the layer.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from model.config import EncoderConfig
 from model.families.fields import Config
 
 TensorNames = Mapping[str, str]
-# heads, by how transformers' classes of them end
+# how the names of transformers' classes with a task head end
 SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -21,15 +21,15 @@ CAUSAL_LM = "ForCausalLM"
 
 @dataclass(frozen=True, slots=True)
 class HeadRecipe:
-    """A head's tensors by their names without the family's prefix, and its activation.
+    """Where a task head's tensors are, without the family's prefix, and its activation.
 
     Args:
-        output: the last linear.
-        tied_bias: what its bias is tied to, if anything.
-        dense, norm: before it; None where there is none.
-        activation: behind dense; a name of transformers', or "tanh".
-        activation_key: of config.json, that may name another activation.
-        optional_biases: those that a key of config.json switches, and their default without it.
+        output: the name of the last linear.
+        tied_bias: the tensor that its bias is tied to; "": none.
+        dense, norm: names of a linear and a norm before it; None: there is none.
+        activation: after dense; a name of transformers', or "tanh".
+        activation_key: key of config.json that may name another activation; "": none.
+        optional_biases: by name, the key of config.json that switches it, and the default.
     """
 
     output: str
@@ -46,9 +46,9 @@ class TinyModel:
     """A small model that transformers makes, with random weights, for the tests.
 
     Args:
-        class_prefix: how the names of its classes begin.
-        sizes: keys of its config.
-        activation_key: the key that names the activation.
+        class_prefix: how the names of transformers' classes begin.
+        sizes: values of its config.json.
+        activation_key: the key of config.json that names the activation.
     """
 
     class_prefix: str
@@ -58,22 +58,23 @@ class TinyModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """How one model_type is read.
+    """How checkpoints of one model_type are read.
 
     Args:
         name: its model_type.
-        read_config: makes an encoder's config of a config.json; refuses by name what the encoder
+        read_config: returns the encoder config of a config.json; refuses by name what the encoder
             would not compute exactly, and guesses no key that decides about the arithmetic.
         tensor_names: a table for each layout of its files, the newest last.
-        prefixes: that a checkpoint with a task head puts before every name.
-        tiny_model: None where transformers has no class for it.
-        defaults: what transformers' class has where a config.json is silent.
-        claims: tells its configs, where more than the name does; asked before any name is.
-        spare_prefixes: how names begin that many files have, read or not.
-        head_recipes: of those that are read, by the ends of their classes' names.
-        renamed_prefixes: how names begin in some files, and how they do in others.
-        tokenizer_class: transformers' own by default; a generic one has its file read as it is.
-        tasks_key: the key of config.json that names tasks with adapters in the checkpoint, if any.
+        prefixes: what a checkpoint with a task head puts before every tensor's name.
+        tiny_model: a model for the tests; None where transformers has no class for it.
+        defaults: values that transformers' class takes where config.json lacks a key.
+        claims: tells whether a config is of this family, where its model_type does not tell;
+            it goes before all names.
+        spare_prefixes: prefixes of tensors that files may have without their being read.
+        head_recipes: recipes of supported task heads, by the end of transformers' class name.
+        renamed_prefixes: prefixes of tensors in some files -> those of `tensor_names`.
+        tokenizer_class: transformers' default; the generic class has its file read as it is.
+        tasks_key: the key of config.json that names tasks with adapters; "": there is none.
     """
 
     name: str

@@ -17,9 +17,10 @@ from model.families.fields import (
 from model.families.ropes import EVERYWHERE, LOCAL, read_dictionary, read_rope
 from model.positions import Rope
 
-GLOBAL_EVERY = 6  # of its layers, every sixth looks everywhere, where its config is silent
-THETAS = {EVERYWHERE: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}  # too
-DEFAULT_HEAD_DIM = 256  # channels of a head, likewise
+GLOBAL_EVERY = 6  # without layer_types every sixth layer attends everywhere
+# by kind of layer, the key of the rotary base, and its default
+THETAS = {EVERYWHERE: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}
+DEFAULT_HEAD_DIM = 256  # channels of a head where config.json does not say
 TENSOR_NAMES = {
     **qwen3.TENSOR_NAMES,
     "layers.{i}.output_norm": "layers.{i}.post_attention_layernorm",
@@ -36,18 +37,21 @@ TINY_GEMMA3 = {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes, and which layers look how far."""
+    """Return the encoder config of Gemma 3."""
     refuse_other_values(config, attn_logit_softcapping=None)
-    sizes, kinds = read_sizes(config, norm_eps="rms_norm_eps"), _read_kinds(config)
+    sizes, kinds = read_sizes(config, norm_eps="rms_norm_eps"), _read_layer_types(config)
     ropes = _read_ropes(config)
-    back, halved = qwen3.read_causal(config), config.get("use_bidirectional_attention", False)
-    causal = back and not halved
-    # back alone its code counts the token itself; halved, the config says the sum of both sides
-    look = config["sliding_window"]
-    if LOCAL in kinds and (type(look) is not int or look < 1):
-        raise CheckpointError(f"not supported: sliding_window {look!r}")
+    is_causal, both_sides = (
+        qwen3.read_causal(config),
+        config.get("use_bidirectional_attention", False),
+    )
+    causal = is_causal and not both_sides
+    # a causal window counts the token itself; of both sides, the config has the sum
+    window = config["sliding_window"]
+    if LOCAL in kinds and (type(window) is not int or window < 1):
+        raise CheckpointError(f"not supported: sliding_window {window!r}")
     if LOCAL in kinds:
-        look = look // 2 + (not back) if halved else look - back
+        window = window // 2 + (not is_causal) if both_sides else window - is_causal
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -68,13 +72,13 @@ def read_config(config: Config) -> EncoderConfig:
         activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         gated=True,
         ropes=tuple(ropes[kind] for kind in kinds),
-        windows=tuple(look if kind == LOCAL else None for kind in kinds),
+        windows=tuple(window if kind == LOCAL else None for kind in kinds),
         causal=causal,
     )
 
 
-def _read_kinds(config: Config) -> list[str]:
-    """Read which layers look everywhere."""
+def _read_layer_types(config: Config) -> list[str]:
+    """Return the kind of each layer, EVERYWHERE or LOCAL."""
     every, layers = config.get("sliding_window_pattern", GLOBAL_EVERY), config["num_hidden_layers"]
     kinds = config.get("layer_types")
     if kinds is None:
@@ -87,15 +91,15 @@ def _read_kinds(config: Config) -> list[str]:
 
 
 def _read_ropes(config: Config) -> dict[str, Rope]:
-    """Read the rotary angles by kind of layer; an older name counts where the newer is silent."""
-    stated, over = (
+    """Return the rotary embedding by kind of layer; older keys fill what newer ones lack."""
+    settings, over = (
         read_dictionary(config, "rope_parameters") or {},
         read_dictionary(config, "rope_scaling"),
     )
-    if others := stated.keys() - THETAS.keys():
+    if others := settings.keys() - THETAS.keys():
         named = ", ".join(sorted(others))
         raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
-    ropes = {kind: dict(read_dictionary(stated, kind) or {}) for kind in THETAS}
+    ropes = {kind: dict(read_dictionary(settings, kind) or {}) for kind in THETAS}
     ropes[EVERYWHERE] |= over or {}
     for rope in ropes.values():
         refuse_other_values(

@@ -9,8 +9,8 @@ from model.families.fields import Config, name_sizes, read_number, refuse_other_
 from model.families.ropes import read_angles_of_width, read_dictionary
 from model.positions import NtkRope, Rope
 
-THETA = 160_000.0  # where its config is silent
-NTK_KEYS = {"type", "factor"}
+THETA = 160_000.0  # where config.json does not say
+NTK_KEYS = {"type", "factor"}  # of rope_scaling
 HUB_TENSOR_NAMES = {
     **bert.TABLE_TENSORS,
     "layers.{i}.qkv": "encoder.layer.{i}.attention.qkv_proj",
@@ -27,7 +27,7 @@ HEAD_RECIPES = bert.HEAD_RECIPES | {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes; the gates have no biases."""
+    """Return the encoder config of GTE: BERT's, with rotary positions and gates without biases."""
     refuse_other_values(
         config,
         position_embedding_type="rope",
@@ -46,13 +46,13 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def _read_rope(config: Config) -> Rope:
-    """Read the rotary angles; "ntk" is its own code's, which transformers does not know."""
-    stated = read_dictionary(config, "rope_scaling") or {}
-    if stated.get("type") == "ntk":
+    """Return the rotary embedding; "ntk" is of GTE's own code, unknown to transformers."""
+    settings = read_dictionary(config, "rope_scaling") or {}
+    if settings.get("type") == "ntk":
         refuse_other_values(config, rope_parameters=None)
-        refuse_other_values(stated, **dict.fromkeys(stated.keys() - NTK_KEYS))
+        refuse_other_values(settings, **dict.fromkeys(settings.keys() - NTK_KEYS))
         theta = read_number(config, "rope_theta", above=1)
-        return NtkRope(theta=theta, factor=read_number(stated, "factor", above=1))
+        return NtkRope(theta=theta, factor=read_number(settings, "factor", above=1))
     if config["model_type"] == NEW.name:  # which transformers' "gte" does not read
         refuse_other_values(config, rope_parameters=None, rope_scaling=None)
         return Rope(theta=read_number(config, "rope_theta", above=1))

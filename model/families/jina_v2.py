@@ -11,9 +11,7 @@ from model.families import bert
 from model.families.fields import Config, refuse_other_values
 
 FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
-CODE_REPOSITORY = (
-    "jina-bert-v2-qk-post-norm"  # whose layers have three norms more, under other names
-)
+CODE_REPOSITORY = "jina-bert-v2-qk-post-norm"  # its layers have three more norms: refused
 TENSOR_NAMES = {
     **{ours: theirs for ours, theirs in bert.TENSOR_NAMES.items() if ours != "layers.{i}.up"},
     "layers.{i}.gate_up": "encoder.layer.{i}.mlp.gated_layers",
@@ -23,13 +21,13 @@ TENSOR_NAMES = {
 
 
 def claims_config(config: Config) -> bool:
-    """Tell its configs from BERT's."""
+    """Tell whether a config is of Jina v2 rather than of BERT, whose model_type it has."""
     alibi = config.get("position_embedding_type") == "alibi"
     return alibi and config.get("model_type") == bert.FAMILY.name
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and what its feed-forward block is."""
+    """Return the encoder config of Jina v2: BERT's, with ALiBi and a gated feed-forward block."""
     refuse_other_values(
         config, is_decoder=False, add_cross_attention=False, embedding_size=config["hidden_size"]
     )

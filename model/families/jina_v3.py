@@ -10,8 +10,8 @@ from model.families.ropes import check_head_size, read_angles_of_width
 from model.positions import Rope
 
 NAME, ROBERTA = "jina_embeddings_v3", "xlm-roberta"  # transformers' name, and its own code's
-CODE_REPOSITORY = "xlm-roberta-flash-implementation"
-THETA = 20_000.0  # where its config is silent
+CODE_REPOSITORY = "xlm-roberta-flash-implementation"  # as auto_map names it
+THETA = 20_000.0  # where config.json does not say
 HUB_TENSOR_NAMES = {
     **bert.TABLE_TENSORS,
     "norm": "emb_ln",
@@ -30,7 +30,7 @@ TENSOR_NAMES = {
 
 
 def claims_config(config: Config) -> bool:
-    """Tell its configs, which on the hub are XLM-RoBERTa's, or have no model_type."""
+    """Tell whether a config is of Jina v3; on the hub its model_type is XLM-RoBERTa's or none."""
     kind = config.get(
         "model_type", ROBERTA if CODE_REPOSITORY in str(config.get("auto_map")) else None
     )
@@ -39,7 +39,7 @@ def claims_config(config: Config) -> bool:
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes, in the hub's spelling (rotary_emb_base) or transformers'."""
+    """Return the encoder config, from the hub's keys (rotary_emb_base) or transformers'."""
     hub = "rotary_emb_base" in config and config.get("rope_parameters") is None
     refuse_other_values(
         config, position_embedding_type="rotary", **({} if hub else {"lora_adaptations": None})
@@ -50,7 +50,7 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def _read_hub_rope(config: Config) -> Rope:
-    """Read the rotary angles in the hub's spelling, whose code has other choices too."""
+    """Return the rotary embedding from the hub's keys; refuse its code's other choices."""
     check_head_size(config)
     refuse_other_values(
         config,

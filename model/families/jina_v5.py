@@ -7,7 +7,7 @@ from model.families.fields import Config
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read either, by the config's own word."""
+    """Return the encoder config of Qwen3 for a decoder, else of EuroBERT."""
     return (
         qwen3.read_config(config) if config.get("is_decoder", True) else llama.read_config(config)
     )

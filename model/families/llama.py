@@ -1,4 +1,4 @@
-"""Llama's layers that look to both sides: EuroBERT, and NVIDIA's embedders."""
+"""Llama's layers with attention to both sides: EuroBERT, and NVIDIA's embedders."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ ATTENTION_LINEARS, FEED_FORWARD_LINEARS = (
     ("query", "key", "value", "output"),
     ("gate", "up", "down"),
 )
-THETA = 10_000.0  # where its config is silent
+THETA = 10_000.0  # where config.json does not say
 TENSOR_NAMES = {
     "word": "embed_tokens",
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
@@ -36,7 +36,7 @@ TINY_LLAMA = {**TINY_SIZES, "num_attention_heads": 6, "num_key_value_heads": 3, 
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes, heads of keys, and which linears have biases."""
+    """Return the encoder config of Llama's layers."""
     refuse_other_values(config)
     sizes = read_sizes(config, norm_eps="rms_norm_eps")
     biases: tuple[str, ...] = ATTENTION_LINEARS if config.get("attention_bias", False) else ()

@@ -1,4 +1,4 @@
-"""ModernBERT: pre-norm and rotary; most layers look no farther than a window."""
+"""ModernBERT: pre-norm and rotary; most layers attend only within a window."""
 
 from dataclasses import replace
 
@@ -23,8 +23,8 @@ from model.families.fields import (
 from model.families.ropes import EVERYWHERE, LOCAL, check_head_size, read_dictionary, read_rope
 from model.positions import Rope
 
-GLOBAL_EVERY = 3  # of its layers, every third one looks everywhere
-THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where its config is silent
+GLOBAL_EVERY = 3  # without layer_types every third layer attends everywhere
+THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where config.json does not say
 TENSOR_NAMES = {
     "word": "embeddings.tok_embeddings",
     "norm": "embeddings.norm",
@@ -57,7 +57,7 @@ TINY_MODERNBERT = {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes, and which layers look how far."""
+    """Return the encoder config of ModernBERT."""
     window = config["local_attention"] // 2
     refuse_other_values(
         config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window
@@ -85,23 +85,23 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def _read_ropes(config: Config) -> dict[str, Rope]:
-    """Read the rotary angles by kind of layer; the older name overrides the newer."""
+    """Return the rotary embedding by kind of layer; the older key overrides the newer."""
     thetas = {
         EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
         LOCAL: config.get("local_rope_theta", THETA_LOCAL),
     }
-    stated, over = (
+    settings, over = (
         read_dictionary(config, "rope_parameters"),
         read_dictionary(config, "rope_scaling"),
     )
-    if stated is None:
-        stated = {kind: {"rope_type": "default"} for kind in thetas}
-    if others := stated.keys() - thetas.keys():
+    if settings is None:
+        settings = {kind: {"rope_type": "default"} for kind in thetas}
+    if others := settings.keys() - thetas.keys():
         named = ", ".join(sorted(others))
         raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
-    ropes = {kind: read_dictionary(stated, kind) or {} for kind in thetas}
+    ropes = {kind: read_dictionary(settings, kind) or {} for kind in thetas}
     if over is not None:
-        ropes = {kind: {**stated[kind], **over} for kind in thetas}
+        ropes = {kind: {**settings[kind], **over} for kind in thetas}
     for rope in ropes.values():
         refuse_other_values(
             rope, truncate=None

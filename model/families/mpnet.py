@@ -20,7 +20,7 @@ TENSOR_NAMES = {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and how many distances have a bias."""
+    """Return the encoder config of MPNet: RoBERTa's, with a learned bias by distance."""
     base = roberta.with_offset_positions(
         bert.read_config({**config, "type_vocab_size": 0}), PAD_TOKEN_ID
     )

@@ -13,7 +13,7 @@ from model.families.fields import (
 from model.families.ropes import read_angles_of_width
 from model.positions import Rope
 
-THETA = 1000.0  # where its config is silent
+THETA = 1000.0  # where config.json does not say
 HUB_SIZE_KEYS = {
     "width": "n_embd",
     "layers": "n_layer",
@@ -48,7 +48,7 @@ TENSOR_NAMES = {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read the sizes, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
+    """Return the encoder config, from the hub's keys (n_embd ..) or transformers'."""
     hub = "n_embd" in config
     refuse_other_values(
         config,
@@ -82,7 +82,7 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def _read_hub_rope(config: Config) -> Rope:
-    """Read the rotary angles in the hub's spelling, which has no other keys."""
+    """Return the rotary embedding from the hub's key."""
     refuse_other_values(config, rope_parameters=None, rope_scaling=None)
     return Rope(theta=read_number(config, "rotary_emb_base", above=1))
 

@@ -1,4 +1,4 @@
-"""Qwen3, a decoder of which only the token vectors are wanted, or the next token's score."""
+"""Qwen3, a decoder that is read for its token vectors, or for the next token's logit."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from model.families import llama
 from model.families.family import CAUSAL_LM, Family, HeadRecipe, TinyModel
 from model.families.fields import TINY_SIZES, Config, name_sizes, refuse_other_values
 
-DEFAULT_HEAD_DIM = 128  # channels of a head where its config is silent
+DEFAULT_HEAD_DIM = 128  # channels of a head where config.json does not say
 TENSOR_NAMES = {
     **llama.TENSOR_NAMES,
     "layers.{i}.query_norm": "layers.{i}.self_attn.q_norm",
@@ -18,7 +18,7 @@ TINY_QWEN3 = {**TINY_SIZES, "num_attention_heads": 6, "num_key_value_heads": 2, 
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read Qwen3: Llama as it was, mostly causal, with norms of queries and keys."""
+    """Return the encoder config of Qwen3: Llama's, mostly causal, with query and key norms."""
     refuse_other_values(config, use_sliding_window=False)
     everywhere = ["full_attention"] * config["num_hidden_layers"]
     refuse_other_values(
@@ -30,15 +30,15 @@ def read_config(config: Config) -> EncoderConfig:
 
 
 def read_head_dim(config: Config, default: int) -> int:
-    """Read the channels of a head; null is none to transformers' class, which does not load it."""
-    head: int | None = config.get("head_dim", default)
-    if head is None:
+    """Return the channels of a head; refuse null, which transformers does not load either."""
+    head_dim: int | None = config.get("head_dim", default)
+    if head_dim is None:
         raise CheckpointError("not supported: head_dim null")
-    return head
+    return head_dim
 
 
 def read_causal(config: Config) -> bool:
-    """Read whether tokens look back alone; of null transformers' kernels differ."""
+    """Return whether attention is causal; refuse null, where transformers' kernels differ."""
     causal = config.get("is_causal", True)
     if not isinstance(causal, bool):
         raise CheckpointError(f"not supported: is_causal {causal!r}")

@@ -33,12 +33,12 @@ TINY_ROBERTA = {
 
 
 def read_config(config: Config) -> EncoderConfig:
-    """Read BERT's sizes, and the padding token."""
+    """Return the encoder config of RoBERTa: BERT's, with positions after the padding token's."""
     return with_offset_positions(bert.read_config(config), config["pad_token_id"])
 
 
 def with_offset_positions(base: EncoderConfig, pad: int) -> EncoderConfig:
-    """Return the same sizes, with positions from the row behind the padding token's on."""
+    """Return the config with positions from the row behind that of the padding token on."""
     return replace(base, max_tokens=base.max_tokens - pad - 1, position_offset=pad + 1, pad=pad)
 
 

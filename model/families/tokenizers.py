@@ -1,12 +1,12 @@
-"""The classes of tokenizers that transformers makes anew, and what each has by default.
+"""Transformers' tokenizer classes, and the defaults of each.
 
-A family names its own. A generic class has no steps: a tokenizer.json is read as it is.
+Transformers builds these anew instead of reading tokenizer.json; with a generic class it reads it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-SPECIAL_TOKENS: tuple[str, ...] = (
+SPECIAL_TOKENS: tuple[str, ...] = (  # transformers' names of them
     "bos_token",
     "eos_token",
     "unk_token",
@@ -19,15 +19,15 @@ SPECIAL_TOKENS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerKind:
-    """What a class of transformers' tokenizers has and does by default.
+    """The defaults of one of transformers' tokenizer classes.
 
     Args:
-        model: of a tokenizer.json; "" is any.
-        special_tokens: those by default, by name.
-        switches: what it may do or not, by default; None: accents go with the case.
-        ends: the special tokens before and after a text, by name; none are told.
-        between: how many there are between a pair.
-        types: whether a pair's texts are told apart by token types, by default.
+        model: type of the model in tokenizer.json; "": any.
+        special_tokens: the tokens, by name.
+        switches: settings that are true or false; None: strip_accents follows do_lower_case.
+        ends: names of the special tokens before and after a text; None: not known.
+        between: how many special tokens stand between the texts of a pair.
+        types: whether a pair's texts are told apart by token types.
     """
 
     model: str = ""
@@ -39,11 +39,11 @@ class TokenizerKind:
 
 
 def _name_special_tokens(*texts: str) -> Mapping[str, str]:
-    """Name special tokens, the last of SPECIAL_TOKENS."""
+    """Return tokens by name; the last of them is a mask_token, the one before a cls_token .."""
     return dict(zip(SPECIAL_TOKENS[-len(texts) :], texts, strict=True))
 
 
-READ_FROM_FILE = TokenizerKind()
+READ_FROM_FILE = TokenizerKind()  # tokenizer.json is read as it is
 GENERIC_CLASSES = (
     "TokenizersBackend",
     "PreTrainedTokenizerFast",
