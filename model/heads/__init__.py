@@ -1,1 +1,1 @@
-"""What a head does."""
+"""What a head does: by position, and by the relations of words."""

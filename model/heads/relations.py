@@ -1,9 +1,9 @@
-"""Maps at the level of words -> the head that links words as a relation does, if any does.
+"""Attention maps of words -> the head, if any, that links words as a relation does.
 
-A head answers for word i with the word j != i that it looks at most, special tokens left out. The
+A head answers for word i with the word j != i that it attends to most, without special tokens. The
 head that answers best on some sentences is the candidate; it is judged on other sentences, the
 controls, where words of the same kind stand nearer or the right word is swapped. It is named
-only if it beats by BEST_MARGIN the best that looking blindly at one place can do there:
+only if it beats by BEST_MARGIN the best that a fixed guess of one place can do there:
 
     one offset, the same in all controls; or, where the controls are pairs that differ in which
     word is right, one word, the same in both sentences of a pair.
@@ -21,7 +21,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-BEST_MARGIN = 0.10
+BEST_MARGIN = 0.10  # of scores, as in Voita et al.
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 NO_CONTROLS = "no controls to judge it by"
@@ -34,10 +34,11 @@ class Link:
     """How every head answered in one sentence.
 
     Args:
-        group: names the sentences that differ in one thing.
-        place: of the right word in its sentence, counted in words.
-        offset: words from the one asked about to the right one.
-        right_by_head: for each, whether it named the right word.
+        control: whether the sentence is one to judge by, not to choose by.
+        group: name shared by sentences that differ in one thing.
+        place: index of the right word in its sentence.
+        offset: words from the source word to the right one.
+        right_by_head: for each head, whether it answered with the right word.
     """
 
     control: bool
@@ -49,15 +50,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a relation's sentences say.
+    """Whether a head links words as a relation does, by the relation's sentences.
 
     Args:
-        head: the one found, or None, and then `reason` says why.
+        head: that head, or None, and then `reason` says why.
         candidate: the head that answered best on the sentences to choose by.
-        score, baseline: shares of the controls, NaN without any; the baseline is the best blind
-            guess's.
-        offset: the offset that serves best on the controls, words.
-        items, controls: sentences to choose by and to judge by.
+        score, baseline: shares of right answers on the controls, NaN without any: the candidate's
+            and the best fixed guess's.
+        threshold: the score that the candidate has to reach.
+        offset: the most frequent offset on the controls, words.
+        items, controls: how many sentences there were to choose by and to judge by.
     """
 
     head: int | None
@@ -72,7 +74,7 @@ class Verdict:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Tell where the words of a text stand, and its punctuation marks, characters, [start, end).
+    """Return the characters, [start, end), of each word and punctuation mark of a text.
 
     Example:
         >>> word_spans("It didn't.")
@@ -86,7 +88,9 @@ def words_of_tokens(
     offsets: Sequence[tuple[int, int]],
     special: Sequence[bool],
 ) -> list[int | None] | None:
-    """Return the word of each token, None for a special one; None in all where tokens span words.
+    """Return the word of each token, None for a special one.
+
+    Return None instead of a list where a token spans words or a word has no token.
 
     Example:
         >>> offsets = [(0, 0), (0, 2), (3, 7), (7, 9)]
@@ -103,26 +107,29 @@ def words_of_tokens(
 
 
 def most_attended_words(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
-    """Return the word each head looks at most from the word asked about, (heads,); -1 for a tie.
+    """Return the word each head attends to most from a source word, (heads,); -1 for a tie.
 
-    A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
+    Weights to a word's tokens are summed, those from them averaged (Clark, section 4.1).
 
     Args:
         maps: (heads, query, key) of tokens.
         words: the word of each token; None for a special one.
+        source: the word from which heads attend.
     """
     tokens = [token for token, word in enumerate(words) if word is not None]
     places = torch.tensor([words[token] for token in tokens])
     row = maps[:, [token for token in tokens if words[token] == source]].mean(1)
     weights = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
-    weights[:, source] = -1.0  # no other word is given less
+    weights[:, source] = -1.0  # below every other weight
     most, word = weights.max(1)
-    several = (weights == most[:, None]).sum(1) > 1  # a head that looks nowhere must not be right
+    several = (weights == most[:, None]).sum(
+        1
+    ) > 1  # a head that attends to all alike must not be right
     return word.masked_fill(several, -1)
 
 
 def judge_relation(links: Sequence[Link]) -> Verdict:
-    """Choose a head by some sentences of a relation, and judge it by others."""
+    """Choose a candidate head by some sentences of a relation, and judge it by others."""
     items, controls = _split_links(links)
     if not items or not controls:
         return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
@@ -146,7 +153,7 @@ def judge_relation(links: Sequence[Link]) -> Verdict:
 
 
 def _split_links(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
-    """Split into sentences to choose by and to judge by; all controls: by alternate groups."""
+    """Split into items to choose by and controls to judge by; all controls: alternate groups."""
     if not all(link.control for link in links):
         plain = [link for link in links if not link.control]
         return plain, [link for link in links if link.control]
@@ -159,13 +166,13 @@ def _split_links(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
 
 
 def _best_head(links: Sequence[Link]) -> int:
-    """Return the head that is right most often, the first in a tie."""
+    """Return the index of the head that is right most often, the first in a tie."""
     right = torch.tensor([link.right_by_head for link in links], dtype=torch.int64).sum(0)
     return int(right.argmax())
 
 
 def _score_blind(links: Sequence[Link]) -> float:
-    """Score naming one word in all sentences of a group; return 0 unless every group is swapped."""
+    """Return the best score of one word per group of sentences; 0 if a group has one right word."""
     groups: dict[str, list[int]] = {}
     for link in links:
         groups.setdefault(link.group, []).append(link.place)

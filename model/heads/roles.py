@@ -1,17 +1,17 @@
 """Maps of many sentences -> what each head does by position, with the score that says so.
 
-P is a map, i a query, j a key that it may look at: all, or those within a window, or before. Means
-are over the rows of all sentences that may look there.
+P is a map, i a query, j a key within its reach: all, or those of a window, or before. Means are
+over the rows of all sentences that may attend to such a key.
 
     previous, next, self    mean of P_ij, j = i - 1, i + 1, i
     cls, sep                mean of P_ij, j the first special token; summed over the others
     special                 cls + sep; of a decoder the first token is one of them, special or not
-    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N_i, of N_i keys: 1 looks at all alike
+    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N_i, of N_i keys; 1: uniform attention
     positional              share of the ordinary tokens that have a key at one offset, at least
                             half of all, of which it is the strongest key
 
-A score means nothing alone, so each is given with its baseline: what a head that looks
-everywhere it may equally scores on the same sentences by the same arithmetic.
+A score means nothing alone, so each has a baseline: the score, on the same sentences, of a head
+that attends equally to all keys within its reach.
 
 Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 5.2; Kovaleva et al. 2019; of
 sinks on the first token Xiao et al. 2023, "Efficient Streaming Language Models with Attention
@@ -29,7 +29,7 @@ from model.reach import Reach
 
 AVERAGED_MEASURES = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")
 DIAGONAL_OFFSETS = {"previous": -1, "next": 1, "self": 0}
-FARTHEST_OFFSET = 8  # tokens; a positional head looks no farther
+FARTHEST_OFFSET = 8  # tokens; the farthest at which a head counts as positional
 
 # Clark's: 0.5 next to oneself, 0.6 on separators. Voita's: the strongest key at one offset in
 # 90 % of the cases. Clark's broad heads have over 3.8 nats in rows of 128 tokens: as a ratio it
@@ -42,15 +42,18 @@ THRESHOLDS = {
     "delimiter sink": 0.6,
     "broad": round(3.8 / math.log(128), 4),
 }
-MEASURE_OF_ROLE = {
-    "delimiter sink": "special",
-    "broad": "entropy_ratio",
-}  # the others by their own name
+# the other roles are measured by the measure of the same name
+MEASURE_OF_ROLE = {"delimiter sink": "special", "broad": "entropy_ratio"}
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A label and what made it; the baseline is what to compare the score with."""
+    """A role of a head, and why it has it: a score that reaches the threshold.
+
+    Args:
+        role: its name, a key of THRESHOLDS.
+        baseline: the score of a head that attends to all keys equally.
+    """
 
     role: str
     score: float
@@ -59,10 +62,10 @@ class Role:
 
 
 class RoleTally:
-    """Sums over sentences for every head and, last, for one of each reach that looks equally.
+    """Sums up measures over sentences for every head, and for a uniform head of each reach.
 
     Args:
-        reaches: how far each head looks, of all layers together.
+        reaches: how far each head attends, of all layers together.
     """
 
     def __init__(self, reaches: Sequence[Reach]) -> None:
@@ -77,7 +80,7 @@ class RoleTally:
         self._ordinary = 0
 
     def add_sentence(self, maps: Tensor, special: Sequence[bool]) -> None:
-        """Add one sentence.
+        """Add one sentence's maps to the sums.
 
         Args:
             maps: (heads, query, key); each row sums to 1 over key.
@@ -91,20 +94,22 @@ class RoleTally:
             self._add_to_mean(name, maps.diagonal(offset, 1, 2), seen.diagonal(offset, 1, 2))
         decodes = self._reaches[0].after == 0
         places = [at for at, added in enumerate(special) if added or (decodes and at == 0)]
-        for name, some in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
-            self._add_to_mean(name, maps[:, :, some].sum(2), seen[:, :, some].sum(2) > 0)
+        for name, keys_of_name in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
+            self._add_to_mean(
+                name, maps[:, :, keys_of_name].sum(2), seen[:, :, keys_of_name].sum(2) > 0
+            )
         keys = seen.sum(2)
         entropy = torch.special.entr(maps).sum(2) / keys.log()
         self._add_to_mean("entropy_ratio", entropy.masked_fill(keys < 2, 0.0), keys > 1)
         self._count_strongest(maps, seen, [place for place in range(tokens) if not special[place]])
 
     def _add_to_mean(self, name: str, values: Tensor, rows: Tensor) -> None:
-        """Add values to a mean, both (heads, rows): of the rows that count."""
+        """Add values, (heads, rows), to a measure's mean; `rows`, alike, tell which count."""
         self._sums[name] = self._sums[name] + (values * rows).sum(1)
         self._rows[name] = self._rows[name] + rows.sum(1)
 
     def _count_strongest(self, maps: Tensor, seen: Tensor, queries: list[int]) -> None:
-        """Note at which offset each ordinary token's strongest key is; ties share a hit."""
+        """Count at which offset each ordinary token's strongest key is; ties share a hit."""
         rows = maps[:, queries]
         strongest = (rows == rows.amax(2, keepdim=True)).double()
         strongest /= strongest.sum(2, keepdim=True)
@@ -119,7 +124,7 @@ class RoleTally:
         self._ordinary += len(queries)
 
     def measures(self) -> list[tuple[dict[str, float], dict[str, float]]]:
-        """Return the measures of every head, each with its baseline's; NaN without a row."""
+        """Return every head's measures by name and their baselines; NaN without a row."""
         measures = {name: self._sums[name] / self._rows[name] for name in AVERAGED_MEASURES}
         rare = self._places < max(1, self._ordinary / 2)
         best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)
@@ -136,7 +141,7 @@ class RoleTally:
 
 
 def _visible_keys(reach: Reach, tokens: int) -> Tensor:
-    """Return 1 where a query may look at a key, (query, key)."""
+    """Return a matrix that is 1 where a key is within a query's reach, else 0, (query, key)."""
     before, after = reach.within(tokens)
     return torch.ones(tokens, tokens, dtype=torch.float64).tril(after).triu(-before)
 
@@ -146,7 +151,7 @@ def find_roles(
     baseline: Mapping[str, float],
     thresholds: Mapping[str, float] = THRESHOLDS,
 ) -> list[Role]:
-    """Return the roles whose thresholds a head reaches, in the order of the thresholds.
+    """Return the roles whose thresholds a head's measures reach, in the order of the thresholds.
 
     Example:
         >>> alike = dict.fromkeys((*AVERAGED_MEASURES, "positional"), 0.1)
