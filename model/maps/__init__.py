@@ -1,1 +1,1 @@
-"""What is shown of attention."""
+"""Attention maps: what an answer shows of them, and how they are computed."""

@@ -1,12 +1,12 @@
-"""What can be asked of attention, by name. Without torch, for code that only describes it."""
+"""The names of the choices that a request has about attention. No torch, for code without it."""
 
 import re
 from typing import Any, Literal
 
 Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
-Weight = Literal["probability", "value_norm"]
-Level = Literal["token", "word"]
-Specials = Literal["keep", "drop", "renormalize"]
+Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
+Level = Literal["token", "word"]  # what a row and a column stand for
+Specials = Literal["keep", "drop", "renormalize"]  # special tokens
 HEAD_NAME = re.compile(r"L(0|[1-9][0-9]{0,8})H(0|[1-9][0-9]{0,8})", re.ASCII)  # layer and head
 STATISTIC_FIELDS = (  # of the form stats
     "self",
@@ -24,7 +24,7 @@ STATISTIC_FIELDS = (  # of the form stats
 
 
 def group_heads_by_layer(heads: Any) -> Any:
-    """Return heads that are named, "L5H11" or a list of such, by layer; anything else as it is.
+    """Group heads named as "L5H11", one or a list, by layer; return any other value as it is.
 
     Example:
         >>> group_heads_by_layer(["L5H11", "L0H5", "L5H2"])
@@ -33,10 +33,10 @@ def group_heads_by_layer(heads: Any) -> Any:
     names = [heads] if isinstance(heads, str) else heads
     if not isinstance(names, list) or not names or not all(map(_is_head_name, names)):
         return heads
-    named: dict[str, list[int]] = {}
+    by_layer: dict[str, list[int]] = {}
     for layer, head in (name[1:].split("H") for name in names):
-        named.setdefault(layer, []).append(int(head))
-    return named
+        by_layer.setdefault(layer, []).append(int(head))
+    return by_layer
 
 
 def _is_head_name(value: object) -> bool:

@@ -1,8 +1,8 @@
-"""The forms of an attention answer, and what each is made of.
+"""The forms of an attention answer, and the tensors of each.
 
-full, rows, top, blocks and stats are made for each head alone; dominance also counts over all
-heads asked, and rollout is one map of all of them. In an answer units go by their number in the
-sequence, counted from 0 with special ones, whatever is left out.
+full, rows, top, blocks and stats are computed for each head alone; dominance also counts over all
+heads selected, and rollout is one map of all of them. In an answer a unit is named by its index in
+the sequence, which also counts special ones that are left out.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ from model.maps.units import Units
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """What to show of a sequence's attention; one of many alike, which are then priced once.
+    """What to show of a sequence's attention.
 
     Args:
         heads: which heads, by layer, both counted from 0 and in order.
-        weight: of top and dominance.
-        rows: of the form rows, the units whose rows to show.
-        k: of top, keys a row.
-        size: of blocks, most blocks along a side.
-        half: numbers as float16 instead of float32.
-        cls: of stats, the first special token.
-        separators: of stats, the tokens that separate.
+        weight: for top and dominance.
+        rows: for the form rows, the units whose rows to show.
+        k: for top, how many keys a row.
+        size: for blocks, the most blocks along a side.
+        half: whether numbers are float16 instead of float32.
+        cls: for stats, the first special token.
+        separators: for stats, the tokens that separate.
     """
 
     heads: Mapping[int, tuple[int, ...]]
@@ -52,11 +52,12 @@ class Shown:
     """What is shown of one sequence's attention.
 
     Args:
-        heads: tensors by layer and name; their first axis is the heads asked of that layer.
+        heads: tensors by layer and name; their first axis is the heads selected in the layer.
             map (full, rows, blocks): (heads, query, key); keys (int32), values: (heads, query, k)
-            and rest: (heads, query); stats: (heads, statistics.FIELDS); dominant (int32), share
+            and rest: (heads, query); stats: (heads, STATISTIC_FIELDS); dominant (int32), share
             and own: (heads, units).
-        whole: tensors by name. wins: (units,) int32, counting all units; map: (units, units).
+        whole: tensors of all heads by name. wins: (units,) int32, counting all units; map: (units,
+            units).
     """
 
     heads: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
 
 
 def _to_half(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
-    """Return the numbers in the format asked for.
+    """Return tensors with their floats as float16 if the selection asks for it.
 
     This is not done in numpy, which takes many times as long for numbers near float16's smallest.
     """
@@ -126,16 +127,17 @@ def _show_layer(
 def _show_statistics(
     traces: Mapping[int, Trace], rows: slice, selection: Selection
 ) -> dict[int, dict[str, Tensor]]:
+    """Return the statistics of the selected heads, by layer and name."""
     place, heads = selection.units.place_of_token, list(selection.heads.values())
     cls = None if selection.cls is None else place(selection.cls)
     separators = [at for at in map(place, selection.separators) if at is not None]
     layers = [traces[layer] for layer in selection.heads]
     readers = [
-        MapReader(trace, rows, some, selection.units)
-        for trace, some in zip(layers, heads, strict=True)
+        MapReader(trace, rows, of_layer, selection.units)
+        for trace, of_layer in zip(layers, heads, strict=True)
     ]
     table = measure_heads(readers, layers, rows, cls, separators)
-    parts = torch.split(table, [len(some) for some in heads])
+    parts = torch.split(table, [len(of_layer) for of_layer in heads])
     return {
         layer: _to_half({"stats": part}, selection)
         for layer, part in zip(selection.heads, parts, strict=True)
@@ -143,6 +145,7 @@ def _show_statistics(
 
 
 def _show_rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
+    """Return the rollout of the selected heads, (units, units)."""
     layers = sorted(selection.heads.items())
     readers = [MapReader(traces[layer], rows, heads) for layer, heads in layers]
     return roll_out(readers, selection.units)

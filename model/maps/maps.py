@@ -5,7 +5,7 @@ of all layers.
 
 "The word 'well' is dominated by 'All'" when its new vector is mostly made of the other's value.
 Measured by probability, or by the length of what each value adds (Kobayashi et al. 2020), which
-tells a key that is looked at from one that changes something.
+tells a key that is attended to from one that changes something.
 
 A rollout says how much of a token's final vector comes from each first one (Abnar and Zuidema 2020,
 "Quantifying Attention Flow in Transformers", section 3):
@@ -29,7 +29,7 @@ from model.maps.units import Units
 
 
 def full_maps(reader: MapReader) -> Tensor:
-    """Return the attention probabilities.
+    """Return the attention probabilities of all units shown.
 
     Returns:
         (heads, units, units) float32; each row sums to 1 over key, to less where special
@@ -37,17 +37,17 @@ def full_maps(reader: MapReader) -> Tensor:
     """
     units = len(reader.units.axis)
     if 0 < units <= reader.tile_rows:
-        return next(reader.read_tiles()).values  # all of it, and no copy
+        return next(reader.read_tiles()).values  # the whole map, without a copy
     maps = reader.q.new_empty(len(reader.heads), units, units)
     if not reader.reach.covers(units):
         maps.zero_()  # no tile lies beyond reach
     for _ in reader.read_tiles(scratch=reader.allocate_scratch(), into=maps):
-        pass  # each tile is made in its place
+        pass  # each tile is written into `maps`
     return maps
 
 
 def map_rows(reader: MapReader, places: list[int]) -> Tensor:
-    """Return the rows of the units at these places on the axis, (heads, rows, units)."""
+    """Return the map's rows at these places on the axis, (heads, rows, units)."""
     return torch.cat([tile.values for tile in reader.read_tiles(places)], 1)
 
 
@@ -73,10 +73,10 @@ def strongest_keys(reader: MapReader, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def top_places(weights: Tensor, k: int) -> Tensor:
-    """Return the places of the k largest of each row, (..., k) int64; ties in order of place.
+    """Return the indices of each row's k largest weights, (..., k) int64; ties in order of index.
 
-    Numbers not below 0 are ordered as their bits are; with the place below the bits, no two
-    are equal.
+    float32 weights from 0 on are ordered as their bits are; with the index in the lower bits no
+    two are equal.
     """
     places = torch.arange(weights.shape[-1], device=weights.device)
     ordered = weights.contiguous().view(torch.int32).long() << 32 | (len(places) - 1 - places)
@@ -84,7 +84,7 @@ def top_places(weights: Tensor, k: int) -> Tensor:
 
 
 def map_blocks(reader: MapReader, size: int) -> Tensor:
-    """Return the map in at most `size` x `size` blocks of equally many units, the last of fewer.
+    """Pool the map into at most `size` x `size` blocks of equally many units, the last of fewer.
 
     Returns:
         (heads, blocks, blocks): the sum over a block's keys, the mean over its queries.
@@ -103,7 +103,7 @@ def map_blocks(reader: MapReader, size: int) -> Tensor:
 
 
 def _widen_tile(tile: Tile, columns: int) -> Tensor:
-    """Return a tile with all its columns, and 0 where it has none."""
+    """Return a tile's values in so many columns, 0 in those that it lacks."""
     if tile.values.shape[2] == columns:
         return tile.values
     wide = tile.values.new_zeros(*tile.values.shape[:2], columns)
@@ -125,7 +125,7 @@ class Dominance(NamedTuple):
 
 
 def find_dominance(reader: MapReader) -> Dominance:
-    """Return which key dominates each unit, and by how much."""
+    """Return which key dominates each unit, and its share."""
     tiles = []
     for tile in reader.read_tiles():
         share, best = tile.values.max(2)  # the first of a tie, as torch promises
@@ -136,12 +136,12 @@ def find_dominance(reader: MapReader) -> Dominance:
 
 
 def count_wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
-    """Count how many other units each unit dominates, over all heads given, (units,) int32.
+    """Count how often each unit dominates another one, over all heads, (units,) int32.
 
     Args:
-        dominant: (heads, rows), of all layers together, as units.
+        dominant: the dominant unit of each row, (heads of all layers, rows).
         axis: the unit of each row.
-        units: how many there are, shown or not.
+        units: how many units there are, shown or not.
     """
     counts = dominant.new_zeros(units, dtype=torch.int32)
     return counts.index_add_(0, dominant.flatten(), (dominant != axis).flatten().int())
@@ -151,8 +151,8 @@ def roll_out(readers: Many[MapReader], units: Units) -> Tensor:
     """Roll out the attention of some layers.
 
     Args:
-        readers: the heads of each layer, the lowest layer first, each in whole units.
-        units: what the rows and columns of the answer are.
+        readers: the heads of each layer, the lowest layer first, at the level of tokens.
+        units: the rows and columns of the result.
 
     Returns:
         (units, units) float32; rows sum to 1, to less where special tokens are dropped.
@@ -176,13 +176,13 @@ def roll_out(readers: Many[MapReader], units: Units) -> Tensor:
 
 
 def _pool_units(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
-    """Return the rows of tokens, (tokens, units), as those of units.
+    """Merge the rows of tokens, (tokens, units), into rows of units, (units, units).
 
     Args:
-        members, places: of the units, on the host.
+        members, places: as of Units.members, on the host.
     """
     count = len(units.axis)
-    slots = places.new_full((units.tokens,), count)  # for what is not shown, one beyond the others
+    slots = places.new_full((units.tokens,), count)  # one more, for what is not shown
     slots[members] = places
     pooled = rolled.new_zeros(count + 1, count)
     pooled = pooled.index_add_(0, slots.to(rolled.device), rolled)[:count]

@@ -1,8 +1,8 @@
-"""What a form will weigh, hold and take, known before any of it is computed.
+"""Estimates of an attention answer's bytes, memory and time, before it is computed.
 
-Time is counted in floating-point operations, as that of a pass is. What a cell of a map takes
-besides its score is mostly reading and writing: it stands here as the operations that a core does
-in products meanwhile, measured on one thread of an AMD EPYC with AVX-512, where products run at 168
+Time is counted in floating-point operations, as that of a pass is. A cell of a map mostly takes
+reads and writes besides its score: they count as the operations of matrix products that a core
+does meanwhile, measured on one thread of an AMD EPYC with AVX-512, where products run at 168
 GFLOP/s, at 8 to 1,536 tokens.
 """
 
@@ -16,7 +16,8 @@ from model.maps.tiles import tile_height
 from model.reach import Reach
 
 FLOAT32_SIZE = 4  # bytes of a float32
-KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are one
+KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are joined
+# of a cell of a map
 CELL_FLOPS: Mapping[Form, int] = {
     "full": 390,
     "rows": 390,
@@ -31,19 +32,19 @@ UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are w
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
 SLOPE_FLOPS = 150  # of a map's cell from which a head's slope takes
 IN_PASS_FLOPS = 50  # the same in a pass, where the slopes are read in place
-PRESCAN_CELL_FLOPS = (
-    700  # of a cell that is looked at once before, so that its row can be scaled up
-)
+PRESCAN_CELL_FLOPS = 700  # of a cell that is read once before, so that its row can be scaled up
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
 
 class TileWalk(NamedTuple):
-    """How much is gone through of the maps of layers that look equally far.
+    """How much is read of the maps of those layers that have one reach.
 
     Args:
-        layers: how many, and heads: of all of them together.
-        cells, tiles: of each head's map; tiles are of all heads of a layer together.
-        before: cells of each that are looked at once beforehand.
+        layers: how many layers.
+        heads: how many heads in all these layers.
+        cells: read of each head's map.
+        tiles: read of each layer; one is of all its heads.
+        before: cells of each head's map that are read once beforehand, see _log_masses.
     """
 
     layers: int
@@ -54,7 +55,7 @@ class TileWalk(NamedTuple):
 
 
 def price_key(selection: Selection) -> tuple[object, ...]:
-    """Return all that a price depends on, as it counts."""
+    """Return a key by which prices can be cached: all of a selection that they depend on."""
     units, heads, rows = selection.units, id(selection.heads), len(selection.rows)
     own = selection.form, selection.weight, selection.k, selection.size, selection.half
     counts = units.tokens, len(units.axis), len(units.spans), rows, _walked_rows(selection)
@@ -62,13 +63,13 @@ def price_key(selection: Selection) -> tuple[object, ...]:
 
 
 def answer_bytes(selection: Selection) -> int:
-    """Return the bytes of the tensors of `forms.show`."""
+    """Count the bytes of the tensors that `forms.show` returns."""
     return _answer_bytes(selection, _head_count(selection), 2 if selection.half else FLOAT32_SIZE)
 
 
 def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
-    """Count bytes of some heads, by those of a real number."""
-    index, units = 4, len(selection.units.axis)  # of a unit's number
+    """Count the bytes of the answer of so many heads, with `number` bytes for a float."""
+    index, units = 4, len(selection.units.axis)  # bytes of a unit's index
     match selection.form:
         case "full":
             return heads * units * units * number
@@ -89,20 +90,19 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
 
 
 def scratch_bytes(selection: Selection) -> int:
-    """Return the bytes that `forms.show` holds besides these while it makes them.
+    """Count the bytes that `forms.show` holds besides its answer while it computes it.
 
-    Tiles are left out: they are bounded whatever the length.
+    Tiles are not counted: they are bounded at any length.
     """
     if selection.form == "top":
         return (
             KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept_keys(selection)
         )
     if selection.form == "rollout":
-        last = (
-            selection.units.is_token_level and not selection.half
-        )  # of two matrices, one is the answer
+        # one of two matrices may itself be the answer
+        is_answer = selection.units.is_token_level and not selection.half
         cells = selection.units.tokens * len(selection.units.axis)
-        return FLOAT32_SIZE * cells * (1 if last else 2)
+        return FLOAT32_SIZE * cells * (1 if is_answer else 2)
     if not selection.half or not selection.heads:
         return 0
     most = max(map(len, selection.heads.values()))
@@ -110,12 +110,12 @@ def scratch_bytes(selection: Selection) -> int:
 
 
 def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
-    """Count floating-point operations of matrix products: for scores, and a rollout's layers."""
+    """Count the floating-point operations of matrix products: scores and rollout."""
     return _product_flops(selection, config, _tile_walks(selection, config))
 
 
 def count_flops(selection: Selection, config: EncoderConfig) -> int:
-    """Return how many operations of products take a core as long as `forms.show`."""
+    """Estimate the time of `forms.show`, in operations of products that take as long."""
     terms, walks = distance_flops(config), _tile_walks(selection, config)
     cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
     mass, extra = PRESCAN_CELL_FLOPS + terms, 0
@@ -127,11 +127,12 @@ def count_flops(selection: Selection, config: EncoderConfig) -> int:
 
 
 def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
-    """Return what takes a core as long as that which distance adds to one cell, or takes."""
+    """Estimate the time of one cell's bias by distance, in operations of products."""
     return TERM_FLOPS * config.relative.terms + slope * (config.positions == "alibi")
 
 
 def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[TileWalk]) -> int:
+    """Count the operations of matrix products in these walks; see count_product_flops."""
     scores, rolled, tokens = 0, 0, selection.units.tokens
     for layers, heads, cells, _, before in walks:
         scores, rolled = scores + heads * (cells + before), rolled + layers * cells
@@ -139,14 +140,13 @@ def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[
         scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
     if selection.form != "rollout" or not walks:
         return 2 * config.head_dim * scores
-    rolled -= _visible_cells(
-        config.reach_of_layer(min(selection.heads)), tokens
-    )  # the lowest is multiplied by none
+    # the lowest layer takes no product
+    rolled -= _visible_cells(config.reach_of_layer(min(selection.heads)), tokens)
     return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
 
 
 def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
-    """Return the walk through the layers of each reach."""
+    """Return how much is read of the layers of each reach."""
     units, every = selection.units, selection.heads
     tokens, rows, passed = units.tokens, _walked_rows(selection), _walks_as_passed(selection)
     masses = units.renormalize and selection.form != "rollout"
@@ -170,14 +170,14 @@ def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
 
 
 def _visible_cells(reach: Reach, tokens: int) -> int:
-    """Count the cells of all rows in tiles, of which each end in sight adds half of one."""
+    """Count the cells of a map's tiles; each end of a window adds half a tile's height a row."""
     cut = reach.within(tokens)
     ends = (cut[0] < tokens - 1) + (cut[1] < tokens - 1)
     return min(tokens**2, reach.count_cells(tokens) + tokens * tile_height(tokens) * ends // 2)
 
 
 def _walked_rows(selection: Selection) -> int:
-    """Count the rows of tokens that are gone through."""
+    """Count the rows of tokens that are read."""
     spans = selection.units.spans
     if selection.form != "rows":
         return selection.units.tokens
@@ -195,7 +195,7 @@ def _kept_keys(selection: Selection) -> int:
 
 
 def _walks_as_passed(selection: Selection) -> bool:
-    """Tell whether maps are walked as the forward pass had them; see MapReader.read_tiles."""
+    """Tell whether maps are read as the forward pass had them; see MapReader.read_tiles."""
     if selection.form in ("rows", "rollout"):
         return selection.form == "rollout"
     return selection.units.is_token_level and selection.weight == "probability"

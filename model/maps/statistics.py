@@ -1,4 +1,4 @@
-"""What a head does on one sequence, as numbers: where it looks, how sharply, what it adds.
+"""Statistics of a head on one sequence: where it attends, how sharply, what it adds.
 
 P is a map, N its rows, i a query, j a key, and every mean is over the rows of P.
 
@@ -6,7 +6,7 @@ P is a map, N its rows, i a query, j a key, and every mean is over the rows of P
     cls                     mean of P_ij, j the first special token
     sep                     mean of the sum of P_ij over the separators j
     entropy                 mean of -sum_j P_ij ln P_ij, nats
-    entropy_ratio           entropy / ln N: 1 looks everywhere equally
+    entropy_ratio           entropy / ln N: 1 attends everywhere equally
     confidence              mean of max_j P_ij, j not a separator
     distance                sum of P_ij |i - j| / sum of P_ij, in units
     received_max            max_j of the mean of P_ij: what the most noticed key receives
@@ -43,11 +43,11 @@ def measure_heads(
     cls: int | None,
     separators: Many[int],
 ) -> Tensor:
-    """Return FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
+    """Return STATISTIC_FIELDS of every head, (heads, fields); NaN where nothing is averaged.
 
     Args:
         readers: one for each layer, of weight probability, all of the same units.
-        traces, rows: what `readers` were made of.
+        traces, rows: those of `readers`.
         cls: the place on the axis of the first special token.
         separators: the places of the separators.
     """
@@ -63,7 +63,7 @@ def measure_heads(
 
 
 def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what keys receive, (heads, keys), and SUMMED_FIELDS, (heads, sums), of a layer."""
+    """Return a layer's weights summed by key, (heads, keys), and SUMMED_FIELDS, (heads, fields)."""
     received = reader.q.new_zeros(len(reader.heads), len(reader.units.axis))
     scalars = reader.q.new_zeros(len(reader.heads), len(SUMMED_FIELDS))
     for tile in reader.read_tiles(scratch=scratch):
@@ -81,7 +81,7 @@ def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tenso
 
 
 def _sum_entropy(tile: Tile) -> Tensor:
-    """Return the sum over a tile's rows, (heads,), in nats; its logs are overwritten."""
+    """Return the sum of the entropies of a tile's rows, (heads,), in nats; overwrites its logs."""
     if tile.log2_values is None or tile.row_sums is None:
         each: Tensor = torch.special.entr(tile.values)
         return each.sum((1, 2))
@@ -89,7 +89,7 @@ def _sum_entropy(tile: Tile) -> Tensor:
 
 
 def _sum_distance(tile: Tile, shift: int) -> Tensor:
-    """Return the sum over a tile of how far weights reach, (heads,); in place of its logs.
+    """Return the sum of weight times distance over a tile, (heads,); overwrites its logs.
 
     This is no matrix product: its bits would depend on how many heads and cores there are.
     """
@@ -100,7 +100,7 @@ def _sum_distance(tile: Tile, shift: int) -> Tensor:
 def _average_fields(
     received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
 ) -> dict[str, Tensor]:
-    """Return the statistics by name, each (heads,), except the contribution."""
+    """Return the averaged statistics by name, (heads,) each, except the contribution."""
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
     counts = {name: units - abs(offset) for name, offset in DIAGONAL_OFFSETS.items()}
@@ -117,7 +117,7 @@ def _average_fields(
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
 def _distances(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
-    """Tell how far each key of a tile is from each query, (queries, keys)."""
+    """Return the distance of each key of a tile from each query, (queries, keys)."""
     query, key = (torch.arange(units, device=device) for units in (queries, keys))
     return (query[:, None] + shift - key).abs().float()
 

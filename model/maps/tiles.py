@@ -30,9 +30,9 @@ from model.positions import beyond_reach
 from model.reach import EVERYWHERE
 
 LOG2E = 1 / math.log(2)
-HIDDEN_LOG = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN
+HIDDEN_LOG = -1e30  # stands for the logarithm of 0; finite, since 0 times infinity is NaN
 MOST_CELLS = TILE_QUERIES * 1024  # most probabilities of one head in a tile
-SMALLEST_MASS = 1e-30  # added to no value's length, but a length of 0 has no logarithm
+SMALLEST_MASS = 1e-30  # least length of a value, since 0 has no logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ class Tile:
     """Some rows of some heads' maps.
 
     Args:
-        queries: which rows, as places among those asked for.
-        keys: which columns, as places on the axis; beyond them all is 0.
+        queries: which rows, as places among those read.
+        keys: which columns, as places on the axis; in all others the map is 0.
         values: (heads, queries, keys).
-        log2_values: of a map as the forward pass had it, before each row was divided by what it
-            sums to, 1 but for rounding; row_sums: that, (heads, queries, 1).
+        log2_values: base 2 logarithms of the values before rows were divided by their sums; None
+            unless the map is as the forward pass had it.
+        row_sums: those sums, 1 but for rounding, (heads, queries, 1).
     """
 
     queries: slice
@@ -55,12 +56,12 @@ class Tile:
 
 
 class MapReader:
-    """Some heads of one layer, looking over one sequence.
+    """Reads the maps of some heads of one layer over one sequence, tile by tile.
 
     Args:
         rows: the sequence's rows in its batch.
         heads: which heads, counted from 0.
-        units: what a row and a column is; every token by default.
+        units: what a row and a column stand for; every token by default.
         weight: the probabilities, or the length of what each key's value adds to the query,
             ||P_ij v_j W_i^O|| as a share of its row. Source: Kobayashi et al. 2020.
     """
@@ -94,13 +95,13 @@ class MapReader:
 
     @property
     def tile_rows(self) -> int:
-        """Return the rows in a tile: by length alone, so that nothing else changes a map's bits."""
+        """Return the rows of a tile; by length alone, so that nothing else changes a map's bits."""
         return tile_height(self.units.tokens)
 
     def log_probabilities(
         self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None
     ) -> Tensor:
-        """Return the logarithms of P, (heads, queries, keys)."""
+        """Return the base 2 logarithms of P, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _view_start(scratch, len(q), q.shape[1], k.shape[2])
         with without_idle_threads(len(q)):
@@ -128,12 +129,12 @@ class MapReader:
         scratch: Tensor | None = None,
         into: Tensor | None = None,
     ) -> Iterator[Tile]:
-        """Yield tiles of the rows at these places on the axis, of all by default.
+        """Yield tiles of the map's rows at these places on the axis, all by default.
 
         Args:
             scratch: memory of `allocate_scratch()`, for tiles where that is possible; each then
                 lasts until the next. Writing to fresh memory takes twice as long.
-            into: (heads, places, axis), where the values are to lie; what no tile covers
+            into: (heads, places, axis), which values are written into; what no tile covers
                 stays as it is.
         """
         if self.units.is_token_level and self.norms is None and places is None:
@@ -141,41 +142,43 @@ class MapReader:
         return self._unit_tiles(range(len(self.units.axis)) if places is None else places, into)
 
     def allocate_scratch(self) -> Tensor:
-        """Return memory for one tile of this look, or of any other over the same sequence."""
+        """Allocate memory for one tile, of this reader or another one of the same sequence."""
         tokens = self.units.tokens
         return self.q.new_empty(2, len(self.shift) * min(self.tile_rows, tokens) * tokens)
 
     def _token_tiles(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
-        """Yield all rows, as near as their tokens look; arguments as of `read_tiles`."""
+        """Yield tiles of all tokens, with the keys within reach; arguments as of `read_tiles`."""
         first_half, second_half = (None, None) if scratch is None else scratch
         for queries, keys in tiles_within_reach(self.units.tokens, self.reach, self.tile_rows):
             logs = self.log_probabilities(queries, keys, first_half)
             values = torch.exp2(logs, out=_view_start(second_half, *logs.shape))
-            sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
+            sums = values.sum(-1, keepdim=True)  # float32 is coarse near a normaliser of 100
             place = values if into is None else into[:, queries, keys]
             yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)
 
     def _unit_tiles(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
-        """Yield the rows of these units; every j is each token, or each shown to renormalize."""
+        """Yield tiles of these units' rows, normalised over all tokens or over the units shown."""
         members, places = (part.to(self.q.device) for part in self.units.members())
         masses, keys = self._log_masses(members), slice(0, len(self.units.axis))
         for first in range(0, len(units), self.tile_rows):
-            some = units[first : first + self.tile_rows]
-            queries = slice(first, first + len(some))
+            tile_units = units[first : first + self.tile_rows]
+            queries = slice(first, first + len(tile_units))
             if into is None:
-                values = self.q.new_zeros(len(self.heads), len(some), keys.stop)
+                values = self.q.new_zeros(len(self.heads), len(tile_units), keys.stop)
             else:
                 values = into[:, queries].zero_()
-            held = values.new_zeros(values.shape[:2])
-            for tokens, rows in self._tokens_of_units(some):
+            row_sums = values.new_zeros(values.shape[:2])
+            for tokens, rows in self._tokens_of_units(tile_units):
                 weights = self._normalised_weights(tokens, masses)
                 columns = self._merge_columns(weights, members, places)
-                held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
+                row_sums.index_add_(
+                    1, rows, (columns if self.units.renormalize else weights).sum(2)
+                )
                 values.index_add_(1, rows, columns)
-            yield Tile(queries, keys, values.div_(held.unsqueeze(2)))
+            yield Tile(queries, keys, values.div_(row_sums.unsqueeze(2)))
 
     def _tokens_of_units(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the tokens of some units shown and whose they are, a tile's height at a time."""
+        """Yield the tokens of the units at these places, and each one's index in `places`."""
         spans = [self.units.spans[self.units.axis[place]] for place in places]
         pairs = [(token, row) for row, span in enumerate(spans) for token in range(*span)]
         for part in torch.split(torch.tensor(pairs, device=self.q.device), self.tile_rows):
@@ -183,10 +186,10 @@ class MapReader:
             yield tokens, rows
 
     def _log_masses(self, members: Tensor) -> Tensor:
-        """Return what to take from the logarithms of each token's row, (heads, tokens).
+        """Return the logarithm to subtract from each token's row, (heads, tokens).
 
-        A row that holds next to nothing over the units shown is scaled up all the same. The tokens
-        of a unit share the largest of theirs.
+        So a row is scaled up that holds next to nothing over the units shown. The tokens of a unit
+        share the largest logarithm.
         """
         masses = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
@@ -199,7 +202,7 @@ class MapReader:
         return masses
 
     def _merge_columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
-        """Return the columns of tokens, (heads, query, key), as those of the units shown."""
+        """Merge the columns of tokens, (heads, query, key), into those of the units shown."""
         if len(members) < weights.shape[2]:
             weights = weights[:, :, members]
         if len(members) == len(self.units.axis):
@@ -209,12 +212,12 @@ class MapReader:
 
 
 def tile_height(tokens: int) -> int:
-    """Return the rows in a tile for a sequence of this many tokens."""
+    """Return the rows of a tile for a sequence of this many tokens."""
     return max(1, min(TILE_QUERIES, MOST_CELLS // tokens))
 
 
 def _view_start(memory: Tensor | None, *shape: int) -> Tensor | None:
-    """Return the start of some memory, where there is any, as a tensor of this shape."""
+    """Return the start of some memory as a tensor of this shape; None without memory."""
     return None if memory is None else memory[: math.prod(shape)].view(shape)
 
 
@@ -222,7 +225,7 @@ def output_norms(vectors: Tensor, triangles: Tensor) -> Tensor:
     """Measure what each vector writes: (heads, tokens, head_dim) -> ||x W_i^O||, (heads, tokens).
 
     Args:
-        triangles: of every head; see attention.MultiHeadAttention.
+        triangles: L_i of every head; see MultiHeadAttention.output_triangles.
     """
     with without_idle_threads(len(vectors)):
         written = vectors @ triangles

@@ -1,4 +1,4 @@
-"""What makes a row and a column of an attention answer: tokens or words, special ones or not.
+"""Units: the rows and columns of an attention answer, tokens or words, special ones or not.
 
 A word's row is the mean over its tokens' rows, its column the sum over their columns: then rows
 still sum to 1. Source: Clark et al. 2019, "What Does BERT Look At?", section 4.1.
@@ -30,6 +30,7 @@ class Units:
 
     @property
     def tokens(self) -> int:
+        """Return the number of tokens of the sequence."""
         return self.spans[-1][1]
 
     @property
@@ -43,7 +44,7 @@ class Units:
         return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
 
     def members(self) -> tuple[Tensor, Tensor]:
-        """Return the tokens of the units shown, and the place of each one's unit on the axis."""
+        """Return the tokens of the units shown, and their units' places on the axis."""
         pairs = [
             (token, place)
             for place, unit in enumerate(self.axis)
@@ -53,7 +54,7 @@ class Units:
         return tokens, places
 
     def place_of_token(self, token: int) -> int | None:
-        """Tell where on the axis a token's unit stands, None where it is not shown."""
+        """Return the place on the axis of a token's unit; None where it is not shown."""
         unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1
         place = bisect_left(self.axis, unit)
         return place if unit in self.axis[place : place + 1] else None
