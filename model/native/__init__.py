@@ -5,11 +5,11 @@ setup.py reads the name of the operator's file from here, and needs no torch for
 
 import re
 
-MODULE_PREFIX = "forward_"
+MODULE_PREFIX = "forward_"  # of the operator's file, before the release of torch
 
 
 def operator_module(release: str) -> str:
-    """Name what is built for a release of torch.
+    """Return the module name of the operator built for a release of torch.
 
     Example:
         >>> operator_module("2.13.0+cpu")

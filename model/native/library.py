@@ -1,4 +1,4 @@
-"""The compiled operator: whether it is here, and how it is loaded.
+"""Loading of the compiled operator, if it was built for this torch.
 
 It calls torch's own C++ interface, which changes with every release; so its file carries the
 release that it was built for in its name, and no other torch ever opens it.
@@ -16,14 +16,14 @@ from model.native import MODULE_PREFIX, operator_module
 
 
 class OperatorMissing(Exception):
-    """The operator is not there for this torch, or cannot be opened; the message says which."""
+    """The operator is not built for this torch, or cannot be loaded; the message says which."""
 
 
 def load_operator(folders: Sequence[str] = tuple(native.__path__)) -> Any:
-    """Load the operator's class, torch.classes.headlight.Stack.
+    """Load the operator, and return its class, torch.classes.headlight.Stack.
 
     Args:
-        folders: where its file lies.
+        folders: where its file is looked for.
 
     Raises:
         OperatorMissing: it cannot be loaded; the message says why.

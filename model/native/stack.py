@@ -1,4 +1,4 @@
-"""An encoder's weights in the compiled operator, which then runs what the loop over layers does."""
+"""The compiled operator with an encoder's weights, in place of the loop over its layers."""
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
@@ -19,9 +19,8 @@ from model.kernels import (
 from model.packing import Packed
 from model.pooling import Pooling
 
-TensorPair = tuple[
-    Tensor | None, Tensor | None
-]  # weight and bias, or cosines and sines; None: nothing
+# weight and bias, or cosines and sines; None: there is none
+TensorPair = tuple[Tensor | None, Tensor | None]
 
 
 class Batch(NamedTuple):
@@ -30,20 +29,20 @@ class Batch(NamedTuple):
     token_ids: Tensor
     positions: Tensor
     types: Tensor
-    embeddings: list[tuple[int, Tensor]]  # first row, and what stands there
+    embeddings: list[tuple[int, Tensor]]  # first row, and vectors
     groups: list[tuple[int, int, int, Tensor | None]]  # start, count, length; and the bias
     entry: tuple[int, Tensor, Tensor] | None  # layer, residual, mixed values
 
 
 class Edits(NamedTuple):
-    """What is done to the mixed values of one layer's heads, as the operator reads it."""
+    """Changes to the mixed values of one layer's heads, as the operator reads them."""
 
-    gates: list[tuple[int, int, int, float]]  # first row, the one after the last, head; and scale
-    patches: list[tuple[int, int, int, Tensor]]  # the same three; and values
+    gates: list[tuple[int, int, int, float]]  # rows from, to; head; factor
+    patches: list[tuple[int, int, int, Tensor]]  # rows from, to; head; values
 
 
 def calls_same_kernels(kernels: Kernels) -> bool:
-    """Tell whether these are the kernels that the operator calls."""
+    """Tell whether the operator calls the same kernels as these."""
     return kernels.linear is PackedLinear and kernels.attend is attend_fused
 
 
@@ -51,8 +50,8 @@ class NativeStack:
     """The operator with the weights of one encoder, which it shares.
 
     Args:
-        encoder: one whose kernels fit.
-        operator: what library.load_operator gives.
+        encoder: one for which `calls_same_kernels`.
+        operator: the class that library.load_operator returns.
 
     Raises:
         NotImplementedError: the operator does not compute such an encoder.
@@ -91,7 +90,7 @@ class NativeStack:
         self.unpadded_rows: int = self._stack.unpadded_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """Return what Encoder.run_layers gives, to the bit; and whether it is finite."""
+        """Encode as Encoder.run_layers does, to the bit, and tell whether all is finite."""
         biases, entry = self._encoder.biases(packed), packed.entry
         batch = Batch(
             packed.token_ids,
@@ -104,17 +103,17 @@ class NativeStack:
             ],
             (entry.layer, entry.residual, entry.mixed) if entry else None,
         )
-        last, states, left, finite = self._stack.run(
+        last, states, traced, finite = self._stack.run(
             batch, _edits_by_layer(packed), list(hidden), list(traces)
         )
         by_layer = {}
-        for i, (q, k, v, z, normalisers) in left.items():
+        for i, (q, k, v, z, normalisers) in traced.items():
             attention = self._encoder.layers[i].attention
             by_layer[i] = Trace(attention, q, k, v, z, packed.groups, tuple(normalisers), biases)
         return Encoded(packed, last, states, by_layer, finite)
 
     def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
-        """Return what pooling.pool_each gives without dense layers, to the bit."""
+        """Pool as pooling.pool_each does, to the bit, but without the layers of a Pooling."""
         places = [(each.start, each.stop - each.start) for each in rows]
         modes, most = list(pooling.modes), pooling.dimensions or 0
         vectors: Tensor = self._stack.pool(last, places, modes, pooling.normalize, most)
@@ -122,7 +121,7 @@ class NativeStack:
 
 
 def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
-    """Return what a layer has, by the operator's names."""
+    """Return a layer's weights by the operator's names."""
     attention, rotation = layer.attention, layer.attention.rotation
     query, key = (heads.query, heads.key) if (heads := attention.norms) else (None, None)
     return {
@@ -141,6 +140,7 @@ def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
 
 
 def _linear_pair(linear: Any) -> TensorPair:
+    """Return a linear's packed weight and bias, without its norm."""
     own: Any = linear.linear if isinstance(linear, NormedLinear) else linear
     return (None, None) if own is None else (own.packed, own.bias)
 
