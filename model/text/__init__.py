@@ -1,1 +1,1 @@
-"""What a text becomes: tokens, and back."""
+"""Text -> tokens, and back."""

@@ -1,6 +1,6 @@
-"""Where special tokens stand around a text or a pair of them, and what that makes of it.
+"""The special tokens around a text or a pair of texts.
 
-One side of a late interaction reads a text by its role, a marker and what fills the text up:
+One side of a late interaction reads a text by its role, with a marker and a filling:
 
     query      [CLS] [Q] why ? [SEP] [MASK] [MASK] [MASK]     filled up to its length
     document   [CLS] [D] it rains . [SEP]                     its punctuation gets no vector
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Library
 from model.errors import SequenceTooLong
 from model.text.pieces import ReadTokens
 
-NO_OFFSETS = (0, 0)  # the place of a special token in the text
+NO_OFFSETS = (0, 0)  # of a special token, which has no characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Tokenized:
     Args:
         tokens: the tokens as the vocabulary writes them.
         types: token types: 0, and 1 for the second text of a pair.
-        offsets: where each token stands in its own text, characters, [start, end).
+        offsets: characters of each token in its own text, [start, end).
         words: which word of its text a token belongs to, None for special tokens.
         segments: 0, or 1 for tokens of a pair's second text; a special token belongs to the
             text before it.
@@ -49,12 +49,12 @@ class Tokenized:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a sequence: of a text, or of a special token.
+    """A part of a sequence: a text, or a special token.
 
     Args:
-        text: which text; None of a special token.
-        type: of its tokens.
-        added: the special token.
+        text: the index of the text; None for a special token.
+        type: token type of its tokens.
+        added: the special token; empty for a text.
     """
 
     text: int | None
@@ -66,7 +66,7 @@ BARE_FRAME = (Slot(0, 0),)  # a lone text without special tokens
 
 
 def find_frame(library: Library, texts: int) -> list[Slot]:
-    """Tell where special tokens go around a text or a pair: seen on texts of one token."""
+    """Return the slots of a text or a pair, as the tokenizer frames texts of one token."""
     words = ("a", *library.get_vocab())
     one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
     one.truncate(1)
@@ -83,36 +83,40 @@ def find_frame(library: Library, texts: int) -> list[Slot]:
 
 
 def without_types(slots: Sequence[Slot]) -> list[Slot]:
-    """Return the same places, all tokens of type 0."""
+    """Return the same slots, all of token type 0."""
     return [replace(slot, type=0) for slot in slots]
 
 
 def frame_parts(parts: Sequence[ReadTokens], frame: Sequence[Slot]) -> Tokenized:
-    """Return a text or a pair, with the special tokens of a frame."""
-    one = Tokenized([], [], [], [], [], [], [], 0)
+    """Return a text or a pair with the special tokens of a frame."""
+    framed = Tokenized([], [], [], [], [], [], [], 0)
     text = 0
     for slot in frame:
         text = text if slot.text is None else slot.text
         part = slot.added if slot.text is None else parts[text]
         count = len(part.tokens)
-        one.token_ids.extend(part.token_ids)
-        one.tokens.extend(part.tokens)
-        one.types.extend([slot.type] * count)
-        one.offsets.extend(part.offsets)
-        one.words.extend(part.words)
-        one.segments.extend([text] * count)
-        one.special.extend([slot.text is None] * count)
-    return replace(one, length=len(one.token_ids))
+        framed.token_ids.extend(part.token_ids)
+        framed.tokens.extend(part.tokens)
+        framed.types.extend([slot.type] * count)
+        framed.offsets.extend(part.offsets)
+        framed.words.extend(part.words)
+        framed.segments.extend([text] * count)
+        framed.special.extend([slot.text is None] * count)
+    return replace(framed, length=len(framed.token_ids))
 
 
 def read_uncut(
     encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = True
 ) -> Tokenized:
-    """Return a sequence that is not cut; it may be refused, before anything is made of it.
+    """Return an encoding as a sequence, uncut.
 
     Args:
-        facts: whether more is wanted than ids, types and length.
+        limit: most tokens.
+        facts: whether more is needed than ids, types and length.
         typed: whether it has the tokenizer's types; else all are 0.
+
+    Raises:
+        SequenceTooLong: it exceeds the limit.
     """
     if len(encoding) > limit:
         raise SequenceTooLong(len(encoding), limit)
@@ -134,7 +138,7 @@ def read_uncut(
 
 
 def _segments_of(special: list[bool], first: int) -> list[int]:
-    """Tell which text each token belongs to, when the first text has `first` tokens."""
+    """Return the text, 0 or 1, of each token, where the first text has `first` tokens."""
     counts = accumulate(not added for added in special)
     return [int(count > first) for count in counts]
 
@@ -144,7 +148,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that is put into a text."""
+    """A token that is inserted into texts, by its id and as the vocabulary writes it."""
 
     id: int
     token: str
@@ -152,17 +156,17 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """How texts of one side are read.
+    """How the texts of one side, queries or documents, are read.
 
     Args:
-        length: tokens of a sequence at most, the marker included.
-        marker: what follows the first token; None: nothing.
-        filling: what a text is filled up with; None: nothing.
-        attended: whether other tokens look at the filling.
-        skipped: ids that get no vector.
+        length: most tokens of a sequence, the marker included.
+        marker: inserted after the first token; None: no marker.
+        filling: token that short texts are filled up with; None: they are not.
+        attended: whether other tokens attend to the filling.
+        skipped: ids of tokens that get no vector.
         floor: tokens that a text is filled up to; None: `length`.
-        prompt: what goes before a text where the request names no prompt; None: the
-            checkpoint's default.
+        prompt: put before a text where the request names no prompt; None: the checkpoint's
+            default.
     """
 
     length: int
@@ -174,7 +178,7 @@ class Role:
     prompt: str | None = None
 
     def changes_nothing(self, most: int) -> bool:
-        """Tell whether texts of at most so many tokens are read as without it, but for a prompt."""
+        """Tell whether the role, prompt aside, changes no text of at most `most` tokens."""
         return self.length >= most and self.marker is None and self.filling is None
 
     @property
@@ -198,36 +202,36 @@ class Role:
         return replace(filled, length=max(text.length, self.filled_length))
 
     def count_unseen(self, text: Tokenized) -> int:
-        """Count the last tokens of a framed text that no token looks at, given the bare text."""
+        """Count the last tokens that are hidden as keys once this text is framed."""
         if self.filling is None or self.attended:
             return 0
         return max(0, self.filled_length - len(text.token_ids) - self.marker_tokens)
 
     def describe(self) -> str:
-        """Return all of it, in a fixed order."""
+        """Return all fields but the prompt as one string, for a digest."""
         skipped = sorted(self.skipped)
         own = f"{self.length} {self.marker} {self.filling} {self.attended} {skipped}"
         return own if self.floor is None else f"{own} {self.floor}"
 
     def kept_places(self, token_ids: Sequence[int]) -> list[int]:
-        """Return the places that get a vector."""
+        """Return the places of the tokens that get a vector."""
         return [place for place, id in enumerate(token_ids) if id not in self.skipped]
 
 
 def _insert_token(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenized:
-    """Return a text with a special token, this many times, at a place."""
+    """Return a text with a special token inserted `count` times at a place."""
 
-    def put(values: list[T], value: T) -> list[T]:
-        # lists that were not asked for are empty, and stay so
+    def insert(values: list[T], value: T) -> list[T]:
+        # lists that are not needed are empty, and stay so
         return [*values[:place], *[value] * count, *values[place:]] if values else values
 
     return replace(
         text,
-        token_ids=put(text.token_ids, token.id),
-        tokens=put(text.tokens, token.token),
-        types=put(text.types, 0),
-        offsets=put(text.offsets, NO_OFFSETS),
-        words=put(text.words, None),
-        segments=put(text.segments, max(text.segments[place - 1 : place], default=0)),
-        special=put(text.special, True),
+        token_ids=insert(text.token_ids, token.id),
+        tokens=insert(text.tokens, token.token),
+        types=insert(text.types, 0),
+        offsets=insert(text.offsets, NO_OFFSETS),
+        words=insert(text.words, None),
+        segments=insert(text.segments, max(text.segments[place - 1 : place], default=0)),
+        special=insert(text.special, True),
     )

@@ -1,4 +1,4 @@
-"""A long text tokenized piece by piece: the tokens of the whole, and no more work than is wanted.
+"""Tokenize a long text piece by piece: the tokens of the whole, and no more work than needed.
 
 A text is cut only at a seam: a place where a word begins whatever stands before it, for every step
 of the tokenizer. Which places are seams follows from the steps; of a tokenizer with a step that is
@@ -18,14 +18,12 @@ from tokenizers import Tokenizer as Library
 
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]  # pauses after each bounded piece of work
-CutSide = Literal["right", "left"]
-Offsets = list[tuple[int, int]]
+CutSide = Literal["right", "left"]  # the end at which tokens are cut off
+Offsets = list[tuple[int, int]]  # characters, [start, end)
 
-PIECE_CHARACTERS = (
-    2048  # characters of a piece: milliseconds of work, during which nothing else runs
-)
+PIECE_CHARACTERS = 2048  # of a piece: milliseconds of work, during which nothing else runs
 
-# Each of these is a word of its own in BERT, or ends one. What follows a seam is of ASCII, or a
+# What follows a seam. In BERT each of these is a word of its own, or ends one; it is of ASCII, or a
 # sign that has no other form, so that no mark is cut from its letter
 BERT_SEAM = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
 BERT_SEAM_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
@@ -60,11 +58,11 @@ class Seams:
     """Where the texts of one tokenizer may be cut.
 
     Args:
-        pattern: what follows a seam; None: nothing is known.
+        pattern: what follows a seam; None: no seams are known.
         context: characters before a seam that are tokenized with what follows it and make one
             word: what a tokenizer does at a text's start is not done in its middle.
-        added: tokens that are found in the text as it came, across any seam; None: there are none.
-        longest: of them, characters.
+        added: tokens that are found in the raw text, across any seam; None: there are none.
+        longest: characters of the longest added token.
     """
 
     pattern: re.Pattern[str] | None
@@ -80,13 +78,13 @@ class Seams:
         )
         added = library.get_added_tokens_decoder().values()
         if library.normalizer is not None and any(token.normalized for token in added):
-            pattern = None  # they are found in what the text becomes
+            pattern = None  # such tokens are found in the normalised text
         names = [token.content for token in added]
         found = re.compile("|".join(map(re.escape, names))) if names else None
         return cls(pattern, int(pattern is SPACE_SEAM), found, max(map(len, names), default=0))
 
     def split(self, text: str) -> Offsets:
-        """Return a text's pieces, [start, stop); all but the last of PIECE_CHARACTERS or more."""
+        """Cut a text at seams into pieces, [start, stop), of PIECE_CHARACTERS or more."""
         starts = [0]
         while len(text) - starts[-1] > PIECE_CHARACTERS and (
             seam := self._next_seam(text, starts[-1] + PIECE_CHARACTERS)
@@ -95,7 +93,7 @@ class Seams:
         return list(zip(starts, [*starts[1:], len(text)], strict=True))
 
     def _next_seam(self, text: str, start: int) -> int | None:
-        """Return the first seam from a place on, away from any added token."""
+        """Return the first seam from `start` on that is in no added token; None: no seam."""
         if self.pattern is None:
             return None
         for match in self.pattern.finditer(text, start):
@@ -106,13 +104,13 @@ class Seams:
 
 
 def step_settings(step: Any) -> Any:
-    """Return a step of a tokenizer as its file has it."""
+    """Return the settings of a step of a tokenizer as in tokenizer.json; None: no step."""
     return step and json.loads(step.__getstate__())
 
 
 def _seam_pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
-    """Return the pattern of what follows a seam for such steps."""
-    before, parts = _steps_named(normalizer, "normalizers"), _steps_named(words, "pretokenizers")
+    """Return the pattern of what follows a seam for a tokenizer of these steps; None: unknown."""
+    before, parts = _single_steps(normalizer, "normalizers"), _single_steps(words, "pretokenizers")
     berts = [step for step in before if step["type"] == "BertNormalizer"]
     others = [step for step in before if step not in berts]
     if not all(step["type"] in SEAM_SAFE_NORMALIZERS or step == JOINED_SPACES for step in others):
@@ -122,20 +120,20 @@ def _seam_pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
         return BERT_SEAM if signs else BERT_SEAM_WITHOUT_SIGNS
     if len(parts) > 1 and parts[-1]["type"] == "ByteLevel":
         parts = parts[:-1]  # words are there already, and the bytes of each are its own
-    return SPACE_SEAM if parts and not berts and all(map(_keeps_words, parts)) else None
+    return SPACE_SEAM if parts and not berts and all(map(_splits_at_spaces, parts)) else None
 
 
-def _steps_named(step: Any, name: str) -> list[Any]:
-    """Return the steps of one that may be a sequence of them."""
+def _single_steps(step: Any, name: str) -> list[Any]:
+    """Return a step's settings in a list, or those of its steps under `name` if a sequence."""
     if step is None:
         return []
-    return (
-        [part for one in step[name] for part in _steps_named(one, name)] if name in step else [step]
-    )
+    if name not in step:
+        return [step]
+    return [single for part in step[name] for single in _single_steps(part, name)]
 
 
-def _keeps_words(step: Any) -> bool:
-    """Tell whether words end at a single space between any ASCII letters or digits."""
+def _splits_at_spaces(step: Any) -> bool:
+    """Tell whether a step ends a word at a single space between ASCII letters or digits."""
     switches = {"ByteLevel": "use_regex", "Metaspace": "split"}
     name = step["type"]
     whole = name in ("Whitespace", "WhitespaceSplit") or step == QWEN2_SPLIT
@@ -144,12 +142,13 @@ def _keeps_words(step: Any) -> bool:
 
 @dataclass(slots=True)
 class ReadTokens:
-    """What was read of one text, without special tokens; all lists have one entry per token.
+    """The tokens read of one text, without special ones; all lists have one entry per token.
 
     Args:
-        offsets: where each stands in the text, characters, [start, end).
-        words: which word each belongs to.
-        length: tokens that were counted: of the whole text, if that was wanted.
+        tokens: as the vocabulary writes them.
+        offsets: characters of each token in the text, [start, end).
+        words: index of each token's word.
+        length: tokens counted, those cut off included; of the whole text, if all was counted.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -159,7 +158,7 @@ class ReadTokens:
     length: int = 0
 
     def add_piece(self, piece: "_Piece", words: int) -> None:
-        """Add the tokens of the next piece, which this many words precede."""
+        """Append the tokens of the next piece, which this many words precede."""
         own, start, outside = piece.encoding, piece.start, piece.outside
         before = words - bool(outside)
         self.token_ids += own.ids[outside:]
@@ -168,16 +167,16 @@ class ReadTokens:
         self.words += [None if n is None else n + before for n in own.word_ids[outside:]]
 
     def cut_to(self, length: int, side: CutSide) -> None:
-        """Keep this many tokens: cut the others at the end, or at the start."""
+        """Keep `length` tokens; cut the others off on this side."""
         cut = slice(length, None) if side == "right" else slice(max(len(self.tokens) - length, 0))
         del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
 
     def drop_prompt(self, prompt: int, first: int) -> None:
-        """Count places and words from the end of a prompt, which has none.
+        """Make offsets and words relative to the text behind its prompt; the prompt has none.
 
         Args:
-            prompt: its characters.
-            first: the first word that reaches beyond it.
+            prompt: characters of the prompt.
+            first: index of the first word that reaches beyond it.
         """
         for index, ((start, end), word) in enumerate(zip(self.offsets, self.words, strict=True)):
             inside = end <= prompt
@@ -195,22 +194,22 @@ def read_pieces(
     counted: bool,
     prompt: int = 0,
 ) -> Reading[ReadTokens]:
-    """Tokenize as much of a text as is wanted.
+    """Tokenize as much of a text as is needed.
 
     Args:
-        room: tokens that are kept, if there are as many.
-        side: where others are cut.
+        room: most tokens that are kept.
+        side: where others are cut off.
         counted: whether the whole text is counted; else the reading stops once there are more
             tokens than room, and the words of a text cut at its start count from the first piece
             read.
-        prompt: characters at its start that are not its own.
+        prompt: characters of the prompt at its start.
     """
     places, kept, words, first = seams.split(text), {}, {}, 0
     order = range(len(places)) if side == "right" else reversed(range(len(places)))
     length = filled = 0
     for index in order:
         start, stop = places[index]
-        if length > room and not counted:  # a full room does not say whether more follows
+        if length > room and not counted:  # at `room` exactly, more may follow
             break
         context = seams.context if index else 0
         # the fast way counts tokens, but does not know words
@@ -235,11 +234,11 @@ def read_pieces(
 
 @dataclass(slots=True)
 class _Piece:
-    """One piece's tokens.
+    """A piece of a text, tokenized.
 
     Args:
-        start: its first character.
-        outside: tokens at its start that are not its own: they are one word.
+        start: index in the text of the encoding's first character.
+        outside: tokens at its start that are context only: they are one word.
     """
 
     encoding: Encoding
@@ -248,7 +247,7 @@ class _Piece:
 
 
 def _join_pieces(kept: dict[int, _Piece], words: dict[int, int], length: int) -> ReadTokens:
-    """Return the pieces that were kept, in order."""
+    """Join the pieces kept, in order; words are counts by piece."""
     part = ReadTokens(length=length)
     for index in sorted(kept):
         part.add_piece(kept[index], sum(words[before] for before in words if before < index))
@@ -256,7 +255,7 @@ def _join_pieces(kept: dict[int, _Piece], words: dict[int, int], length: int) ->
 
 
 def _count_context(piece: Encoding) -> int:
-    """Count the tokens of the word that is there for context."""
+    """Count the tokens of the first word, which is context."""
     return next((i for i, word in enumerate(piece.word_ids) if word != 0), len(piece))
 
 
@@ -267,7 +266,7 @@ def _count_words(piece: Encoding) -> int:
 
 
 def _first_word(piece: Encoding, prompt: int) -> int:
-    """Return the first word that reaches beyond a prompt, which may be one of the next piece."""
+    """Return the index of the first word beyond a prompt, or of the next piece without one."""
     inside = zip(piece.offsets, piece.word_ids, strict=True)
     beyond = (word for (_, end), word in inside if end > prompt and word is not None)
     return next(beyond, _count_words(piece))

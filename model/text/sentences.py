@@ -1,4 +1,4 @@
-"""Where the sentences of a text stand: a small rule, after Unicode's UAX 29, without a model.
+"""Find the sentences of a text by a small rule, after Unicode's UAX 29, without a model.
 
 A sentence ends
 
@@ -44,15 +44,15 @@ def find_sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _continues(text: str, match: re.Match[str]) -> bool:
-    """Tell whether a sentence goes on behind what may end it."""
+    """Tell whether the sentence goes on after a match of SENTENCE_END."""
     if not match[0] or match[0][0] not in ".!?…":
         return False
-    behind = match.end()
-    while behind < len(text) and text[behind].isspace():
-        behind += 1
-    if text[match.end() : behind].count("\n") > 1:
+    next_start = match.end()
+    while next_start < len(text) and text[next_start].isspace():
+        next_start += 1
+    if text[match.end() : next_start].count("\n") > 1:
         return False
-    if text[behind : behind + 1].islower():
+    if text[next_start : next_start + 1].islower():
         return True
     last = LAST_WORD.search(text[max(0, match.start() - LONGEST_ABBREVIATION) : match.start() + 1])
     if match[0] != "." or last is None:
@@ -62,7 +62,7 @@ def _continues(text: str, match: re.Match[str]) -> bool:
 
 
 def _trim(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield a sentence, unless it is white space."""
+    """Yield a sentence's [start, end) without white space around it; nothing if it is all that."""
     if part := text[start:end].strip():
         first = text.index(part, start)
         yield first, first + len(part)

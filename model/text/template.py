@@ -1,4 +1,4 @@
-"""A chat template that puts a query and a document into one text, as rerankers made of decoders do.
+"""The chat template by which rerankers made of decoders join a query and a document in one text.
 
     <Instruct>: {{ messages | selectattr("role", "eq", "system") | map(attribute="content") | first
         | default("Given a web search query ..") }}
@@ -30,7 +30,7 @@ JINJA_MARKS = ("{{", "{%", "{#", "}}", "%}", "#}")
 
 @dataclass(frozen=True, slots=True)
 class FilledTemplate:
-    """A text that a template makes, and where the query and the document stand in it."""
+    """A filled template, and the characters, [start, end), of query and document in it."""
 
     text: str
     query: tuple[int, int]
@@ -39,11 +39,12 @@ class FilledTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Where the texts of each role go.
+    """A template with a place for the text of each role.
 
     Args:
-        literals: what stands before each place, and after the last.
-        roles: of each place, and defaults: what stands there without a text.
+        literals: the text before each place, and after the last.
+        roles: of each place: query, document or system.
+        defaults: of each place, the text without one of the request.
     """
 
     literals: tuple[str, ...]
@@ -52,12 +53,12 @@ class Template:
 
     @classmethod
     def parse(cls, source: str) -> "Template":
-        """Read a template.
+        """Parse a chat template.
 
         Raises:
-            CheckpointError: it does more than to name places, or lacks one.
+            CheckpointError: it does more than name the places of roles, or lacks one.
         """
-        # as jinja has it, which drops one line's end behind all
+        # jinja drops one newline at the end
         source = source.removesuffix("\n")
         found, literals, end = list(MESSAGE_PLACE.finditer(source)), list[str](), 0
         for place in found:
@@ -76,7 +77,7 @@ class Template:
         return cls(tuple(literals), roles, tuple(place["default"] or "" for place in found))
 
     def fill(self, query: str, document: str, instruction: str) -> FilledTemplate:
-        """Put the texts in their places; "" is no instruction."""
+        """Fill the places with texts; an instruction of "" leaves the default."""
         texts = {"query": query, "document": document, "system": instruction}
         text, spans = "", dict[str, tuple[int, int]]()
         for literal, role, default in zip(self.literals, self.roles, self.defaults, strict=False):
@@ -93,10 +94,10 @@ def cut_filled(
     """Cut both texts of a filled template to a limit; return its tokens, placed in their texts.
 
     Args:
-        part: of all the text.
+        part: the tokens of the filled template.
         limit: most tokens.
         side: where the longer text is cut first; None: it is refused.
-        last: tokens of the document that are read, the first ones; None: all.
+        last: how many first tokens of the document are read; None: all.
 
     Raises:
         SequenceTooLong: it is too long, or its template alone is.
@@ -115,7 +116,7 @@ def cut_filled(
 
 
 def _text_of_token(offsets: tuple[int, int], filled: FilledTemplate) -> int | None:
-    """Tell which text a token is of: 0, 1, or None of the template's."""
+    """Return a token's text: 0 for the query, 1 for the document, None for the template."""
     for index, (start, end) in enumerate((filled.query, filled.document)):
         if offsets[0] < end and offsets[1] > start:
             return index
@@ -125,32 +126,32 @@ def _text_of_token(offsets: tuple[int, int], filled: FilledTemplate) -> int | No
 def _place_tokens(
     part: ReadTokens, own: Sequence[int | None], filled: FilledTemplate, dropped: set[int]
 ) -> Tokenized:
-    """Return the tokens that are not dropped."""
+    """Return the tokens that are not dropped, with offsets and words in their own texts."""
     kept = [at for at in range(len(own)) if at not in dropped]
     spans, before = (filled.query, filled.document), filled.document < filled.query
     first = [_first_word_of(part.words, own, index) for index in (0, 1)]
-    one = Tokenized([], [], [], [], [], [], [], 0)
+    placed = Tokenized([], [], [], [], [], [], [], 0)
     segment = int(before)
     for at in kept:
         text, (start, end) = own[at], part.offsets[at]
         segment = segment if text is None else text
         word = part.words[at]
-        one.token_ids.append(part.token_ids[at])
-        one.tokens.append(part.tokens[at])
-        one.types.append(0)
-        one.segments.append(segment)
-        one.special.append(text is None)
+        placed.token_ids.append(part.token_ids[at])
+        placed.tokens.append(part.tokens[at])
+        placed.types.append(0)
+        placed.segments.append(segment)
+        placed.special.append(text is None)
         if text is None:
-            one.offsets.append(NO_OFFSETS)
-            one.words.append(None)
+            placed.offsets.append(NO_OFFSETS)
+            placed.words.append(None)
         else:
             low, high = spans[text]
-            one.offsets.append((max(start, low) - low, min(end, high) - low))
-            one.words.append(None if word is None else word - first[text])
-    return one
+            placed.offsets.append((max(start, low) - low, min(end, high) - low))
+            placed.words.append(None if word is None else word - first[text])
+    return placed
 
 
 def _first_word_of(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
-    """Return the first word of a text."""
+    """Return the index of the first word of the text `index`; 0 without one."""
     found = (w for w, text in zip(words, own, strict=True) if text == index and w is not None)
     return next(found, 0)

@@ -37,7 +37,7 @@ from model.text.pieces import (
 )
 from model.text.template import FilledTemplate, Template, cut_filled
 
-Truncate = Literal["refuse", "right", "left"]
+Truncate = Literal["refuse", "right", "left"]  # what happens to a text that is too long
 Truncation = Truncate | Literal["own"]  # at the side that the checkpoint names
 UNUSED_CHARACTER = "\U0010ffff"  # no character, and in no vocabulary
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
@@ -47,11 +47,11 @@ class Tokenizer:
     """The tokenizer of a checkpoint.
 
     Args:
-        source: its tokenizer.json, or that file as it was opened.
+        source: its tokenizer.json, or that file opened by `open_tokenizer`.
         side: where a text is cut if a request does not say; None: as the file says.
         types: whether a pair's texts are told apart by token types.
-        lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
-        template: what a pair's texts are put into; None: special tokens go around them.
+        lower_case: whether texts are lower-cased first; offsets are those of the raw text.
+        template: what pairs are filled into; None: special tokens go around them.
 
     Raises:
         CheckpointError: the file is not a tokenizer that this library reads.
@@ -99,7 +99,7 @@ class Tokenizer:
 
         Args:
             limit: most tokens of a sequence, special ones included.
-            truncate: what happens beyond: refuse, or cut at the end ("right"), at the start
+            truncate: what to do beyond the limit: refuse, or cut at the end ("right"), at the start
                 ("left") or at the checkpoint's side ("own"); of a pair the longer text is cut
                 first.
             prompt: what goes before each text; its tokens have no place and no word, and it
@@ -128,7 +128,7 @@ class Tokenizer:
             counted: whether `length` and `words` of a lone text that is cut count what is cut off;
                 else it is read as far as it is needed: the length is that of what was read, and
                 the words of a text cut at its start count from there.
-            facts: whether more is wanted than ids, types and length; else the lists of a text that
+            facts: whether more is needed than ids, types and length; else the lists of a text that
                 is not cut may be empty, which takes half the time.
             last: how many tokens of a lone text, or of a pair's second one, are read; then it is
                 cut as any, but not at the start.
@@ -168,7 +168,7 @@ class Tokenizer:
         return tokenized
 
     def resolve_truncation(self, truncate: Truncation) -> Truncate:
-        """Return which cut is meant, where a request may leave the side to the checkpoint."""
+        """Return the truncation with "own" replaced by the checkpoint's side."""
         return self.side if truncate == "own" else truncate
 
     def read_whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
@@ -176,7 +176,7 @@ class Tokenizer:
 
         Args:
             special: whether special tokens are added.
-            most: tokens of all texts.
+            most: limit of the tokens of all texts together.
 
         Raises:
             SequenceTooLong: there are more; its length is what was counted until then.
@@ -194,24 +194,24 @@ class Tokenizer:
         return tokenized
 
     def text_of(self, token_ids: Many[int], *, special: bool) -> str:
-        """Return the text of some ids, without those that the vocabulary lacks.
+        """Decode ids to text; skip those that the vocabulary lacks.
 
         Args:
-            special: whether special tokens are part of it.
+            special: whether special tokens are part of the text.
         """
         return self._library.decode(list(token_ids), skip_special_tokens=not special)
 
     def token_of(self, token_id: int) -> str | None:
-        """Return the token of an id, None for an id that the vocabulary lacks."""
+        """Return the token of an id; None if the vocabulary lacks it."""
         return self._library.id_to_token(token_id)
 
     def id_of(self, token: str) -> int | None:
-        """Find the id of a token, None for one that the vocabulary lacks."""
+        """Return the id of a token; None if the vocabulary lacks it."""
         return self._library.token_to_id(token)
 
     @property
     def unknown_token(self) -> str | None:
-        """Return the token that the vocabulary itself names for what it lacks."""
+        """Return the token that stands for unknown words; None if the vocabulary names none."""
         return getattr(self._library.model, "unk_token", None)
 
     def highest_id_and_type(self) -> tuple[int, int]:
@@ -224,6 +224,7 @@ class Tokenizer:
         return max(slot.type for slots in self._frames.values() for slot in slots)
 
     def _encode_batch(self, texts: Many[Texts], offsets: bool) -> list[Encoding]:
+        """Tokenize texts and pairs at once, special tokens included."""
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         encode = self._library.encode_batch if offsets else self._library.encode_batch_fast
         return encode(inputs)
@@ -234,7 +235,7 @@ class Tokenizer:
     def _read_filled(
         self, filled: FilledTemplate, limit: int, truncate: Truncate, last: int | None
     ) -> Reading[Tokenized]:
-        """Tokenize a pair in the template; see `read_texts`."""
+        """Tokenize a filled template and cut it to the limit; see `read_texts`."""
         part = yield from self._read_text(filled.text, len(filled.text) + 1, "right", counted=True)
         return cut_filled(part, filled, limit, None if truncate == "refuse" else truncate, last)
 
@@ -248,7 +249,7 @@ class Tokenizer:
         last: int | None,
         second_whole: bool,
     ) -> Reading[Tokenized]:
-        """Tokenize once a text that may be longer than the limit; see `read_texts`."""
+        """Tokenize a text or pair piece by piece and cut it to the limit; see `read_texts`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
         first_ones = last is not None and len(text) == 1
         side: CutSide = "left" if truncate == "left" and not first_ones else "right"
@@ -257,8 +258,8 @@ class Tokenizer:
         parts = []
         for index, one in enumerate(text):
             inside = 0 if index else prompt
-            how = {"counted": counted, "prompt": inside}
-            parts.append((yield from self._read_text(one, max(room, 1), side, **how)))
+            reading = self._read_text(one, max(room, 1), side, counted=counted, prompt=inside)
+            parts.append((yield from reading))
         lengths = [part.length for part in parts]
         whole = sum(lengths) + added
         if last is not None:
@@ -272,12 +273,15 @@ class Tokenizer:
             part.cut_to(most, side)
         return replace(frame_parts(parts, self._frames[len(parts)]), length=whole)
 
-    def _read_text(self, text: str, room: int, side: CutSide, **how: Any) -> Reading[ReadTokens]:
-        return pieces.read_pieces(self._library, self._seams, text, room=room, side=side, **how)
+    def _read_text(
+        self, text: str, room: int, side: CutSide, **options: Any
+    ) -> Reading[ReadTokens]:
+        """Tokenize one text; see pieces.read_pieces."""
+        return pieces.read_pieces(self._library, self._seams, text, room=room, side=side, **options)
 
 
 def open_tokenizer(path: Path) -> Library:
-    """Open a tokenizer.json.
+    """Open a tokenizer.json by the tokenizers library.
 
     Raises:
         CheckpointError: it is not a tokenizer that this library reads.
@@ -289,7 +293,7 @@ def open_tokenizer(path: Path) -> Library:
 
 
 def _check_unknown(library: Library) -> None:
-    """Refuse a vocabulary that fails at the first word that it lacks."""
+    """Refuse a tokenizer whose model fails on an unknown word."""
     try:
         library.model.tokenize(UNUSED_CHARACTER)
     except Exception as error:  # the library raises nothing narrower
@@ -297,7 +301,7 @@ def _check_unknown(library: Library) -> None:
 
 
 def _lower_case_first(normalizer: Normalizer | None) -> Normalizer:
-    """Return a normaliser that lower-cases before all else, as sentence-transformers makes it.
+    """Return a normaliser that lower-cases first, as sentence-transformers builds it.
 
     One with a Lowercase among its steps is left as it is.
     """
@@ -312,7 +316,7 @@ def _lower_case_first(normalizer: Normalizer | None) -> Normalizer:
 
 
 def _group_by_piece(texts: Many[Texts]) -> Iterator[list[Texts]]:
-    """Yield texts in order, at a time as many as have one piece's characters."""
+    """Yield texts in order, in groups of about PIECE_CHARACTERS together."""
     group: list[Texts] = []
     characters = 0
     for text in texts:
@@ -327,5 +331,5 @@ def _group_by_piece(texts: Many[Texts]) -> Iterator[list[Texts]]:
 
 
 def _is_short(text: Texts, limit: int, truncate: Truncate) -> bool:
-    """Tell whether a text is best tokenized at once: it is not long, and likely not to be cut."""
+    """Tell whether a text is short enough to tokenize at once, and unlikely to be cut."""
     return sum(map(len, text)) <= (pieces.PIECE_CHARACTERS if truncate == "refuse" else limit)
