@@ -1,1 +1,1 @@
-"""A checkpoint's files -> an encoder."""
+"""Load a checkpoint's files as an encoder with its tokenizer, pooling and task heads."""

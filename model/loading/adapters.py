@@ -1,7 +1,7 @@
 """A folder of PEFT's with a LoRA adapter -> an adapter over a loaded encoder.
 
-Reads adapter_config.json and adapter_model.safetensors. What the config asks for and is not
-computed is refused by name; so is a tensor that belongs to no linear of a layer.
+Reads adapter_config.json and adapter_model.safetensors. Settings of the config that are not
+supported are refused by name; so is a tensor that belongs to no linear of a layer.
 """
 
 import hashlib
@@ -33,11 +33,10 @@ from model.loading.tensors import (
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NAME_PREFIX = "base_model.model."  # PEFT's, before every name
-POOLER_PREFIX = "pooler."  # no part of encodings
+POOLER_PREFIX = "pooler."  # of task heads alone, not of the encoder
 MATRIX_SUFFIXES = (".lora_A.weight", ".lora_B.weight")
-# keys that change nothing beyond which tensors there are, or that count in training alone
 KEYS_READ = {"peft_type", "r", "lora_alpha", "use_rslora", "init_lora_weights", "bias"}
-KEYS_WITHOUT_EFFECT = {
+KEYS_WITHOUT_EFFECT = {  # they only say which tensors there are, or matter in training alone
     "task_type",
     "auto_mapping",
     "peft_version",
@@ -52,8 +51,8 @@ KEYS_WITHOUT_EFFECT = {
     "layers_to_transform",
     "layers_pattern",
 }
-INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change W too
-# of each linear that a layer multiplies by, the parts whose rows it holds, in their order
+INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # others change W too
+# linear of a layer -> the checkpoint's linears whose rows it holds, in their order
 PARTS_OF_LINEARS = {
     "project": ("query", "key", "value"),
     "output": ("output",),
@@ -63,11 +62,13 @@ PARTS_OF_LINEARS = {
 
 
 class LinearPart(NamedTuple):
-    """Where a linear of a checkpoint, or a part of its rows, stands among an encoder's.
+    """The rows of an encoder's linear that come from a linear of a checkpoint.
 
     Args:
-        first: its first row there, of so many `rows`.
-        chunk: which of how many equal parts of the checkpoint's rows it is.
+        linear: the encoder's linear.
+        first: the first of these rows in it.
+        rows: how many they are.
+        chunk: which of how many equal parts of the checkpoint's rows they are.
     """
 
     linear: LinearKey
@@ -87,7 +88,7 @@ def read_adapter(
         heads: whether a task head follows the encoder, which may read the pooler.
 
     Raises:
-        CheckpointError: a file is missing or broken, or asks for what is not computed.
+        CheckpointError: a file is missing or broken, or has settings that are not supported.
     """
     with _open_adapter(folder) as (rank, scale, tensors):
         terms = read_terms(tensors, encoder, family, rank, scale, dtype, heads)
@@ -107,28 +108,28 @@ def read_terms(
     heads: bool,
     file: str = ADAPTER_WEIGHTS,
 ) -> dict[LinearKey, LinearTerm]:
-    """Read what an adapter's tensors add to linears.
+    """Return the term of each linear that an adapter's tensors add to.
 
     Args:
         tensors: by PEFT's names.
-        scale: what B A is multiplied by.
+        scale: factor of B A.
         dtype, heads: as of `read_adapter`.
-        file: that they are in.
+        file: the name of their file, for messages.
 
     Raises:
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
     """
     plain, linears = _find_tensors(tensors, encoder.config, family, rank, heads, file)
     linear, terms = encoder.kernels.linear, {}
-    for place, pairs in _matrices_by_linear(plain, linears, encoder.config, rank, scale).items():
+    for key, pairs in _matrices_by_linear(plain, linears, encoder.config, rank, scale).items():
         a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
-        both = (one.contiguous().to(encoder.device, dtype) for one in (a, b))
-        terms[place] = LinearTerm(*(linear(one, None) for one in both))
+        narrow, widen = (matrix.contiguous().to(encoder.device, dtype) for matrix in (a, b))
+        terms[key] = LinearTerm(linear(narrow, None), linear(widen, None))
     return terms
 
 
 def count_stored(folder: Path, config: EncoderConfig, family: Family) -> int:
-    """Count the numbers that an encoder holds of an adapter, zeros in rows of others among them.
+    """Count the numbers that a loaded adapter holds, zeros in rows of other linears included.
 
     Raises:
         CheckpointError: as `read_adapter`, but a pooler counts for nothing.
@@ -136,19 +137,19 @@ def count_stored(folder: Path, config: EncoderConfig, family: Family) -> int:
     with _open_adapter(folder) as (rank, _, tensors):
         plain, linears = _find_tensors(tensors, config, family, rank, heads=False)
         sizes = [
-            rank * (_count_inputs(config, place) + _count_outputs(config, place))
+            rank * (_count_inputs(config, key) + _count_outputs(config, key))
             for module in _adapted_modules(plain)
-            for place in {part.linear for part in linears[module]}
+            for key in {part.linear for part in linears[module]}
         ]
     return sum(sizes)
 
 
 @contextmanager
 def _open_adapter(folder: Path) -> Iterator[tuple[int, float, dict[str, StoredTensor]]]:
-    """Yield an adapter's rank, what B A is multiplied by, and its tensors.
+    """Yield an adapter's rank, the factor of B A, and its tensors by name.
 
     Raises:
-        CheckpointError: whatever is wrong while it is open, with the folder's name.
+        CheckpointError: any raised while it is open, with the folder's name added.
     """
     try:
         rank, scale = _read_config(folder)
@@ -164,29 +165,29 @@ def _open_adapter(folder: Path) -> Iterator[tuple[int, float, dict[str, StoredTe
 
 
 def _read_config(folder: Path) -> tuple[int, float]:
-    """Return an adapter's rank, and what B A is multiplied by."""
+    """Return an adapter's rank and the factor of B A."""
     config = read_object(folder / ADAPTER_CONFIG)
     if (kind := config.get("peft_type")) != "LORA":
         raise CheckpointError(f"{ADAPTER_CONFIG}: peft_type {kind!r} is not supported; LORA is")
-    asked = [key for key in config if key not in KEYS_READ | KEYS_WITHOUT_EFFECT and config[key]]
-    asked += ["bias"] if config.get("bias", "none") != "none" else []
-    asked += (
+    refused = [key for key in config if key not in KEYS_READ | KEYS_WITHOUT_EFFECT and config[key]]
+    refused += ["bias"] if config.get("bias", "none") != "none" else []
+    refused += (
         ["init_lora_weights"]
         if config.get("init_lora_weights", True) not in INITIALISATIONS
         else []
     )
-    if asked:
-        said = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(asked))
-        raise CheckpointError(f"{ADAPTER_CONFIG}: not supported: {said}")
+    if refused:
+        values = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(refused))
+        raise CheckpointError(f"{ADAPTER_CONFIG}: not supported: {values}")
     rank, alpha = read_rank_and_scale(config, "r", ADAPTER_CONFIG)
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def read_rank_and_scale(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
-    """Read an adapter's rank and alpha.
+    """Return an adapter's rank and alpha.
 
     Raises:
-        CheckpointError: one is no number.
+        CheckpointError: one of them is no such number.
     """
     rank, alpha = config.get(rank_key), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
@@ -204,7 +205,7 @@ def _find_tensors(
     heads: bool,
     file: str = ADAPTER_WEIGHTS,
 ) -> tuple[dict[str, StoredTensor], dict[str, list[LinearPart]]]:
-    """Return an adapter's tensors, and the linears of its family, by their names in a checkpoint.
+    """Return an adapter's tensors and the linears they may belong to, by names in a checkpoint.
 
     Raises:
         CheckpointError: a tensor is missing, extra, misshapen or not finite.
@@ -223,14 +224,14 @@ def _find_tensors(
         ),
         key=lambda parts: len(_adapted_modules(plain) & parts.keys()),
     )
-    wanted: dict[str, tuple[int, ...]] = {}
+    expected: dict[str, tuple[int, ...]] = {}
     for module in _adapted_modules(plain) & linears.keys():
         part = linears[module][0]
         narrow, widen = (module + matrix for matrix in MATRIX_SUFFIXES)
-        wanted[narrow] = (rank, _count_inputs(config, part.linear))
-        wanted[widen] = (part.rows * part.chunk[1], rank)
-    check_tensors(plain, wanted, file)
-    if not wanted:
+        expected[narrow] = (rank, _count_inputs(config, part.linear))
+        expected[widen] = (part.rows * part.chunk[1], rank)
+    check_tensors(plain, expected, file)
+    if not expected:
         raise CheckpointError(f"{file} adds to no linear of a layer")
     return plain, linears
 
@@ -242,24 +243,24 @@ def _matrices_by_linear(
     rank: int,
     scale: float,
 ) -> Mapping[LinearKey, Sequence[tuple[Tensor, Tensor]]]:
-    """Return each A, and its B with the scale and with zeros in rows of others, by place."""
-    by_place = defaultdict[LinearKey, list[tuple[Tensor, Tensor]]](list)
+    """Return pairs of A and B by linear; B is scaled, with zeros in rows of other parts."""
+    by_linear = defaultdict[LinearKey, list[tuple[Tensor, Tensor]]](list)
     for module in sorted(_adapted_modules(plain)):
         a, b = (plain[module + matrix].read().float() for matrix in MATRIX_SUFFIXES)
         own = defaultdict[LinearKey, list[LinearPart]](list)
         for part in linears[module]:
             own[part.linear].append(part)
-        for place, parts in own.items():
-            tall = b.new_zeros(_count_outputs(config, place), rank)
+        for key, parts in own.items():
+            tall = b.new_zeros(_count_outputs(config, key), rank)
             for part in parts:
-                number, many = part.chunk
-                tall[part.first : part.first + part.rows] = scale * b.chunk(many)[number]
-            by_place[place].append((a, tall))
-    return by_place
+                index, count = part.chunk
+                tall[part.first : part.first + part.rows] = scale * b.chunk(count)[index]
+            by_linear[key].append((a, tall))
+    return by_linear
 
 
 def _adapted_modules(names: Iterable[str]) -> set[str]:
-    """Return the modules that have a matrix of an adapter."""
+    """Return the names of the modules that have a matrix A or B."""
     return {name.removesuffix(m) for name in names for m in MATRIX_SUFFIXES if name.endswith(m)}
 
 
@@ -268,7 +269,7 @@ def _parts_by_name(
     found: Mapping[str, tuple[str, tuple[int, int] | None]],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, list[LinearPart]]:
-    """Return what each linear of a checkpoint's layers is to the encoder, by its name there."""
+    """Return the encoder's rows that each of a checkpoint's linears makes up, by its name."""
     linears, relative = defaultdict[str, list[LinearPart]](list), config.relative
     by_distance = ("query", "key") if relative.terms and relative.shared else ()
     for i in range(config.own_layers):
@@ -287,14 +288,14 @@ def _parts_by_name(
     return dict(linears)
 
 
-def _count_inputs(config: EncoderConfig, place: LinearKey) -> int:
-    return {"output": config.mixed_width, "down": config.feed_forward}.get(place[1], config.width)
+def _count_inputs(config: EncoderConfig, key: LinearKey) -> int:
+    return {"output": config.mixed_width, "down": config.feed_forward}.get(key[1], config.width)
 
 
-def _count_outputs(config: EncoderConfig, place: LinearKey) -> int:
+def _count_outputs(config: EncoderConfig, key: LinearKey) -> int:
     keys = config.shared_heads * config.head_dim
     gated = 2 if config.gated else 1
     return {
         "project": config.mixed_width + 2 * keys,
         "up": gated * config.feed_forward,
-    }.get(place[1], config.width)
+    }.get(key[1], config.width)

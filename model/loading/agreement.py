@@ -1,8 +1,8 @@
-"""tokenizer.json, which is served, and tokenizer_config.json: where they differ it is refused.
+"""Refuse a tokenizer.json, which is served, that contradicts tokenizer_config.json.
 
-transformers 5 makes most tokenizers anew, by the class that is named and its settings, so that a
-file that says otherwise would give other ids here than there. Each setting is compared with what
-the file does to a text, whatever steps it does it by.
+transformers 5 builds most tokenizers from the class that is named and its settings, so that a file
+of other settings would give other ids here than there. Each setting is compared with what the file
+does to a text, by whatever steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ SPACE_MARKS = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
 
 
 class Contradiction(CheckpointError):
-    """tokenizer.json is not the tokenizer that the folder's other files name."""
+    """tokenizer.json is not the tokenizer that the folder's other files describe."""
 
 
 def read_tokenizer(
@@ -36,7 +36,7 @@ def read_tokenizer(
     lower_case: bool = False,
     template: Template | None = None,
 ) -> tuple[Tokenizer, TokenizerRules]:
-    """Read a folder's tokenizer, and what its other files say about it.
+    """Read a folder's tokenizer, and the rules for it in the folder's other files.
 
     Args:
         raw: config.json.
@@ -56,12 +56,14 @@ def read_tokenizer(
             without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
             told = f"{TOKENIZER} contradicts the tokenizer that {without}"
         raise Contradiction(f"{told}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
-    how: dict[str, Any] = {"lower_case": lower_case, "template": template}
-    return Tokenizer(library, side=side, types=rules.types, **how), rules
+    tokenizer = Tokenizer(
+        library, side=side, types=rules.types, lower_case=lower_case, template=template
+    )
+    return tokenizer, rules
 
 
 def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Yield each field that says something else than the file does."""
+    """Describe each setting that differs from what tokenizer.json does."""
     wanted, has = rules.kind.model, type(library.model).__name__
     if wanted not in ("", has):
         yield f"tokenizer_class is one of {wanted}, and the file holds {has}"
@@ -74,16 +76,17 @@ def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
 
 
 def _normalise(library: Library, text: str) -> str:
+    """Return a text as the tokenizer normalises it."""
     return text if library.normalizer is None else library.normalizer.normalize_str(text)
 
 
 def _split_words(library: Library, text: str) -> list[str]:
-    """Return a text's words as the vocabulary is asked for them."""
+    """Return the words into which the tokenizer splits a text."""
     words = library.pre_tokenizer
     return [text] if words is None else [word for word, _ in words.pre_tokenize_str(text)]
 
 
-# what a file does, by the setting that asks for it; None: it is not told
+# setting -> what tokenizer.json does about it, by a trial; None: not known
 SWITCH_PROBES: dict[str, Callable[[Library], bool | None]] = {
     "do_lower_case": lambda file: _normalise(file, "A") == "a",
     "strip_accents": lambda file: _normalise(file, "\u00e9") == "e",
@@ -96,14 +99,14 @@ SWITCH_PROBES: dict[str, Callable[[Library], bool | None]] = {
 
 
 def _trims_offsets(library: Library) -> bool | None:
-    """Tell whether the space before a word is left out of its place."""
+    """Tell whether a word's offsets leave out the space before it; None: not known."""
     one = library.encode("a a")  # the first word's space may be one that no text has
     starts = [start for (start, _), word in zip(one.offsets, one.word_ids, strict=True) if word]
     return starts[0] > 1 if starts else None
 
 
 def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Yield special tokens that stand elsewhere than is said, or are not found in texts."""
+    """Describe each special token that is placed otherwise than stated, or not found in texts."""
     if names := rules.kind.ends:
         first, last = map(rules.special_token, names)
         pair = [first, *[last] * (rules.kind.between + 1)]
@@ -129,7 +132,7 @@ def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[s
 
 
 def _unknown_token(library: Library) -> str | None:
-    """Return the token for an unknown word; None without one."""
+    """Return the token that an unknown word becomes; None without one."""
     try:
         unknown = [token.id for token in library.model.tokenize(UNUSED_CHARACTER)][:1]
     except Exception:  # the library raises nothing narrower
@@ -138,7 +141,7 @@ def _unknown_token(library: Library) -> str | None:
 
 
 def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Describe each token that one file alone finds in texts, or otherwise than the other."""
+    """Describe each added token that only one file has, or that the files read differently."""
     there = library.get_added_tokens_decoder()
     texts = {token.content for token in there.values()}
     for id, token in rules.added.items():
@@ -158,6 +161,6 @@ def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[
 
 
 def _matching_flags(library: Library, token: AddedToken) -> tuple[Any, ...]:
-    """Return how a token is found in texts."""
+    """Return the text and the flags by which a token is found in texts."""
     normal = token.normalized and library.normalizer is not None
     return (token.content, token.special, normal, token.lstrip, token.rstrip, token.single_word)

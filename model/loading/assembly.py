@@ -1,4 +1,4 @@
-"""A config and its tensors, by our names -> an encoder; or tensors drawn at random."""
+"""Build an encoder from a config and tensors by our names; or draw the tensors at random."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -64,14 +64,14 @@ def expected_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _distance_projections(relative: Relative) -> list[str]:
-    """Return the names of the projections that a layer has of distances alone."""
-    names = {"relative_key": relative.by_query, "relative_query": relative.by_key}
-    return [name for name, there in names.items() if there and not relative.shared]
+    """Return the names of a layer's projections for distances only."""
+    needed = {"relative_key": relative.by_query, "relative_query": relative.by_key}
+    return [name for name, is_needed in needed.items() if is_needed and not relative.shared]
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Weights by our names, as an encoder of this config holds them."""
+    """Weights of an encoder by our names, on its device and in its dtype."""
 
     config: EncoderConfig
     weights: FindTensor
@@ -83,17 +83,19 @@ class _Weights:
         return self.weights(name).to(self.device, self.dtype, copy=True)
 
     def linear(self, *names: str) -> Affine:
-        """Return one linear made of the rows of several."""
+        """Return the weight and bias of several linears, stacked as one."""
         bias = self._stack_rows(names, "bias") if _has_bias(self.config, names[0]) else None
         return self._stack_rows(names, "weight"), bias
 
     def norm(self, name: str) -> Affine:
+        """Return the weight and bias of a norm."""
         bias = self.tensor(f"{name}.bias") if self.config.norm_bias else None
-        if self.config.norm_from_one:  # float32: fewer bits round what there is more than 1
+        if self.config.norm_from_one:  # float32: fewer bits would round 1 + a small number
             return self.weights(f"{name}.weight").to(self.device, torch.float32) + 1, bias
         return self.tensor(f"{name}.weight"), bias
 
     def _stack_rows(self, names: Iterable[str], kind: str) -> Tensor:
+        """Return several linears' weights or biases end to end; kind is "weight" or "bias"."""
         rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])
         return rows.to(self.device, self.dtype)
 
@@ -112,7 +114,7 @@ def build_encoder(
 ) -> Encoder:
     """Build an encoder from its weights, by our names.
 
-    Every tensor is asked for once, those that also project distances twice.
+    Each tensor is read once, a projection that distances share twice.
     """
     source = _Weights(config, weights, device, dtype)
     embeddings = _build_embeddings(source, kernels)
@@ -121,8 +123,9 @@ def build_encoder(
         rope: Rotation(rope, config.head_dim, config.max_tokens, device)
         for rope in set(config.ropes)
     }
-    own = range(config.own_layers)
-    layers = [_build_layer(source, i, kernels, rotations, distances) for i in own]
+    layers = [
+        _build_layer(source, i, kernels, rotations, distances) for i in range(config.own_layers)
+    ]
     return Encoder(
         config,
         embeddings,
@@ -137,7 +140,7 @@ def _build_embeddings(source: _Weights, kernels: Kernels) -> Embeddings:
     if config.embedding_scale != 1:
         word *= torch.tensor(config.embedding_scale).to(word)
     position = source.tensor("position.weight") if config.positions == "learned" else None
-    if config.kinds and position is not None:  # one row for every token, whatever its place
+    if config.kinds and position is not None:  # the first row, added to every token
         position += source.tensor("kinds.weight")[0]
     if config.positions == "sinusoidal":
         position = sinusoids(config.max_tokens, config.width).to(word)
@@ -154,18 +157,18 @@ def _build_embeddings(source: _Weights, kernels: Kernels) -> Embeddings:
 
 
 def _distance_builder(source: _Weights) -> Callable[[str], DistanceBias | Slopes] | None:
-    """Return what makes that which distance adds in a layer, by its name; None: nothing."""
+    """Return a function that builds the score bias by distance of a named layer; None: no bias."""
     config = source.config
     if config.positions == "alibi":
-        alike = Slopes(torch.tensor(head_slopes(config.heads), device=source.device))
-        return lambda own: alike
+        slopes = Slopes(torch.tensor(head_slopes(config.heads), device=source.device))
+        return lambda layer: slopes
     return _content_builder(source) if config.relative.terms else None
 
 
 def _content_builder(source: _Weights) -> Callable[[str], DistanceBias]:
-    """Return what makes the distances of a layer, by its name."""
+    """Return a function that builds the DistanceBias of a layer, named "layers.{i}"."""
     config, relative = source.config, source.config.relative
-    table, places = (
+    table, rows = (
         source.tensor("relative.weight").float(),
         distance_rows(relative, config.max_tokens),
     )
@@ -176,16 +179,16 @@ def _content_builder(source: _Weights) -> Callable[[str], DistanceBias]:
     scale = 1 / math.sqrt(config.head_dim * (1 + relative.terms))
     key, query = ("key", "query") if relative.shared else ("relative_key", "relative_query")
 
-    def of(own: str) -> DistanceBias:
+    def build(layer: str) -> DistanceBias:
         keys, queries = (
-            project_table(table, source.linear(f"{own}.{name}"), config.heads, scale)
-            if there
+            project_table(table, source.linear(f"{layer}.{name}"), config.heads, scale)
+            if is_needed
             else None
-            for name, there in ((key, relative.by_query), (query, relative.by_key))
+            for name, is_needed in ((key, relative.by_query), (query, relative.by_key))
         )
-        return DistanceBias(keys, queries, places)
+        return DistanceBias(keys, queries, rows)
 
-    return of
+    return build
 
 
 def _build_layer(
@@ -195,6 +198,7 @@ def _build_layer(
     rotations: Mapping[Rope, Rotation],
     distances: Callable[[str], DistanceBias | Slopes] | None,
 ) -> Layer:
+    """Build layer i; `distances` builds its score bias by distance."""
     config, own = source.config, f"layers.{i}"
     attention = MultiHeadAttention(
         source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
@@ -223,19 +227,20 @@ def _build_layer(
     )
 
 
-def _build_head_norms(source: _Weights, own: str) -> HeadNorms:
-    query, key = (source.norm(f"{own}.{name}_norm") for name in ("query", "key"))
+def _build_head_norms(source: _Weights, layer: str) -> HeadNorms:
+    query, key = (source.norm(f"{layer}.{name}_norm") for name in ("query", "key"))
     return HeadNorms(query, key, source.config.norm_eps, source.config.norm)
 
 
 def _build_normed(source: _Weights, linear: Linear, name: str) -> NormedLinear:
+    """Return a linear followed by the norm of this name."""
     return NormedLinear(linear, source.norm(name), source.config.norm_eps, source.config.norm)
 
 
 def draw_tensors(config: EncoderConfig) -> dict[str, Tensor]:
     """Draw every tensor of an encoder at the start of training, from SEED.
 
-    Linears as Glorot and Bengio 2010, embeddings of variance 1, norms of no effect.
+    Linears as by Glorot and Bengio 2010, embeddings of variance 1, norms without effect.
     """
     random = torch.Generator().manual_seed(SEED)
     tensors = {}
@@ -245,6 +250,6 @@ def draw_tensors(config: EncoderConfig) -> dict[str, Tensor]:
             tensors[name] = fill(shape)
         else:
             linear = name.startswith(("layers.", "project."))
-            most = math.sqrt(6 / sum(shape) if linear else 3)
-            tensors[name] = torch.empty(shape).uniform_(-most, most, generator=random)
+            bound = math.sqrt(6 / sum(shape) if linear else 3)
+            tensors[name] = torch.empty(shape).uniform_(-bound, bound, generator=random)
     return tensors

@@ -1,8 +1,8 @@
-"""A folder -> a model: config, weights, tokenizer, pooling; or one of random weights.
+"""Load a checkpoint folder as a model, or make one with random weights.
 
 Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing is
 guessed: what the encoder does not compute exactly is refused by name. This is the outline; the
-details are in files.py, families/ (what families call their sizes and tensors), formats.py (what a
+details are in files.py, families/ (the families' names of sizes and tensors), formats.py (what a
 folder holds besides an encoder), tensors.py, assembly.py, agreement.py (tokenizers) and
 sentence_transformers.py.
 """
@@ -45,7 +45,7 @@ from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead, VectorHead
 from model.text.tokenizer import Tokenizer
 
-DIGEST_DIGITS = 12
+DIGEST_DIGITS = 12  # hex digits of a digest that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,16 @@ class Model:
     """A loaded checkpoint.
 
     Args:
-        pooling: the checkpoint's own way to one vector.
-        max_tokens: its own longest sequence, special tokens included.
+        pooling: how the checkpoint pools token vectors.
+        max_tokens: its longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over everything that decides an answer.
         digest_parts: digests of what decides a vector: its weights, tokenizer and dense layers.
         trained: False for weights drawn at random.
         states_pooling: False where the checkpoint does not say how it is pooled.
-        prompts: what goes before a text, by name.
-        task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
-        adapters: what requests may have added to its linears, by name; first those of its own
-            tasks.
-        instructions: what goes before a text, by the adapter that it is read with.
+        prompts: texts put before a text, by name.
+        task_heads: the heads on the encoder, each for other tasks.
+        adapters: LoRA adapters that requests may choose, by name; first those of its own tasks.
+        instructions: texts put before a text, by the name of the adapter chosen.
     """
 
     config: EncoderConfig
@@ -82,17 +81,17 @@ class Model:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return what requests may ask of it."""
+        """Return the tasks that the model can do."""
         return ("encode", *(task for head in self.task_heads for task in head.tasks))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Return the names of its classes; none for a model that does not classify."""
-        return next((one.labels for one in self.task_heads if isinstance(one, Classifier)), ())
+        return next((head.labels for head in self.task_heads if isinstance(head, Classifier)), ())
 
 
 def read_sizes(folder: Path) -> EncoderConfig:
-    """Read the sizes of a checkpoint folder; its weights stay where they are.
+    """Return the encoder config of a checkpoint folder, without reading its weights.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
@@ -115,8 +114,8 @@ def load_checkpoint(
     """Load a checkpoint folder.
 
     Args:
-        numbers: whether the encoder's are read; without them its files' headers are checked, on
-            torch's meta device, and the model has no digest.
+        numbers: whether the encoder's weights are read; else only the headers of their files are
+            checked, on torch's meta device, and the model has no digest.
 
     Raises:
         CheckpointError: a file is missing or broken, the architecture is not supported, or
@@ -135,7 +134,9 @@ def load_checkpoint(
     _check_vocabulary(tokenizer, config)
     roles = form.read_roles(config, tokenizer)
     if roles and kernels.attend_packed and roles["query"].filling and not roles["query"].attended:
-        kernels = replace(kernels, name="grouped", attend_packed=None)  # that hides no tokens
+        kernels = replace(
+            kernels, name="grouped", attend_packed=None
+        )  # varlen attention cannot hide tokens
     pooling = form.choose_pooling(
         sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
     )
@@ -151,7 +152,7 @@ def load_checkpoint(
             folder, raw, config, family, by_bare_name(tensors, family), device, kernels
         )
         heads = form.read_heads(parts, ReadingRules(said, tokenizer, max_tokens, prompts, roles))
-    # a late interaction has lengths of its own, which count before that file's
+    # a late interaction states its own lengths, which override that file's
     longest = (head.longest for head in heads if isinstance(head, VectorHead))
     max_tokens = next(longest, max_tokens)
     paths = [
@@ -171,7 +172,7 @@ def load_checkpoint(
         digest = _digest_checkpoint(
             counted, pooling, max_tokens, tokenizer.lower_case, prompts, more
         )
-        # the last of the next two says nothing: spaces of stored vectors count it
+        # () is kept since stored digests of vector spaces include it
         own_parts = [sums[path] for path in (*files, own / CONFIG)], over, ()
         words = [sums[own / TOKENIZER]], tokenizer.choices, ()
         layers = [sums[path] for path in find_weighed_files(folder)], _layer_kinds(pooling)
@@ -198,10 +199,10 @@ def load_checkpoint(
 
 
 def count_adapter_numbers(folder: Path, adapters: Mapping[str, Path]) -> int:
-    """Count the numbers that adapters add to what a checkpoint folder's encoder holds.
+    """Count the numbers in memory of a checkpoint folder's own adapters and of these.
 
     Raises:
-        CheckpointError: one is broken, or asks for what is not computed.
+        CheckpointError: one is broken, or has settings that are not supported.
     """
     raw = read_raw_config(folder)
     config, family = read_config_and_family(raw)
@@ -210,13 +211,14 @@ def count_adapter_numbers(folder: Path, adapters: Mapping[str, Path]) -> int:
 
 
 def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> Model:
-    """Return a model of a checkpoint folder with its own adapters, and those of other folders.
+    """Return a model with its checkpoint's own adapters, and those of other folders.
 
     Args:
-        adapters: their folders, by name.
+        folder: of the checkpoint.
+        adapters: other folders, by name.
 
     Raises:
-        CheckpointError: one is broken, or asks for what is not computed.
+        CheckpointError: one is broken, or has settings that are not supported.
     """
     raw = read_raw_config(folder)
     family = read_config_and_family(raw)[1]
@@ -236,10 +238,14 @@ def with_adapters(model: Model, folder: Path, adapters: Mapping[str, Path]) -> M
 
 
 def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
-    """Refuse an adapter's folder whose own modules, that library's, make other vectors.
+    """Refuse an adapter's folder whose modules.json pools other than the model.
+
+    Args:
+        folder: of the model.
+        own: of the adapter.
 
     Raises:
-        CheckpointError: names what differs from the model's.
+        CheckpointError: names the settings that differ.
     """
     if not read_modules(own):
         return
@@ -301,16 +307,16 @@ def make_untrained(
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig) -> None:
-    """Refuse a tokenizer of whose ids and types one has no row.
+    """Refuse a tokenizer that has ids or token types beyond the encoder's tables.
 
     Raises:
-        CheckpointError: a text could reach beyond a table.
+        CheckpointError: names the tables.
     """
     highest, type_ = tokenizer.highest_id_and_type()
     beyond = []
     if highest >= config.vocabulary:
         beyond += [f"id {highest}, and the embedding table has {config.vocabulary} rows"]
-    if config.types > 1 and type_ >= config.types:  # a table of one row tells nothing apart
+    if config.types > 1 and type_ >= config.types:  # a table of one row is read for all types
         beyond += [f"token type {type_}, and the table of types has {config.types} rows"]
     if beyond:
         raise CheckpointError(f"{TOKENIZER} reaches {'; '.join(beyond)}")
@@ -324,12 +330,12 @@ def _digest_checkpoint(
     prompts: Prompts,
     more: Mapping[str, Any],
 ) -> str:
-    """Return a checkpoint's digest: over some files' bytes and what is read from the others.
+    """Return a checkpoint's digest, over files' hashes and settings read from other files.
 
     Args:
-        sums: of the files that count to the byte, in a fixed order.
-        more: other choices, if any: the task head's, what makes the tokenizer differ from its
-            file's or its vocabulary's, what is laid over config.json.
+        sums: hashes of the files that count to the byte, in a fixed order.
+        more: other settings, left out where empty: of the task head, of the tokenizer where it
+            differs from its file, and those laid over config.json.
     """
     facts = _vector_facts(pooling, max_tokens, lower_case, prompts)
     return _hash_facts({"files": sums, **facts, **{name: one for name, one in more.items() if one}})
@@ -338,7 +344,7 @@ def _digest_checkpoint(
 def _vector_facts(
     pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
 ) -> dict[str, Any]:
-    """Name what sentence-transformers' files decide, without the weights of layers."""
+    """Return the settings that sentence-transformers' files decide, by name."""
     steps = _layer_kinds(pooling)
     return {
         "pooling": pooling.modes,
@@ -353,11 +359,12 @@ def _vector_facts(
 
 
 def _layer_kinds(pooling: Pooling) -> list[str]:
-    """List the kinds of a pooling's layers; the files of Dense say the rest."""
+    """Return the class names of a pooling's layers."""
     return [type(layer).__name__ for layer in pooling.layers]
 
 
 def _hash_facts(*facts: Any) -> str:
+    """Return the digest of values that JSON can hold."""
     written = json.dumps(facts[0] if len(facts) == 1 else facts, sort_keys=True)
     return _short_digest(hashlib.sha256(written.encode()))
 

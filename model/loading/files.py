@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder: which there are, and what its JSON holds."""
+"""Find the files of a checkpoint folder, and read its JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from model.errors import CheckpointError, advise_conversion, advise_tokenizer
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 GLINER = "gliner_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-VOCABULARIES = (  # that tokenizer.json can be made of
+VOCABULARIES = (  # files from which tokenizer.json can be made
     "vocab.txt",
     "vocab.json",
     "sentencepiece.bpe.model",
@@ -23,10 +23,10 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 
 
 def check_fetched(paths: Iterable[Path]) -> None:
-    """Refuse pointers of Git LFS that stand where the files themselves should.
+    """Refuse files that are Git-LFS pointers instead of their content.
 
     Raises:
-        CheckpointError: names each.
+        CheckpointError: names each pointer.
     """
     pointers = []
     for path in paths:
@@ -41,7 +41,7 @@ def check_fetched(paths: Iterable[Path]) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read what a JSON file holds.
+    """Return the value that a JSON file holds.
 
     Raises:
         CheckpointError: the file is missing or broken, or a Git-LFS pointer.
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
-    """Read a JSON file that has to hold an object.
+    """Return the object that a JSON file holds.
 
     Raises:
         CheckpointError: the file is missing or broken, or holds something else.
@@ -68,7 +68,7 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def find_adapters(folder: Path) -> list[str]:
-    """List the adapters of PEFT in the folders of a folder; none is applied."""
+    """Return the paths of adapter configs in a folder's subfolders, relative to it, sorted."""
     return sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{ADAPTER}"))
 
 
@@ -76,11 +76,12 @@ def find_weight_files(folder: Path, whole: Path) -> list[Path]:
     """Find the safetensors files of a folder, in a fixed order.
 
     Args:
-        whole: the model's folder, where that is the folder of its encoder alone.
+        folder: of the encoder's files.
+        whole: of the model; the same, or the one above.
 
     Raises:
-        CheckpointError: it lacks what every checkpoint has, or holds a pickle or a pointer of
-            Git LFS instead, or an adapter too.
+        CheckpointError: the folder lacks a file that every checkpoint has, has a pickle or a
+            Git-LFS pointer instead, or holds an adapter too.
     """
     if (folder / ADAPTER).is_file():
         told = "is not applied from a model's folder: move it and its weights to one of their own"

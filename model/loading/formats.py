@@ -1,4 +1,4 @@
-"""The formats of checkpoint folders, and which of them a folder has."""
+"""Find the format of a checkpoint folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from model.loading.plain import FolderFormat
 from model.loading.rerankers import Reranker
 from model.loading.vectors import LateInteraction
 
-FORMATS = (Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fits counts
+FORMATS = (Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fits is taken
 
 
 def find_format(folder: Path, raw: Mapping[str, Any]) -> FolderFormat:

@@ -38,7 +38,7 @@ from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 
 SPARSE_FILE, COLBERT_FILE = "sparse_linear.safetensors", "colbert_linear.safetensors"
-UNWEIGHTED_TOKENS = ("cls_token", "eos_token", "pad_token", "unk_token")  # without a weight
+UNWEIGHTED_TOKENS = ("cls_token", "eos_token", "pad_token", "unk_token")  # get no sparse weight
 FIRST_VECTOR = 1  # place of the first token with a vector
 BGE_M3_POOLING = Pooling(("cls",), normalize=True)  # of a folder without modules
 BOTH_SIDES: tuple[Side, ...] = ("query", "document")
@@ -57,30 +57,30 @@ class BgeM3(FolderFormat):
         return find_linear_files(self.folder)
 
     def choose_pooling(self, stored: Pooling) -> Pooling:
-        """Return FlagEmbedding's way, in a folder of no modules."""
+        """Return FlagEmbedding's pooling in a folder without modules.json, else the stored one."""
         return stored if read_modules(self.folder) else BGE_M3_POOLING
 
     def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[Lexical, VectorHead]:
-        """Read both, next to which nothing else may follow the encoder.
+        """Read the heads for sparse weights and for many vectors; refuse any other head.
 
         Raises:
-            CheckpointError: something does, or a tensor is missing, extra, misshapen or not finite.
+            CheckpointError: there is one, or a tensor is missing, extra, misshapen or not finite.
         """
         if LateInteraction.fits(self.folder, self.raw) or super().read_heads(parts, reading):
             names = " and ".join(path.name for path in self.own_files())
             raise CheckpointError(f"{names}: not supported: next to another task head")
         width = parts.config.width
         unused = _unweighted_ids(reading.rules, reading.tokenizer)
-        weigh = Projection(
+        sparse = Projection(
             None, parts.kernels.linear(*_read_affine(parts, SPARSE_FILE, 1)), 1, width
         )
         affine = _read_affine(parts, COLBERT_FILE)
         size = len(affine[0])
-        turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
+        project = Dense(parts.kernels.linear(*affine), identity, size, size * width)
         texts = reading.prompts.texts
         roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in BOTH_SIDES}
-        return Lexical(weigh, unused), VectorHead(
-            (turn,), roles, first_place=FIRST_VECTOR, mean=True
+        return Lexical(sparse, unused), VectorHead(
+            (project,), roles, first_place=FIRST_VECTOR, mean=True
         )
 
 
@@ -88,42 +88,42 @@ def find_linear_files(folder: Path) -> list[Path]:
     """Find the files of both linears, in a fixed order; none in a folder without them.
 
     Raises:
-        CheckpointError: it has one of them alone.
+        CheckpointError: the folder has only one of them.
     """
     paths = [folder / SPARSE_FILE, folder / COLBERT_FILE]
-    there = [path for path in paths if path.is_file()]
-    if len(there) == 1:
-        lacking = next(path for path in paths if path not in there)
+    present = [path for path in paths if path.is_file()]
+    if len(present) == 1:
+        lacking = next(path for path in paths if path not in present)
         pickle = lacking.with_suffix(".pt")
-        told = (
+        hint = (
             f"; {pickle.name} is a pickle: {advise_conversion(str(folder))}"
             if pickle.is_file()
             else ""
         )
-        raise CheckpointError(f"{folder} has {there[0].name} and lacks {lacking.name}{told}")
-    return there
+        raise CheckpointError(f"{folder} has {present[0].name} and lacks {lacking.name}{hint}")
+    return present
 
 
 def find_unread_pickles(folder: Path) -> list[str]:
-    """List the .pt files of linears that a folder has without their safetensors."""
+    """Return the names of a folder's .pt files of the linears, where safetensors are missing."""
     names = [Path(name).with_suffix(".pt") for name in (SPARSE_FILE, COLBERT_FILE)]
-    there = [name.name for name in names if (folder / name).is_file()]
-    return [] if find_linear_files(folder) else there
+    present = [name.name for name in names if (folder / name).is_file()]
+    return [] if find_linear_files(folder) else present
 
 
-def _unweighted_ids(said: TokenizerRules, tokenizer: Tokenizer) -> frozenset[int]:
+def _unweighted_ids(rules: TokenizerRules, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids of the special tokens that get no weight."""
-    named = (mark for name in UNWEIGHTED_TOKENS if (mark := said.special_token(name)) is not None)
+    named = (mark for name in UNWEIGHTED_TOKENS if (mark := rules.special_token(name)) is not None)
     ids = map(tokenizer.id_of, named)
     return frozenset(id for id in ids if id is not None)
 
 
 def _read_affine(parts: HeadSource, name: str, outputs: int | None = None) -> Affine:
-    """Read a linear's weight, (outputs, width), and bias, (outputs,); None: of any size."""
+    """Read a linear's weight, (outputs, width), and bias, (outputs,); outputs None: any number."""
     with open_tensors({name: parts.folder / name}) as tensors:
         stored = tensors["weight"].shape if "weight" in tensors else ()
         rows = outputs or max((1, *stored[:1]))
         shapes: dict[str, Shape] = {"weight": (rows, parts.config.width), "bias": (rows,)}
         check_tensors(tensors, shapes, name)
-        weight, bias = (tensors[one].read().float().to(parts.device) for one in shapes)
+        weight, bias = (tensors[key].read().float().to(parts.device) for key in shapes)
     return weight, bias

@@ -1,8 +1,8 @@
-"""Which modules of sentence-transformers a folder has, what each is, and what it hands on.
+"""Read the list of sentence-transformers' modules of a folder, and their arguments.
 
 modules.json                Transformer, Pooling, Dense .., Normalize, in this order; PyLate's Dense
                             per token
-sentence_bert_config.json   what goes on to transformers: tokenizer_args over tokenizer_config.json,
+sentence_bert_config.json   arguments for transformers: tokenizer_args over tokenizer_config.json,
                             config_args over config.json, model_args; since version 6 also
                             processor_kwargs and so on
 """
@@ -19,33 +19,32 @@ from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 ROUTER_FILE = "router_config.json"
-TRANSFORMER_SETTINGS_FILES = (
-    tuple(  # what sentence-transformers reads for its Transformer, in this order
-        f"sentence_{kind}_config.json"
-        for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-    )
+# which sentence-transformers tries for its Transformer, in this order
+TRANSFORMER_SETTINGS_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-TRANSFORMER_KINDS = ("Transformer", "MLMTransformer")
-LOGIT_SCORE = "LogitScore"
-JINA_TRANSFORMER = "custom_st.Transformer"  # of Jina's own code, which also takes a task
+TRANSFORMER_KINDS = ("Transformer", "MLMTransformer")  # modules that hold the encoder
+LOGIT_SCORE = "LogitScore"  # the module of a generative reranker
+JINA_TRANSFORMER = "custom_st.Transformer"  # of Jina's own code, with adapters for tasks
 PYLATE_DENSE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
 def read_optional(path: Path) -> Mapping[str, Any]:
-    """Read the object of a JSON file that need not be there."""
+    """Return the object of a JSON file; an empty one if there is no such file."""
     return read_object(path) if path.is_file() else {}
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Read the kind and the folder of every module; none in a plain folder.
+    """Return the kind and the folder of every module; none in a plain folder.
 
-    For a Router, read those of the route that documents take.
+    For a Router, return the modules of the route for documents.
     """
     return read_routes(folder).get("document") or _list_modules(folder)
 
 
 def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
-    """Read the modules of each route of a Router; none without one."""
+    """Return the modules of each route of a Router, by name; none without a Router."""
     if [kind for kind, _ in _list_modules(folder)] != ["Router"]:
         return {}
     stored = read_object(folder / ROUTER_FILE)
@@ -63,7 +62,7 @@ def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
 
 
 def find_encoder_folder(folder: Path) -> Path:
-    """Tell where the encoder's files are: a Transformer's own folder, most often the whole one."""
+    """Return the folder of the encoder's files: the Transformer's, most often `folder` itself."""
     kind, path = next(iter(read_modules(folder)), ("", folder))
     return path if kind in TRANSFORMER_KINDS else folder
 
@@ -71,11 +70,12 @@ def find_encoder_folder(folder: Path) -> Path:
 def find_misfit(
     kinds: Sequence[str], places: Sequence[str], rest: Collection[str] = ()
 ) -> str | None:
-    """Name the first module that is not one of those that can stand in its place.
+    """Describe the first module of an unsupported kind for its place; None: all fit.
 
     Args:
-        places: what stands first, one kind each.
-        rest: what may follow.
+        kinds: of the modules, in order.
+        places: the kinds of the first modules, in order.
+        rest: the kinds that may follow.
     """
     for number, kind in enumerate(kinds, 1):
         if kind not in ([places[number - 1]] if number <= len(places) else rest):
@@ -84,7 +84,7 @@ def find_misfit(
 
 
 def _list_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return the modules that modules.json lists."""
+    """Return the kind and the folder of each module of modules.json; none without the file."""
     if not (folder / MODULES_FILE).is_file():
         return []
     try:
@@ -100,10 +100,10 @@ def _list_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _resolve_inside(folder: Path, name: str) -> Path:
-    """Return the path of a folder inside another.
+    """Return the path of a module's folder.
 
     Raises:
-        CheckpointError: it lies outside.
+        CheckpointError: it lies outside `folder`.
     """
     path = folder / name
     if ".." in path.parts or not path.absolute().is_relative_to(folder.absolute()):
@@ -112,60 +112,60 @@ def _resolve_inside(folder: Path, name: str) -> Path:
 
 
 def read_model_type(folder: Path) -> str | None:
-    """Tell which of sentence-transformers' models, or PyLate's, a folder was saved as."""
+    """Return the class, of sentence-transformers or PyLate, that saved a folder; None: not said."""
     stored = read_optional(folder / PROMPTS_FILE).get("model_type")
     return None if stored is None else str(stored)
 
 
 def is_chained_reranker(folder: Path) -> bool:
-    """Tell whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
+    """Tell whether a folder has a CrossEncoder that scores by layers behind a Pooling."""
     kinds = [kind for kind, _ in read_modules(folder)]
     return kinds[1:2] == ["Pooling"] and read_model_type(folder) == "CrossEncoder"
 
 
 def is_generative_reranker(folder: Path) -> bool:
-    """Tell whether a folder is a CrossEncoder's that scores by what a decoder would say next."""
+    """Tell whether a folder has a CrossEncoder that scores by a decoder's next-token logits."""
     kinds = [kind for kind, _ in read_modules(folder)]
     return kinds == ["Transformer", LOGIT_SCORE] and read_model_type(folder) == "CrossEncoder"
 
 
 def read_transformer_settings(folder: Path) -> Mapping[str, Any]:
-    """Read what sentence-transformers stored of its Transformer: the first file with content."""
+    """Return sentence-transformers' settings of its Transformer: the first file with content."""
     configs = (read_optional(folder / name) for name in TRANSFORMER_SETTINGS_FILES)
     return next(filter(None, configs), {})
 
 
 def _strip_module_path(name: str) -> str:
-    """Return a class of sentence-transformers without its module path; any other as it is."""
+    """Return a class of sentence-transformers without its module path; another's with it."""
     # another library's class of the same name may compute anything
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
 def _kind_of_jina(kind: str, folder: Path) -> str:
-    """Return Transformer for that of Jina's code, next to a config.json that names tasks."""
+    """Return "Transformer" for Jina's own in a folder with task adapters; else `kind`."""
     return "Transformer" if kind == JINA_TRANSFORMER and has_task_adapters(folder) else kind
 
 
 def has_task_adapters(folder: Path) -> bool:
-    """Tell whether a folder's checkpoint brings adapters for tasks."""
+    """Tell whether a folder's checkpoint has its own adapters for tasks."""
     config = read_optional(folder / CONFIG)
     family = find_family(config)
     return family is not None and bool(family.tasks_key and config.get(family.tasks_key))
 
 
 def find_token_layers(folder: Path) -> list[Path]:
-    """Return the folders of the Dense modules of a late interaction; none elsewhere.
+    """Return the folders of a late interaction's Dense modules; none for other folders.
 
-    PyLate writes them as its own or, converted, as sentence-transformers' without their Pooling.
+    PyLate writes its own class or, converted, that of sentence-transformers; without a Pooling.
     """
     if read_model_type(folder) == "MultiVectorEncoder":
         return [path for kind, path in read_modules(folder) if kind == "Dense"]
     (first, _), *others = read_modules(folder) or [("", folder)]
     kinds = {kind for kind, _ in others}
-    own = read_model_type(folder) == "ColBERT" if kinds else False
+    is_pylate = read_model_type(folder) == "ColBERT" if kinds else False
     if first != "Transformer" or not kinds or not kinds <= {"Dense", PYLATE_DENSE}:
         return []
-    return [path for _, path in others] if own or PYLATE_DENSE in kinds else []
+    return [path for _, path in others] if is_pylate or PYLATE_DENSE in kinds else []
 
 
 def find_weighed_files(folder: Path) -> list[Path]:
@@ -175,18 +175,17 @@ def find_weighed_files(folder: Path) -> list[Path]:
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
-# where files are fetched from, and whatever else changes no number of a local folder
+# arguments without effect on a local folder's answers: those of downloads
 DOWNLOAD_ARGUMENTS = {"token", "use_auth_token", "cache_dir", "revision", "code_revision"}
 DOWNLOAD_ARGUMENTS |= {"local_files_only", "force_download", "proxies", "use_fast"}
-CONFIG_ARGUMENTS = DOWNLOAD_ARGUMENTS | {
+CONFIG_ARGUMENTS = DOWNLOAD_ARGUMENTS | {  # and those of config_args
     "attn_implementation",
     "use_cache",
     "output_attentions",
     "return_dict",
 }
 CONFIG_ARGUMENTS |= {"output_hidden_states", "dtype", "torch_dtype"}
-# --dtype decides the precision
-MODEL_ARGUMENTS = CONFIG_ARGUMENTS | {
+MODEL_ARGUMENTS = CONFIG_ARGUMENTS | {  # and those of model_args; --dtype decides the precision
     "low_cpu_mem_usage",
     "use_safetensors",
     "device_map",
@@ -201,11 +200,11 @@ REFUSED_ARGUMENTS = {  # of tokenizer_args: they name other files, or put tokens
 
 @dataclass(frozen=True, slots=True)
 class ConfigOverrides:
-    """Values that are laid over those of two configuration files.
+    """Values that override those of two configuration files.
 
     Args:
-        tokenizer: over tokenizer_config.json.
-        config: over config.json.
+        tokenizer: keys of tokenizer_config.json.
+        config: keys of config.json.
     """
 
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
@@ -213,7 +212,7 @@ class ConfigOverrides:
 
 
 def read_overrides(folder: Path) -> ConfigOverrides:
-    """Read the arguments of a folder; none in one without modules.json, where they are not read.
+    """Return the overrides by a folder's arguments; none without modules.json.
 
     Raises:
         CheckpointError: they are not objects, or one is not supported here.
@@ -233,14 +232,14 @@ def read_overrides(folder: Path) -> ConfigOverrides:
 
 
 def read_raw_config(folder: Path) -> Any:
-    """Read config.json with the arguments laid over it.
+    """Return config.json with its overrides.
 
     Raises:
         CheckpointError: it is missing or broken, or an argument is not one of its keys.
     """
     raw, over = read_json(find_encoder_folder(folder) / CONFIG), read_overrides(folder).config
     if over and isinstance(raw, Mapping):
-        # a key that it lacks may be another name of one that it has, or nothing to transformers
+        # a key that config.json lacks may be an alias of one that it has, or unknown
         _refuse_arguments(
             "config_args", (over.keys() - raw.keys()) | ({"model_type"} & over.keys())
         )
@@ -249,14 +248,15 @@ def read_raw_config(folder: Path) -> Any:
 
 
 def _read_either(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
-    """Return arguments under either name; the older where both exist, as in the library."""
-    found = stored[old] if old in stored else stored.get(new, {})
-    if not isinstance(found, Mapping):
-        raise CheckpointError(f"{old if old in stored else new} is not an object: {found!r}")
-    # the library drops what they say about trust: a folder's code is not trusted
-    return {key: value for key, value in found.items() if not key.startswith("trust_")}
+    """Return arguments under their old or new key; the old one wins, as in the library."""
+    arguments = stored[old] if old in stored else stored.get(new, {})
+    if not isinstance(arguments, Mapping):
+        raise CheckpointError(f"{old if old in stored else new} is not an object: {arguments!r}")
+    # trust_remote_code is dropped, as in the library: a folder's code is not trusted
+    return {key: value for key, value in arguments.items() if not key.startswith("trust_")}
 
 
 def _refuse_arguments(name: str, keys: set[str]) -> None:
+    """Refuse these keys of the arguments `name`, if there are any."""
     if keys:
         raise CheckpointError(f"{name}: not supported: {', '.join(sorted(keys))}")

@@ -1,4 +1,4 @@
-"""The format of most folders, from which each other one of formats.py differs in some answers."""
+"""The format of most folders, and the base class of the others in formats.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ class ReadingRules:
     """How a checkpoint's texts are read.
 
     Args:
-        rules: what is said about the tokenizer, special tokens included.
-        max_tokens: of a text.
-        roles: how the texts of either side of a late interaction are read; None elsewhere.
+        rules: of the tokenizer.
+        max_tokens: most tokens of a text.
+        roles: how queries and documents of a late interaction are read; None elsewhere.
     """
 
     rules: TokenizerRules
@@ -37,7 +37,7 @@ class ReadingRules:
 
 @dataclass(frozen=True)
 class FolderFormat:
-    """An encoder, and the task head that config.json names, if any.
+    """The format with an encoder, and the task head that config.json names, if any.
 
     Args:
         raw: config.json.
@@ -52,36 +52,36 @@ class FolderFormat:
         return True
 
     def own_files(self) -> list[Path]:
-        """List the files whose bytes count besides those of every folder, in a fixed order."""
+        """Return the files that enter the digest besides those of all formats, in a fixed order."""
         return []
 
     def digest_facts(self) -> Mapping[str, Any]:
-        """Name, for the digest, what else decides an answer."""
+        """Return other facts that enter the digest, by name."""
         return {}
 
     def read_template(self) -> Template | None:
-        """Read how pairs become one text; None where special tokens go around them."""
+        """Return the template that joins pairs; None where special tokens go around them."""
         return None
 
     def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Mapping[Side, Role] | None:
-        """Read how the texts of either side are read; None where there are no sides."""
+        """Return how queries and documents are read; None where they are read alike."""
         return None
 
     def choose_pooling(self, stored: Pooling) -> Pooling:
-        """Return the way to one vector, where sentence-transformers' files say this one."""
+        """Return the pooling, given the one of sentence-transformers' files."""
         return stored
 
     def select_encoder_tensors(
         self, tensors: Mapping[str, StoredTensor]
     ) -> Mapping[str, StoredTensor]:
-        """Return the tensors that may be the encoder's."""
+        """Return the tensors without those that belong to a head of this format."""
         return tensors
 
     def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[TaskHead, ...]:
-        """Read what follows the encoder.
+        """Return the task heads.
 
         Raises:
-            CheckpointError: a part of it is missing, misshapen or not finite, or not supported.
+            CheckpointError: a part of one is missing, misshapen or not finite, or not supported.
         """
         head = read_task_head(parts)
         if isinstance(head, Splade):

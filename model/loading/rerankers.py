@@ -48,14 +48,14 @@ class Reranker(FolderFormat):
         return is_generative_reranker(folder)
 
     def digest_facts(self) -> Mapping[str, Any]:
-        """Name what decides scores besides the weights."""
+        """Return the template and the answer tokens, for the digest."""
         return {"reranker": [repr(self.read_template()), *self._read_answer_tokens()]}
 
     def read_template(self) -> Template:
-        """Read how pairs become one text.
+        """Return the chat template that joins query and document.
 
         Raises:
-            CheckpointError: there is no template, or one that does more than to name places.
+            CheckpointError: there is no template, or one that does more than name places.
         """
         own = find_encoder_folder(self.folder)
         stored: object = read_optional(own / TOKENIZER_CONFIG).get("chat_template")
@@ -68,7 +68,7 @@ class Reranker(FolderFormat):
         return Template.parse(stored)
 
     def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[Classifier]:
-        """Read what makes a score of the last token's vector.
+        """Return the classifier of the last token's vector, whose one class is the score.
 
         Raises:
             CheckpointError: another family, tokens beyond the vocabulary, or no such weights.
@@ -80,9 +80,9 @@ class Reranker(FolderFormat):
         if beyond:
             told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
             raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
-        own = f"{recipe.output}.weight"
-        tied = parts.raw.get("tie_word_embeddings", False) and own not in parts.tensors
-        name = parts.embeddings_name if tied else own
+        output = f"{recipe.output}.weight"
+        tied = parts.raw.get("tie_word_embeddings", False) and output not in parts.tensors
+        name = parts.embeddings_name if tied else output
         found = {name: parts.tensors[name]} if name in parts.tensors else {}
         check_tensors(found, {name: (config.vocabulary, config.width)}, WEIGHTS)
         rows: Tensor = found[name].read()
@@ -93,7 +93,7 @@ class Reranker(FolderFormat):
         return (Classifier(("LABEL_0",), last, project, *read_activations(parts, 1)),)
 
     def _read_answer_tokens(self) -> tuple[int, int | None]:
-        """Read the ids of the tokens that say yes and no; the latter may be missing."""
+        """Return the ids of the tokens for yes and no; None: without a token for no."""
         path = next(path for kind, path in read_modules(self.folder) if kind == LOGIT_SCORE)
         config = read_object(path / CONFIG)
         yes, no = config.get("true_token_id"), config.get("false_token_id")

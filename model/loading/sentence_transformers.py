@@ -1,4 +1,4 @@
-"""The files of sentence-transformers in a folder -> pooling, longest sequence, prompts.
+"""Read sentence-transformers' files of a folder: pooling, longest sequence, prompts.
 
 modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
 1_Pooling/config.json           how token vectors become one
@@ -36,28 +36,26 @@ from model.pooling import Pooling, Unit
 
 LAST_NORMALIZED = Pooling(("last",), normalize=True)  # of Jina v5
 MEAN_POOLING = Pooling(("mean",), normalize=False)  # of a folder without modules
-LAST_POOLING = Pooling(
-    ("last",), normalize=False
-)  # of one with a language model that looks back alone
+LAST_POOLING = Pooling(("last",), normalize=False)  # of one with a causal language model
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What goes before a text, by name.
+    """The prompts of a checkpoint.
 
     Args:
-        default: the name used where none is given, as in sentence-transformers; None: no
-            prompt then.
+        texts: what is put before a text, by the prompt's name.
+        default: the name used where a request has none; None: no prompt then.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
 
     def find(self, name: str | None) -> str:
-        """Find the prompt of a name, or the default; "" is none.
+        """Return the prompt of this name, or the default for None; "" is no prompt.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no prompt of that name.
         """
         name = self.default if name is None else name
         return "" if name is None else self.texts[name]
@@ -66,7 +64,7 @@ class Prompts:
 def read_pooling(
     folder: Path, raw: Mapping[str, Any], width: int, device: torch.device, kernels: Kernels
 ) -> Pooling:
-    """Read a folder's own way to one vector; LAST_POOLING or MEAN_POOLING where it does not say.
+    """Return a folder's pooling; LAST_POOLING or MEAN_POOLING where it does not say.
 
     Args:
         raw: config.json.
@@ -83,10 +81,10 @@ def read_pooling(
     kinds = [kind for kind, _ in modules]
     if kinds == ["Transformer"] and has_task_adapters(folder):
         return LAST_NORMALIZED  # by its own code
-    scores = kinds == ["Transformer"] and read_model_type(folder) == "CrossEncoder"
-    alone = scores or is_chained_reranker(folder) or is_generative_reranker(folder)
-    if kinds[1:] == ["SpladePooling"] or alone or find_token_layers(folder):
-        return MEAN_POOLING  # its vectors are not what the checkpoint is for
+    is_plain_reranker = kinds == ["Transformer"] and read_model_type(folder) == "CrossEncoder"
+    is_reranker = is_plain_reranker or is_chained_reranker(folder) or is_generative_reranker(folder)
+    if kinds[1:] == ["SpladePooling"] or is_reranker or find_token_layers(folder):
+        return MEAN_POOLING  # the checkpoint is not made for vectors of texts
     if culprit := find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS):
         raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
     modes = read_modes(modules[1][1])
@@ -97,16 +95,16 @@ def read_pooling(
 
 
 def read_max_tokens(folder: Path, positions: int) -> int:
-    """Read what sentence-transformers stored, in one file or, since its version 6, in the other."""
+    """Return the most tokens of a text: sentence-transformers' setting, at most `positions`."""
     limit = read_longest(folder, _read_transformer_settings(folder).get("max_seq_length"))
     return min(limit, positions) if limit else positions
 
 
 def read_lower_case(folder: Path) -> bool:
-    """Read whether sentence-transformers lower-cases texts before it tokenizes them.
+    """Return whether sentence-transformers lower-cases texts before it tokenizes them.
 
     Raises:
-        CheckpointError: the file says neither yes nor no.
+        CheckpointError: the setting is neither true nor false.
     """
     lower_case = _read_transformer_settings(folder).get("do_lower_case", False)
     if not isinstance(lower_case, bool):
@@ -115,11 +113,11 @@ def read_lower_case(folder: Path) -> bool:
 
 
 def read_prompts(folder: Path) -> Prompts:
-    """Read a folder's prompts: only `prompts` and `default_prompt_name` of the file.
+    """Return a folder's prompts.
 
     Raises:
-        CheckpointError: they are not texts by name, the default is none of them, or the vector
-            is to be made without the prompt's tokens.
+        CheckpointError: they are not texts by name, the default is none of them, or the pooling
+            leaves out the prompt's tokens.
     """
     config = read_optional(folder / PROMPTS_FILE)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
@@ -137,7 +135,7 @@ def read_prompts(folder: Path) -> Prompts:
 
 
 def _read_dimensions(folder: Path, size: int) -> int | None:
-    """Read how many numbers of a vector are kept, unless a request says; None: all."""
+    """Return how many first numbers of a vector are kept by default; None: all."""
     stored = read_optional(folder / PROMPTS_FILE).get("truncate_dim")
     if stored is not None and (type(stored) is not int or stored < 1):
         raise CheckpointError(f"{PROMPTS_FILE}: truncate_dim is no positive integer: {stored!r}")
@@ -145,5 +143,5 @@ def _read_dimensions(folder: Path, size: int) -> int | None:
 
 
 def _read_transformer_settings(folder: Path) -> Mapping[str, Any]:
-    """Return what sentence-transformers reads for its Transformer; nothing without modules.json."""
+    """Return the settings of the Transformer module; none without modules.json."""
     return read_transformer_settings(find_encoder_folder(folder)) if read_modules(folder) else {}

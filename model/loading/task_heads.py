@@ -1,12 +1,12 @@
-"""Read the task head of a checkpoint folder, where it has one that is computed here.
+"""Read the task head of a checkpoint folder, if it has one that is supported.
 
 config.json                         architectures, id2label, problem_type
 config_sentence_transformers.json   a CrossEncoder's activation
 1_SpladePooling/config.json         how logits over the vocabulary become weights
 
 A checkpoint has one task head, except for BGE-M3's two (linears.py). Its config.json names it under
-"architectures", behind the family's name, as in BertForSequenceClassification. A recipe of the
-family's says where it has it and how it computes.
+"architectures", behind the family's name, as in BertForSequenceClassification. The family's recipe
+says which tensors it has and how it computes.
 """
 
 import math
@@ -56,14 +56,14 @@ from model.task_heads import (
 )
 
 ARCHITECTURE_ENDS = SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM
-ENTAILMENT_LABEL = "entail"  # what the name of the class begins with, in any case
-# what a CrossEncoder stores, by its class in torch.nn
+ENTAILMENT_LABEL = "entail"  # prefix of the class's name, in any case
+# class of torch.nn that a CrossEncoder names -> activation
 ACTIVATION_OF_CLASS: dict[str, ScoreActivation] = {
     "Sigmoid": "sigmoid",
     "Identity": "none",
     "Softmax": "softmax",
 }
-ACTIVATION_OF_PROBLEM: dict[str, ScoreActivation] = {
+ACTIVATION_OF_PROBLEM: dict[str, ScoreActivation] = {  # by problem_type of config.json
     "regression": "none",
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
@@ -72,12 +72,12 @@ ACTIVATION_OF_PROBLEM: dict[str, ScoreActivation] = {
 
 @dataclass(frozen=True, slots=True)
 class HeadSource:
-    """The parts a task head is made of.
+    """All that a task head is read from.
 
     Args:
         raw: config.json.
-        config: what the encoder makes of it.
-        family: that it is of.
+        config: the encoder config read from it.
+        family: the checkpoint's.
         tensors: the checkpoint's, by their names without the family's prefix.
     """
 
@@ -97,7 +97,7 @@ class HeadSource:
 
 
 def read_task_head(parts: HeadSource) -> TaskHead | None:
-    """Read the task head of a folder; None where there is none, or its family has none here.
+    """Return the task head of a folder; None where it has none that is supported.
 
     Raises:
         CheckpointError: a part of it is missing, misshapen or not finite, or is not supported.
@@ -122,13 +122,13 @@ def read_task_head(parts: HeadSource) -> TaskHead | None:
     pooling = parts.raw.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
-    how = Pooling((pooling,), normalize=False)
     activations = read_activations(parts, outputs)
-    return Classifier(labels, how, project, *activations, _find_entailment(parts.raw, labels))
+    entailment = _find_entailment(parts.raw, labels)
+    return Classifier(labels, Pooling((pooling,), False), project, *activations, entailment)
 
 
 def list_digest_facts(folder: Path, head: TaskHead) -> list[str]:
-    """List, for the digest, what a task head takes from files but config.json and weights."""
+    """List, for the digest, a head's settings from files other than config.json and weights."""
     if isinstance(head, Classifier) and isinstance(head.project, LayerStack):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
@@ -144,13 +144,13 @@ def list_digest_facts(folder: Path, head: TaskHead) -> list[str]:
 
 
 def _read_chain(parts: HeadSource) -> Classifier:
-    """Read a CrossEncoder's Pooling and layers, the last of which makes scores."""
+    """Return the classifier made of a CrossEncoder's Pooling and the layers behind it."""
     modules = read_modules(parts.folder)
     kinds = [kind for kind, _ in modules]
     culprit = find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS)
     if culprit or "Dense" not in kinds:
         raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit or 'no Dense'}")
-    last = len(kinds) - kinds[::-1].index("Dense")  # what follows it makes no scores
+    last = len(kinds) - kinds[::-1].index("Dense")  # modules after it do not change scores
     modes = read_modes(modules[1][1])
     inputs = len(modes) * parts.config.width
     layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES_OUTPUT)
@@ -162,7 +162,7 @@ def _read_chain(parts: HeadSource) -> Classifier:
 
 
 def _read_splade(parts: HeadSource, recipe: HeadRecipe) -> Splade | None:
-    """Read a SparseEncoder's task head; a masked language model without its module has none."""
+    """Return the head of a SparseEncoder; None without a SpladePooling module."""
     folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
     if not folders:
         return None
@@ -178,7 +178,7 @@ def _read_splade(parts: HeadSource, recipe: HeadRecipe) -> Splade | None:
 
 
 def _build_projection(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> Projection:
-    """Build the layers of a task head, with this many outputs."""
+    """Build the linears of a task head by its recipe, with this many outputs."""
     shapes, tensors, linear = (
         _expected_shapes(parts, recipe, outputs),
         parts.tensors,
@@ -204,7 +204,7 @@ def _build_projection(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> Pr
 
 
 def _expected_shapes(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> dict[str, Shape]:
-    """List the tensors of a task head."""
+    """Return the shapes of a task head's tensors, by name."""
     width = parts.config.width
     inner = parts.config.embedding_width if _predicts_words(parts, recipe) else width
     weight, bias = _output_names(parts, recipe)
@@ -220,7 +220,7 @@ def _expected_shapes(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> dic
 
 
 def _output_names(parts: HeadSource, recipe: HeadRecipe) -> tuple[str, str]:
-    """Name the last linear's weight and bias: its own if stored, else those that it is tied to."""
+    """Return the names of the last linear's weight and bias, those tied to it if not stored."""
     weight, bias = f"{recipe.output}.weight", f"{recipe.output}.bias"
     if _predicts_words(parts, recipe) and parts.raw.get("tie_word_embeddings", True):
         if weight not in parts.tensors:
@@ -230,7 +230,7 @@ def _output_names(parts: HeadSource, recipe: HeadRecipe) -> tuple[str, str]:
 
 
 def _predicts_words(parts: HeadSource, recipe: HeadRecipe) -> bool:
-    """Tell whether a head's outputs are the words of the vocabulary."""
+    """Tell whether a head has an output for each token of the vocabulary."""
     return recipe is parts.family.head_recipes.get(MASKED_LM)
 
 
@@ -262,9 +262,9 @@ def _read_labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _find_entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
-    """Return the class that transformers' pipeline for zero-shot classification reads.
+    """Return the index of the entailment class for zero-shot classification; None: none.
 
-    It goes by label2id alone; without one, by the labels.
+    As transformers' pipeline, it goes by label2id alone; without one, by the labels.
     """
     stored = raw.get("label2id")
     places = stored if isinstance(stored, Mapping) else {b: a for a, b in enumerate(labels)}
@@ -275,31 +275,31 @@ def _find_entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | Non
 
 
 def read_activations(parts: HeadSource, classes: int) -> tuple[ScoreActivation, ScoreActivation]:
-    """Return the activations that make scores of classes, and of pairs that are ranked.
+    """Return the activations for scores of classes, and for pairs that are ranked.
 
-    What a CrossEncoder stored makes both. Otherwise pairs are scored as CrossEncoder does by
+    One stored by a CrossEncoder is for both. Otherwise pairs are scored as CrossEncoder does by
     default, and classes too where the folder is a CrossEncoder's; a plain checkpoint's classes are
     scored as in transformers' pipeline for text classification.
     """
     saved = read_optional(parts.folder / PROMPTS_FILE) if read_modules(parts.folder) else {}
-    own = saved.get("model_type") == "CrossEncoder"
-    stored = _stored_activation(parts.raw, saved if own else {})
+    is_cross_encoder = saved.get("model_type") == "CrossEncoder"
+    stored = _stored_activation(parts.raw, saved if is_cross_encoder else {})
     if stored is not None:
         name = str(stored).removeprefix("torch.nn.").rpartition(".")[2]
         if name not in ACTIVATION_OF_CLASS or not str(stored).startswith("torch.nn."):
             raise CheckpointError(f"not supported: activation_fn {stored!r}")
         return ACTIVATION_OF_CLASS[name], ACTIVATION_OF_CLASS[name]
     ranking: ScoreActivation = "sigmoid" if classes == 1 else "none"
-    if own:
+    if is_cross_encoder:
         return ranking, ranking
     return _pipeline_activation(parts.raw.get("problem_type"), classes), ranking
 
 
 def _stored_activation(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
-    """Return the activation that a CrossEncoder stored, in the order in which it looks for it.
+    """Return the name of the activation that a CrossEncoder stored; None: it stored none.
 
     Args:
-        saved: config_sentence_transformers.json of a CrossEncoder's folder.
+        saved: config_sentence_transformers.json of a CrossEncoder's folder, which comes first.
     """
     of_config = raw.get("sentence_transformers") or {}
     if (saved_last := saved.get("activation_fn")) is not None:
@@ -310,7 +310,7 @@ def _stored_activation(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> obje
 
 
 def _pipeline_activation(problem: object, classes: int) -> ScoreActivation:
-    """Return the activation that transformers' pipeline makes scores with."""
+    """Return the activation of scores in transformers' pipeline for text classification."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
     if not isinstance(problem, str) or problem not in ACTIVATION_OF_PROBLEM:

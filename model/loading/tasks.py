@@ -1,6 +1,6 @@
-"""Adapters that a checkpoint brings for its tasks, of which a request may name one: Jina's.
+"""Read the adapters that Jina's checkpoints have for their tasks; a request may name one.
 
-v3 has them in its own tensors, those of all tasks in one, and of tables too:
+v3 stacks those of all tasks in its own tensors, for embedding tables too:
 
     X.parametrizations.weight.original    W, (outputs, inputs); or E, (rows, width)
     X.parametrizations.weight.0.lora_A    (tasks, rank, inputs); or (tasks, rows, rank)
@@ -34,22 +34,19 @@ STACKED_SUFFIXES = {
     f"{PARAMETRIZED_WEIGHT}.0.lora_A": MATRIX_SUFFIXES[0],
     f"{PARAMETRIZED_WEIGHT}.0.lora_B": MATRIX_SUFFIXES[1],
 }
-TABLE_TENSORS: Mapping[TableName, str] = {
-    "word": "word",
-    "type": "types",
-}  # ours, in families' tables
+TABLE_TENSORS: Mapping[TableName, str] = {"word": "word", "type": "types"}  # keys of TensorNames
 TENSOR_TASKS_KEY, FOLDER_TASKS_KEY = "lora_adaptations", "task_names"  # the keys that name tasks
 ADAPTERS_FOLDER = "adapters"
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterStack:
-    """Adapters of all tasks in the checkpoint's own tensors.
+    """The settings of adapters that are stacked in a checkpoint's own tensors.
 
     Args:
-        tasks: in the order of the tensors.
-        scale: what B A is multiplied by.
-        instructions: what goes before a text, by task.
+        tasks: names of the tasks, in the order of the stack.
+        scale: factor of B A.
+        instructions: text put before a text, by task.
     """
 
     tasks: Sequence[str]
@@ -59,7 +56,7 @@ class AdapterStack:
 
 
 def read_stack(raw: Mapping[str, Any], family: Family) -> AdapterStack | None:
-    """Read what config.json says of adapters in its tensors; None: there are none.
+    """Return config.json's settings of stacked adapters; None: there are none.
 
     Raises:
         CheckpointError: a key is missing, or its value is not supported.
@@ -70,16 +67,16 @@ def read_stack(raw: Mapping[str, Any], family: Family) -> AdapterStack | None:
     if raw.get("load_trained_adapters") is not True:
         raise CheckpointError(f"{CONFIG}: {TENSOR_TASKS_KEY} without load_trained_adapters true")
     rank, alpha = read_rank_and_scale(raw, "lora_rank", CONFIG)
-    said = raw.get("task_instructions")
-    if not isinstance(said, Mapping) or said.keys() != {*tasks}:
+    instructions = raw.get("task_instructions")
+    if not isinstance(instructions, Mapping) or instructions.keys() != {*tasks}:
         raise CheckpointError(f"{CONFIG}: task_instructions is not of the tasks {tasks}")
-    if not all(isinstance(text, str) for text in said.values()):
+    if not all(isinstance(text, str) for text in instructions.values()):
         raise CheckpointError(f"{CONFIG}: task_instructions are not all texts")
-    return AdapterStack(tasks, rank, alpha / rank, dict(said))
+    return AdapterStack(tasks, rank, alpha / rank, dict(instructions))
 
 
 def find_adapter_folders(raw: Mapping[str, Any], family: Family, folder: Path) -> dict[str, Path]:
-    """Return the folders of PEFT's adapters that a config.json names, by task."""
+    """Return the folders of the PEFT adapters that config.json names, by task."""
     if family.tasks_key != FOLDER_TASKS_KEY or raw.get(FOLDER_TASKS_KEY) is None:
         return {}
     return {
@@ -90,14 +87,14 @@ def find_adapter_folders(raw: Mapping[str, Any], family: Family, folder: Path) -
 def without_adapters(
     stack: AdapterStack | None, tensors: Mapping[str, StoredTensor]
 ) -> Mapping[str, StoredTensor]:
-    """Return the tensors without those of adapters, by the names that they have without any."""
+    """Return the tensors of the model alone, under the names of a model without adapters."""
     if stack is None:
         return tensors
     return {
         name.removesuffix(ORIGINAL_WEIGHT) + ".weight"
         if name.endswith(ORIGINAL_WEIGHT)
-        else name: one
-        for name, one in tensors.items()
+        else name: tensor
+        for name, tensor in tensors.items()
         if not name.endswith((*STACKED_SUFFIXES,))
     }
 
@@ -111,11 +108,11 @@ def read_adapters(
     dtype: torch.dtype,
     heads: bool,
 ) -> dict[str, Adapter]:
-    """Read the adapters in a folder's own tensors, by task.
+    """Return the adapters stacked in a folder's own tensors, by task.
 
     Args:
         folder: of the encoder's files.
-        digest: the model's, over whose files these are.
+        digest: the model's.
         dtype: of the encoder's numbers.
         heads: whether a task head follows the encoder.
 
@@ -126,9 +123,9 @@ def read_adapters(
     files = {path.name: path for path in find_weight_files(folder, folder)}
     with open_tensors(files) as tensors:
         stacks = _find_matrices(by_bare_name(tensors, family), len(stack.tasks))
-        for place, task in enumerate(stack.tasks):
-            own = {name: one._replace(part=place) for name, one in stacks.items()}
-            tables = _take_table_terms(own, stack, encoder, family, dtype)
+        for index, task in enumerate(stack.tasks):
+            own = {name: matrix._replace(part=index) for name, matrix in stacks.items()}
+            tables = _pop_table_terms(own, stack, encoder, family, dtype)
             terms = read_terms(
                 own, encoder, family, stack.rank, stack.scale, dtype, heads, file=WEIGHTS
             )
@@ -138,7 +135,7 @@ def read_adapters(
 
 
 def _read_task_names(raw: Mapping[str, Any], key: str) -> list[str]:
-    """Read the names of tasks."""
+    """Return the names of tasks under a key of config.json."""
     names: list[str] = raw[key]
     right = isinstance(names, list) and all(isinstance(one, str) and one for one in names)
     if not right or not names or len({*names}) < len(names):
@@ -149,19 +146,19 @@ def _read_task_names(raw: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _find_matrices(plain: Mapping[str, StoredTensor], tasks: int) -> dict[str, StoredTensor]:
-    """Return the matrices of all tasks, by the names that PEFT would give them.
+    """Return the stacked matrices of all tasks, under PEFT's names.
 
     Raises:
-        CheckpointError: a weight lacks one, or they are of another number of tasks.
+        CheckpointError: a weight lacks one, or a stack has another number of tasks.
     """
     found: dict[str, StoredTensor] = {}
     problems = []
-    for name, one in plain.items():
+    for name, tensor in plain.items():
         for end, matrix in STACKED_SUFFIXES.items():
             if name.endswith(end):
-                found[name.removesuffix(end) + matrix] = one
-                if len(one.shape) != 3 or one.shape[0] != tasks:
-                    problems.append(f"{name} is {one.shape}, not of {tasks} tasks")
+                found[name.removesuffix(end) + matrix] = tensor
+                if len(tensor.shape) != 3 or tensor.shape[0] != tasks:
+                    problems.append(f"{name} is {tensor.shape}, not of {tasks} tasks")
     for name in plain:
         if name.endswith(ORIGINAL_WEIGHT):
             module = name.removesuffix(ORIGINAL_WEIGHT)
@@ -174,14 +171,14 @@ def _find_matrices(plain: Mapping[str, StoredTensor], tasks: int) -> dict[str, S
     return found
 
 
-def _take_table_terms(
+def _pop_table_terms(
     own: dict[str, StoredTensor],
     stack: AdapterStack,
     encoder: Encoder,
     family: Family,
     dtype: torch.dtype,
 ) -> dict[TableName, TableTerm]:
-    """Take one task's matrices of tables out of its own, and return what they add."""
+    """Remove one task's matrices of embedding tables from `own`, and return their terms."""
     found: dict[TableName, TableTerm] = {}
     for ours, key in TABLE_TENSORS.items():
         table = getattr(encoder.embeddings, key)

@@ -1,4 +1,4 @@
-"""Safetensors files -> tensors by our names, once all are there, in shape and finite."""
+"""Read safetensors files: check that all tensors are there, and return them by our names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from model.families.family import Family, TensorNames
 from model.loading.assembly import FindTensor
 from model.loading.files import WEIGHTS, check_fetched
 
-# task heads and buffers that are in many files and never part of encodings
+# of tensors of task heads and buffers, which the encoder does not use
 SPARE_PREFIXES = (
     "pooler.",
     "cls.",
@@ -33,31 +33,27 @@ SPARE_PREFIXES = (
     "decoder.",
     "embeddings.position_ids",
 )
-SPARE_ENDS = ("inv_freq", "original_inv_freq")
+SPARE_ENDS = ("inv_freq", "original_inv_freq")  # of buffers, likewise
 OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
-# what a checkpoint may store as one, and its parts in their order
+# tensor that a checkpoint may store instead of several of ours -> these, in the order of its rows
 PARTS_OF_FUSED = {
     "qkv": ("query", "key", "value"),
     "gate_up": ("gate", "up"),
     "up_gate": ("up", "gate"),
 }
 
-REAL_DTYPES = (
-    "F64",
-    "F32",
-    "F16",
-    "BF16",
-)  # numbers that mean what they say, without scales elsewhere
+REAL_DTYPES = ("F64", "F32", "F16", "BF16")  # not quantised
 
 Shape = tuple[int, ...]
 
 
 class StoredTensor(NamedTuple):
-    """A tensor that still lies in its file.
+    """A tensor in an open file, read on demand.
 
     Args:
-        numbers: whether they are read; else it is a tensor of its shape on torch's meta device.
-        part: which of those along its first axis it is; None: all.
+        file: of safetensors.safe_open.
+        numbers: whether `read` reads them; else it returns a tensor on torch's meta device.
+        part: index along the first axis of the slice that it is; None: the whole tensor.
     """
 
     file: Any
@@ -90,14 +86,14 @@ class StoredTensor(NamedTuple):
 def open_tensors(
     files: Mapping[str, Path], *, numbers: bool = True
 ) -> Iterator[dict[str, StoredTensor]]:
-    """Yield every tensor of some files by its name.
+    """Open safetensors files, and yield all their tensors by name.
 
     Args:
         files: by their names in messages.
-        numbers: whether tensors are read whole, not their headers alone.
+        numbers: as of StoredTensor.
 
     Raises:
-        CheckpointError: one is not what it should be.
+        CheckpointError: a file is not of safetensors, or is a Git-LFS pointer.
     """
     check_fetched(files.values())
     with ExitStack() as stack:
@@ -114,7 +110,10 @@ def open_tensors(
 def check_tensors(
     tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape], file: str
 ) -> None:
-    """Check that exactly these tensors are there.
+    """Check that there are exactly the tensors of these names and shapes.
+
+    Args:
+        file: the name of their file, for the message.
 
     Raises:
         CheckpointError: names every one that is missing, extra, misshapen, quantised or not
@@ -138,10 +137,10 @@ def check_tensors(
 def translate_names(
     tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape], family: Family
 ) -> FindTensor:
-    """Check a checkpoint's tensors, and return a function that finds each by our name.
+    """Check a checkpoint's tensors, and return a function that reads each by our name.
 
     Args:
-        shapes: of all that an encoder needs, by our names.
+        shapes: of all tensors that the encoder needs, by our names.
 
     Raises:
         CheckpointError: names every tensor that is missing, extra, misshapen or not finite.
@@ -158,11 +157,13 @@ def translate_names(
             len({name for name, _ in places.values()} - plain.keys()),
         ),
     )
-    whole = _fused_shapes(places, shapes)
+    expected = _fused_shapes(places, shapes)
     found = {
-        n: one for n, one in plain.items() if n in whole or not n.startswith(family.spare_prefixes)
+        name: tensor
+        for name, tensor in plain.items()
+        if name in expected or not name.startswith(family.spare_prefixes)
     }
-    check_tensors(found, whole, WEIGHTS)
+    check_tensors(found, expected, WEIGHTS)
 
     def weights(ours: str) -> Tensor:
         name, part = places[ours]
@@ -173,16 +174,16 @@ def translate_names(
 
 
 def by_bare_name(tensors: Mapping[str, StoredTensor], family: Family) -> dict[str, StoredTensor]:
-    """Return the tensors by their names in a model without a task head, in today's spelling."""
+    """Return the tensors by their current names in a model without a task head."""
     return {_bare_name(name, family): tensor for name, tensor in tensors.items()}
 
 
-# our name -> the checkpoint's, and which of how many equal parts of its rows
+# our name -> the checkpoint's, and (index, count) of the equal part of its rows; None: all rows
 Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
 def find_places(shapes: Iterable[str], names: TensorNames) -> Places:
-    """Tell where each tensor the encoder needs stands in a checkpoint of this layout."""
+    """Return the place of each of the encoder's tensors in a checkpoint with these names."""
     found: Places = {}
     for ours in shapes:
         base, _, kind = ours.rpartition(".")
@@ -200,7 +201,7 @@ def find_places(shapes: Iterable[str], names: TensorNames) -> Places:
 
 
 def _fused_shapes(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Return the shape of each tensor of the checkpoint, some of which hold several of ours."""
+    """Return the shapes of the checkpoint's tensors, some of which hold several of ours."""
     return {
         name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
         for ours, (name, part) in places.items()
@@ -208,7 +209,7 @@ def _fused_shapes(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shap
 
 
 def _bare_name(name: str, family: Family) -> str:
-    """Return a tensor's name without the prefix of a task head's model, in today's spelling."""
+    """Return a tensor's current name, without the prefix of a model with a task head."""
     for prefix in family.prefixes:
         name = name.removeprefix(prefix)
     for old, new in family.renamed_prefixes.items():

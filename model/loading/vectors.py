@@ -1,4 +1,4 @@
-"""A checkpoint folder's many vectors: PyLate's files, or those of Stanford's ColBERT.
+"""Read a late interaction (ColBERT) from PyLate's files, or those of Stanford's ColBERT.
 
 Those of sentence-transformers' own MultiVectorEncoder are read in pipeline/late.py.
 
@@ -34,24 +34,25 @@ from model.text.tokenizer import Tokenizer
 
 STANFORD_FILE = "artifact.metadata"
 STANFORD_LINEAR = "linear.weight"  # of Stanford's files, next to the encoder's tensors
-QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
-STANFORD_LENGTH = 220  # of a document, where Stanford's does not
+QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # tokens, where PyLate's file does not say
+STANFORD_LENGTH = 220  # tokens of a document, where Stanford's file does not say
 SHORTEST_LENGTH = 4  # tokens: the special ones, the marker, and one of the text
-SCORING_KEYS = {"similarity": "cosine", "interaction": "colbert"}  # Stanford's that are supported
+SCORING_KEYS = {"similarity": "cosine", "interaction": "colbert"}  # supported values in Stanford's
 
 Roles = Mapping[Side, Role]
 
 
 @dataclass(frozen=True, slots=True)
 class LateChoices:
-    """What either kind of file says.
+    """The settings that PyLate's and Stanford's files have in common.
 
     Args:
-        file: that says it.
-        markers, lengths: of a query and of a document; no marker is "".
-        expand: whether queries are filled up.
-        attend: whether other tokens look at the filling.
-        skiplist: words without a vector in documents.
+        file: the name of the file they are from.
+        markers: of a query and of a document; "": no marker.
+        lengths: most tokens of a query and of a document.
+        expand: whether queries are filled up with mask tokens.
+        attend: whether other tokens attend to the filling.
+        skiplist: words that get no vector in documents.
     """
 
     file: str
@@ -63,7 +64,7 @@ class LateChoices:
 
 
 class LateInteraction(FolderFormat):
-    """The format of such a folder."""
+    """The format of a folder with a late interaction."""
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
@@ -72,7 +73,7 @@ class LateInteraction(FolderFormat):
         return own or bool(find_token_layers(folder)) or _is_stanford(raw)
 
     def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Roles:
-        """Read how the texts of either side are read.
+        """Return how queries and documents are read.
 
         Raises:
             CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a
@@ -103,37 +104,43 @@ class LateInteraction(FolderFormat):
         return {name: one for name, one in tensors.items() if name != STANFORD_LINEAR or not own}
 
     def read_heads(self, parts: HeadSource, reading: ReadingRules) -> tuple[VectorHead]:
-        """Read the layers that each token's vector goes through."""
-        made: list[Dense] = []
+        """Return the head with the layers that map each token's vector."""
+        dense_layers: list[Dense] = []
         inputs = parts.config.width
         for folder in find_token_layers(self.folder):
-            made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
-            inputs = made[-1].outputs
+            dense_layers.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
+            inputs = dense_layers[-1].outputs
         return (
-            VectorHead(tuple(made) or (_read_stanford_linear(parts, inputs),), reading.roles or {}),
+            VectorHead(
+                tuple(dense_layers) or (_read_stanford_linear(parts, inputs),), reading.roles or {}
+            ),
         )
 
 
 def _is_stanford(raw: Mapping[str, Any]) -> bool:
+    """Tell whether a config.json is of Stanford's ColBERT."""
     return "HF_ColBERT" in (raw.get("architectures") or [])
 
 
 def _read_pylate(config: Mapping[str, Any]) -> LateChoices:
-    def of(key: str, own: Any) -> Any:
+    """Return the settings of PyLate's config_sentence_transformers.json."""
+
+    def read(key: str, default: Any) -> Any:
         value = config.get(key)
-        return own if value is None else value
+        return default if value is None else value
 
     return LateChoices(
         PROMPTS_FILE,
-        (of("query_prefix", "[Q] "), of("document_prefix", "[D] ")),
-        (of("query_length", QUERY_LENGTH), of("document_length", DOCUMENT_LENGTH)),
-        of("do_query_expansion", True),
-        of("attend_to_expansion_tokens", False),
-        of("skiplist_words", list(string.punctuation)),
+        (read("query_prefix", "[Q] "), read("document_prefix", "[D] ")),
+        (read("query_length", QUERY_LENGTH), read("document_length", DOCUMENT_LENGTH)),
+        read("do_query_expansion", True),
+        read("attend_to_expansion_tokens", False),
+        read("skiplist_words", list(string.punctuation)),
     )
 
 
 def _read_stanford(config: Mapping[str, Any]) -> LateChoices:
+    """Return the settings of Stanford's artifact.metadata; refuse other scores than ColBERT's."""
     if wrong := find_differences(config, SCORING_KEYS):
         raise CheckpointError(f"{STANFORD_FILE}: not supported: {', '.join(wrong)}")
     mask = config.get("mask_punctuation", True)
@@ -148,7 +155,7 @@ def _read_stanford(config: Mapping[str, Any]) -> LateChoices:
 
 
 def _check_choices(choices: LateChoices, config: EncoderConfig) -> None:
-    """Refuse choices of the wrong kind, and queries that this encoder cannot read."""
+    """Refuse settings of the wrong type, and queries that are too long for this encoder."""
     texts = [*choices.markers, *(choices.skiplist if isinstance(choices.skiplist, list) else [0])]
     switches = (choices.expand, choices.attend)
     if not all(isinstance(one, str) for one in texts) or not all(
@@ -167,6 +174,7 @@ def _check_choices(choices: LateChoices, config: EncoderConfig) -> None:
 
 
 def _find_marker(choices: LateChoices, name: str, tokenizer: Tokenizer) -> Token | None:
+    """Return a marker as a token; None for ""; refuse one that the vocabulary lacks."""
     if not name:
         return None
     if (id := tokenizer.id_of(name)) is None:
@@ -176,7 +184,7 @@ def _find_marker(choices: LateChoices, name: str, tokenizer: Tokenizer) -> Token
 
 
 def _skipped_ids(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the skiplist's ids; the unknown's for a word not in the vocabulary, as in PyLate."""
+    """Return the ids of a skiplist; a word that the vocabulary lacks adds the unknown token's."""
     ids = {tokenizer.id_of(word) for word in words}
     if None in ids:
         name = late.read_special_token(folder, "unk_token") or tokenizer.unknown_token
@@ -189,7 +197,7 @@ def _skipped_ids(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozen
 
 
 def _read_stanford_linear(parts: HeadSource, inputs: int) -> Dense:
-    """Read Stanford's one linear, which has no bias."""
+    """Return Stanford's single linear, which has no bias."""
     if STANFORD_LINEAR not in parts.tensors:
         raise CheckpointError(f"{WEIGHTS}: missing {STANFORD_LINEAR}")
     stored = parts.tensors[STANFORD_LINEAR]

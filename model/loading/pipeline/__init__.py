@@ -1,1 +1,1 @@
-"""sentence-transformers' modules behind its Transformer: their keys, layers, masks and routes."""
+"""Read sentence-transformers' modules behind its Transformer: keys, layers, masks and routes."""

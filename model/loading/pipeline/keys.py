@@ -1,4 +1,4 @@
-"""What the files of sentence-transformers' modules may say: their keys, and values not computed.
+"""Check the keys and values in the files of sentence-transformers' modules.
 
 A key that is not of KNOWN_KEYS is refused by name: a later version, or a fork, may compute with
 it. Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
@@ -23,20 +23,19 @@ from model.loading.modules import (
 )
 from model.loading.pipeline.router import check_routes
 
-SETTINGS_FILE = "sentence_bert_config.json"  # whatever an older folder calls it
+SETTINGS_FILE = "sentence_bert_config.json"  # in messages; older folders have other names
 TOKENS_OUTPUT, VECTOR_OUTPUT, SCORES_OUTPUT = "token_embeddings", "sentence_embedding", "scores"
-LOGITS_OUTPUT = "causal_logits"  # of the token that would follow
+LOGITS_OUTPUT = "causal_logits"  # of the next token
 GENERATION_TASK = "text-generation"
 SIDE_KEYS = ("query_length", "document_length", "query_expansion")  # of a late interaction
-CUT_KEYS = ("truncate_dim", "max_active_dims")  # of vectors, when all modules are done
-FIXED_VALUES: dict[
-    str, object
-] = {  # keys of which one value is supported, that of a file without them
+CUT_KEYS = ("truncate_dim", "max_active_dims")  # cut vectors after all modules
+# keys of which only the default is supported
+FIXED_VALUES: dict[str, object] = {
     "processing_kwargs": {},
     "tokenizer_name_or_path": None,
     "keep_only_token_ids": [],
 }
-MODULE_KINDS = {
+MODULE_KINDS = {  # whose config.json is checked
     "Pooling",
     "Dense",
     "LayerNorm",
@@ -45,7 +44,7 @@ MODULE_KINDS = {
     "MultiVectorMask",
     "SpladePooling",
 }
-KNOWN_KEYS = {  # of all modules together: keys that an answer follows, or that change none
+KNOWN_KEYS = {  # of all modules together: keys that are read, or that change no answer
     *("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs"),
     *("backend", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"),
     *("model_args", "model_kwargs", "module_input_name", "module_output_name", "pooling_mode"),
@@ -57,7 +56,7 @@ KNOWN_KEYS = {  # of all modules together: keys that an answer follows, or that 
     *("true_token_id", "false_token_id", *SIDE_KEYS, *FIXED_VALUES),
 }
 
-OUTPUT_OF_TASK = {  # what a Transformer hands on, by its task: the model's output, and its name
+OUTPUT_OF_TASK = {  # by a Transformer's task: the model's output, and the name it is passed on by
     "feature-extraction": ("last_hidden_state", TOKENS_OUTPUT),
     "fill-mask": ("logits", TOKENS_OUTPUT),
     "sequence-classification": ("logits", SCORES_OUTPUT),
@@ -100,26 +99,26 @@ def _check_keys(config: Mapping[str, Any], where: str, **fixed: object) -> None:
     """Refuse keys that are not known, and values that are not supported.
 
     Args:
-        fixed: more keys of which one value is supported.
+        fixed: more keys of which only this value is supported.
     """
-    only = {**FIXED_VALUES, **fixed}
+    supported = {**FIXED_VALUES, **fixed}
     wrong = [f"unknown key {key!r}" for key in config if key not in KNOWN_KEYS]
     wrong += [
         f"{key} {config[key]!r}"
-        for key, value in only.items()
+        for key, value in supported.items()
         if config.get(key, value) not in (value, None)
     ]
     _refuse_wrong(where, wrong)
 
 
 def _refuse_wrong(where: str, wrong: Sequence[str]) -> None:
-    """Refuse what is wrong in a file, if anything is."""
+    """Refuse a file, naming its wrong entries, if there are any."""
     if wrong:
         raise CheckpointError(f"{where}: not supported: {', '.join(wrong)}")
 
 
 def _expected_output(kinds: Collection[str], model: str | None) -> str:
-    """Return what a Transformer is to hand on, for the modules after it."""
+    """Return the task, a key of OUTPUT_OF_TASK, that the modules after a Transformer need."""
     if "SpladePooling" in kinds:
         return "fill-mask"
     if LOGIT_SCORE in kinds:
@@ -129,17 +128,17 @@ def _expected_output(kinds: Collection[str], model: str | None) -> str:
 
 
 def _check_output(kind: str, config: Mapping[str, Any], expected: str) -> None:
-    """Refuse a Transformer that hands on something other than what is computed here."""
+    """Refuse a Transformer of another task than expected, or with another output."""
     task = config.get("transformer_task", "fill-mask" if kind == "MLMTransformer" else None)
     if (task or "feature-extraction") != expected:
         told = f"transformer_task {task!r}, and the modules take {expected!r}"
         _refuse_wrong(SETTINGS_FILE, [told])
     output, name = OUTPUT_OF_TASK[expected]
-    way = {"text": {"method": "forward", "method_output_name": output}}
-    stored = config.get("modality_config", way)
-    if expected == GENERATION_TASK:  # pairs are messages, which the template puts into one text
-        way["message"] = {**way["text"], "format": "flat"}
-    if stored != way:
+    modality = {"text": {"method": "forward", "method_output_name": output}}
+    stored = config.get("modality_config", modality)
+    if expected == GENERATION_TASK:  # pairs are messages, which the template joins
+        modality["message"] = {**modality["text"], "format": "flat"}
+    if stored != modality:
         _refuse_wrong(SETTINGS_FILE, [f"modality_config {stored!r}"])
     if "modality_config" in config and config.get("module_output_name") != name:
         _refuse_wrong(SETTINGS_FILE, [f"module_output_name {config.get('module_output_name')!r}"])

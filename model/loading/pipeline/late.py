@@ -1,4 +1,4 @@
-"""The files of sentence-transformers' MultiVectorEncoder: how either side's texts are read.
+"""Read from sentence-transformers' MultiVectorEncoder how queries and documents are read.
 
 modules.json                        Transformer, Dense .., MultiVectorMask, Normalize
 sentence_bert_config.json           query_length, document_length, query_expansion
@@ -30,9 +30,9 @@ from model.loading.tokenizer_settings import SPECIAL_TOKENS_FILE, TOKENIZER_CONF
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
-MASK_TOKENS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
-QUERY_EXPANSIONS = ("fixed", "min")
-# PyLate's; sentence-transformers reads them in others' files, and in its own writes them elsewhere
+MASK_TOKENS = ("[MASK]", "<mask>")  # tried where a tokenizer's files do not name one
+QUERY_EXPANSIONS = ("fixed", "min")  # strategies of query_expansion
+# PyLate's, refused here: sentence-transformers writes them elsewhere
 PYLATE_KEYS = {
     *("query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"),
     *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
@@ -41,7 +41,7 @@ PYLATE_KEYS = {
 
 
 def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Mapping[Side, Role]:
-    """Read how the texts of either side are read.
+    """Return how queries and documents are read.
 
     Raises:
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
@@ -82,7 +82,7 @@ def read_mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
 
 
 def read_special_token(folder: Path, kind: str) -> str | None:
-    """Return the text that a tokenizer's files give a special token."""
+    """Return the text of a special token, such as mask_token, in a tokenizer's files."""
     for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_FILE):
         token = read_optional(folder / name).get(kind)
         token = token.get("content") if isinstance(token, Mapping) else token
@@ -92,10 +92,10 @@ def read_special_token(folder: Path, kind: str) -> str | None:
 
 
 def check_windows(config: EncoderConfig, length: int, where: str) -> None:
-    """Refuse filling that no token looks at where it would lie beyond a local window.
+    """Refuse unattended filling in an encoder with windows shorter than filled queries.
 
     Args:
-        length: of filled queries.
+        length: tokens of filled queries.
     """
     windows = [window for window in config.windows if window is not None]
     if any(length > window + 1 for window in windows):
@@ -111,7 +111,7 @@ def _fill_queries(
     config: EncoderConfig,
     tokenizer: Tokenizer,
 ) -> Role:
-    """Return the role of queries that are filled up."""
+    """Add the filling that query_expansion describes to the role of queries."""
     known = {"strategy", "attend", "token", "length"}
     if not isinstance(expansion, Mapping) or not set(expansion) <= known:
         raise CheckpointError(f"{SETTINGS_FILE}: not supported: query_expansion {expansion!r}")
@@ -181,7 +181,7 @@ def _check_pylate_keys(config: Mapping[str, Any]) -> None:
 
 
 def _read_length(config: Mapping[str, Any], key: str) -> int | None:
-    """Return a number of tokens; None where none is given."""
+    """Return the number of tokens under a key; None where there is none; refuse others."""
     value = config.get(key)
     if value is None:
         return None
@@ -193,7 +193,7 @@ def _read_length(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _read_skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
-    """Return the ids without a vector, by side; words that the vocabulary lacks add none."""
+    """Return the ids that get no vector by side; words that the vocabulary lacks have none."""
     words, tasks = mask.get("skiplist_words") or [], mask.get("skiplist_tasks")
     tasks = [tasks] if isinstance(tasks, str) else tasks
     tasks = ["document"] if tasks is None else tasks

@@ -1,4 +1,4 @@
-"""A Pooling, and the layers behind it: Dense, LayerNorm, Dropout and Normalize, in any order.
+"""Read a Pooling and the layers behind it: Dense, LayerNorm, Dropout and Normalize.
 
 1_Pooling/config.json
 2_Dense/config.json, model.safetensors
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.activation.SiLU": F.silu,
     "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
 }
-MODE_OF_FLAG = {  # in the order in which several are joined
+MODE_OF_FLAG = {  # in the order in which several vectors are joined
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -44,7 +44,7 @@ NORM_EPS = 1e-5  # torch.nn.LayerNorm's default, which no file states
 
 
 def read_modes(folder: Path) -> tuple[PoolingMode, ...]:
-    """Read how a Pooling module reduces token vectors; by the mean where it does not say.
+    """Return how a Pooling module reduces token vectors; the mean where it does not say.
 
     Raises:
         CheckpointError: names what is not supported.
@@ -71,12 +71,12 @@ def read_layers(
     kernels: Kernels,
     output: str = VECTOR_OUTPUT,
 ) -> tuple[PoolingLayer, ...]:
-    """Read the layers after a Pooling, without those that have no effect.
+    """Return the layers after a Pooling, without those that have no effect.
 
     Args:
         modules: kinds of LAYER_KINDS and their folders.
-        inputs: numbers that the Pooling makes.
-        output: the name under which the last Dense hands on its numbers.
+        inputs: size of the Pooling's vectors.
+        output: the output name that the last Dense must have.
 
     Raises:
         CheckpointError: a choice that is not supported, or tensors that do not fit.
@@ -96,13 +96,13 @@ def read_layers(
 
 
 def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) -> Dense:
-    """Read a Dense module, of sentence-transformers or of PyLate, whichever vectors it is for.
+    """Return a Dense module, of sentence-transformers or PyLate, for vectors of texts or tokens.
 
     Raises:
         CheckpointError: an activation that is not supported, or tensors that do not fit.
     """
     config = read_object(folder / CONFIG)
-    name, added = config.get("activation_function"), config.get("use_residual", False)
+    name, has_residual = config.get("activation_function"), config.get("use_residual", False)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
     path, where = find_weights_file(folder)
@@ -111,22 +111,24 @@ def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels
         outputs = max((1, *shape[:1]))
         shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
         shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
-        turned = bool(added) and outputs != inputs
-        shapes |= {"residual.weight": (outputs, inputs)} if turned else {}
+        projects_residual = bool(has_residual) and outputs != inputs
+        shapes |= {"residual.weight": (outputs, inputs)} if projects_residual else {}
         check_tensors(tensors, shapes, where)
         read = {name: tensors[name].read().float().to(device) for name in shapes}
     linear = kernels.linear(read["linear.weight"], read.get("linear.bias"))
-    residual: Callable[[Tensor], Tensor] | None = identity if added else None
-    if turned:
+    residual: Callable[[Tensor], Tensor] | None = identity if has_residual else None
+    if projects_residual:
         residual = kernels.linear(read["residual.weight"], None)
-    return Dense(linear, ACTIVATIONS[name], outputs, outputs * inputs * (1 + turned), residual)
+    return Dense(
+        linear, ACTIVATIONS[name], outputs, outputs * inputs * (1 + projects_residual), residual
+    )
 
 
 def read_normalized_input(folder: Path) -> str:
-    """Tell which of its inputs a Normalize module scales to length 1.
+    """Return the name of the input that a Normalize module scales to length 1.
 
     Raises:
-        CheckpointError: neither the vector nor the tokens', or it hands on under another name.
+        CheckpointError: neither the vector nor the tokens', or its output has another name.
     """
     config = read_optional(folder / CONFIG)
     name = config.get("module_input_name", VECTOR_OUTPUT)
@@ -140,14 +142,14 @@ def read_normalized_input(folder: Path) -> str:
 def read_input_and_output(
     config: Mapping[str, Any], default: str = VECTOR_OUTPUT
 ) -> tuple[Any, Any]:
-    """Return the names of what a Dense module reads and of what it makes."""
+    """Return the names of a Dense module's input and output."""
     read = config.get("module_input_name", default)
-    handed = config.get("module_output_name")
-    return read, read if handed is None else handed
+    written = config.get("module_output_name")
+    return read, read if written is None else written
 
 
 def find_weights_file(folder: Path) -> tuple[Path, str]:
-    """Return the file of a module's weights, and its name in a refusal.
+    """Return the file of a module's weights, and its name for messages.
 
     Raises:
         CheckpointError: there is none, or a pickle.
@@ -167,15 +169,17 @@ def find_weights_file(folder: Path) -> tuple[Path, str]:
 def _read_vector_dense(
     folder: Path, inputs: int, device: torch.device, kernels: Kernels, output: str
 ) -> Dense:
-    read, handed = read_input_and_output(read_object(folder / CONFIG))
+    """Return a Dense module for vectors of texts; refuse other names of input or output."""
+    read, written = read_input_and_output(read_object(folder / CONFIG))
     wrong = [] if read == VECTOR_OUTPUT else [f"module_input_name {read!r}"]
-    wrong += [] if handed == output else [f"module_output_name {handed!r}"]
+    wrong += [] if written == output else [f"module_output_name {written!r}"]
     if wrong:
         raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
     return read_dense(folder, inputs, device, kernels)
 
 
 def _read_norm(folder: Path, inputs: int, device: torch.device) -> Norm:
+    """Return a LayerNorm module."""
     path, where = find_weights_file(folder)
     shapes: dict[str, Shape] = {"norm.weight": (inputs,), "norm.bias": (inputs,)}
     with open_tensors({where: path}) as tensors:

@@ -1,4 +1,4 @@
-"""A Router of a SparseEncoder: its document route is read as what it holds.
+"""Read a SparseEncoder's Router: the model is that of its document route.
 
 modules.json                            Router
 router_config.json                      which modules each route has
@@ -23,16 +23,16 @@ STATIC_EMBEDDING = "SparseStaticEmbedding"
 
 
 def check_routes(folder: Path) -> None:
-    """Refuse every Router except the one whose document route is read.
+    """Refuse a Router of other routes or settings than are supported; accept a folder without one.
 
     Raises:
-        CheckpointError: names its routes, or the choice.
+        CheckpointError: names its routes, or the setting.
     """
     if not (routes := read_routes(folder)):
         return
     kinds = {name: [kind for kind, _ in modules] for name, modules in routes.items()}
-    of_documents = [[kind, "SpladePooling"] for kind in TRANSFORMER_KINDS]
-    if kinds not in [{"query": [STATIC_EMBEDDING], "document": each} for each in of_documents]:
+    document_routes = [[kind, "SpladePooling"] for kind in TRANSFORMER_KINDS]
+    if kinds not in [{"query": [STATIC_EMBEDDING], "document": each} for each in document_routes]:
         told = "; ".join(f"{name} by {', '.join(each)}" for name, each in kinds.items())
         raise CheckpointError(f"{ROUTER_FILE}: not supported: {told or 'no route'}")
     choices = read_object(folder / ROUTER_FILE).get("parameters", {})
@@ -50,6 +50,6 @@ def check_routes(folder: Path) -> None:
 
 
 def read_roles(folder: Path, max_tokens: int, prompts: Mapping[str, str]) -> dict[Side, Role]:
-    """Return how a SparseEncoder reads either side of a search; of a Router documents alone."""
+    """Return how a SparseEncoder reads queries and documents; with a Router documents alone."""
     sides = BOTH_SIDES[1:] if read_routes(folder) else BOTH_SIDES
     return {side: Role(max_tokens, prompt=prompts.get(side, "")) for side in sides}
