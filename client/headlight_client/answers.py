@@ -8,6 +8,7 @@ POST /v1/maxsim      Scored, with a Score for each document
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from headlight_client.errors import ModelChanged, NoAnswer
 from headlight_client.formats import Array, read_json, read_safetensors
 
-METADATA_ENTRY = "headlight"  # of the metadata: all that is no array
+METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
 ORIGIN_FIELDS = ("model", "weights", "numerics")
 COMPARISON_ARRAYS = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
 Head = tuple[int, int]  # layer and head, both counted from 0
@@ -23,7 +24,7 @@ Arrays = Mapping[str, Array]  # of one input, by name
 
 
 class Edges(NamedTuple):
-    """The strongest keys of every row: (units, k) keys and values, (units,) rest."""
+    """Each row's strongest keys and their weights, (units, k), and all others' sum, (units,)."""
 
     keys: Array
     values: Array
@@ -31,11 +32,11 @@ class Edges(NamedTuple):
 
 
 class Dominance(NamedTuple):
-    """Who dominates each token, (units,) each.
+    """Which unit dominates each unit, (units,) each.
 
     Args:
-        tokens: the unit's place; dominant: that of its strongest key.
-        share: that key's share of the row; own: the unit's own.
+        tokens, dominant: the unit of the row, and that of its strongest key.
+        share, own: the shares of that key and of the row's own unit.
     """
 
     tokens: Array
@@ -46,17 +47,18 @@ class Dominance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of one input, in the form asked for; the fields of other forms are empty.
+    """The attention of one input, in the requested form; the fields of other forms are empty.
 
     Args:
-        form, path: which form, and how it was computed.
-        facts: what else the service says: axis, spans, rows, stats.
-        maps: (query, key) by head, of full, rows and blocks.
+        form: full, rows, blocks, top, stats, dominance or rollout.
+        path: how maps were computed, "fused" or "exact".
+        facts: other fields of the answer: axis, spans, rows, stats.
+        maps: of full, rows and blocks: (query, key) by head.
         edges: of top, by head.
-        stats: (heads, fields) by layer.
-        dominance: by head.
-        wins: (units,) of dominance.
-        rollout: (query, key).
+        stats: of stats: (heads, fields) by layer.
+        dominance: of dominance, by head.
+        wins: of dominance: how many rows each unit dominates, (units,).
+        rollout: of rollout: (query, key).
     """
 
     form: str
@@ -71,7 +73,7 @@ class Attention:
 
 
 class Sparse(NamedTuple):
-    """Weights over the vocabulary: (ids,) ascending indices, (ids,) values, and their tokens."""
+    """A sparse vector: ascending token ids and their weights, (ids,) each, and their tokens."""
 
     indices: Array
     values: Array
@@ -79,7 +81,7 @@ class Sparse(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """Many vectors: (kept, size), and the places of their tokens, (kept,)."""
+    """A vector for each token kept, (kept, size), and the tokens' places, (kept,)."""
 
     vectors: Array
     kept: Array
@@ -88,8 +90,9 @@ class Vectors(NamedTuple):
 class Span(NamedTuple):
     """One span of a text, with its vector: (width or dimensions,).
 
-    characters is the span as it was sent, tokens are its tokens, extent the characters of these;
-    each [first, last).
+    Args:
+        characters, tokens: the span as it was sent, and its tokens, [first, last).
+        extent: the characters of these tokens, [first, last).
     """
 
     characters: tuple[int, int]
@@ -105,16 +108,16 @@ class Item:
     Args:
         length: tokens before truncation.
         tokens, token_ids, offsets, words, special, segments: one entry per token, where token
-            vectors, layers or attention were asked for; None where not known.
-        token_vectors: (tokens, width) where asked for.
+            vectors, layers or attention were requested; None where not known.
+        token_vectors: (tokens, width) where requested.
         layers: (tokens, width) by hidden state.
         classes: label, score and logit of each class, in the checkpoint's order.
         labels: label and score of each token or word; None for a special token.
         sparse: a sparse vector.
-        vectors: many vectors.
+        vectors: a vector for each token.
         spans: those of the input, in their order.
-        cosine: of a sweep, by head: the vector with the head scaled and the untouched one.
-        logits: of a sweep, by head: how each class's logit changes.
+        cosine: of a sweep, by head: of the vector with the head scaled and the unchanged one.
+        logits: of a sweep, by head: the change of each class's logit.
     """
 
     truncated: bool
@@ -138,7 +141,7 @@ class Item:
 
 
 class Pairs(NamedTuple):
-    """The strongest pairs: (pairs,) each; rows of the left text, columns of the right one."""
+    """The strongest pairs: units of the left and the right text, and shares, (pairs,) each."""
 
     left: Array
     right: Array
@@ -151,12 +154,13 @@ class Similar:
 
     Args:
         score: the cosine.
-        facts: what else the service says: tokens, rest, axis, spans and more.
-        matrix: (left, right).
+        facts: other fields of the answer: tokens, rest, axis, spans and more.
+        matrix: the share of each pair of units in the score, (left, right).
+        pairs: those of the largest shares.
         left_share, right_share: of each unit in the score, (left,) and (right,).
-        left_worth, right_worth: the score less that without each, (left,) and (right,).
-        change: of the score by head of a sweep.
-        share: the change of the share of its pair (`sweep_pair`), by head.
+        left_worth, right_worth: the score less that without each unit, (left,) and (right,).
+        change: of a sweep, by head: the change of the score.
+        share: of a sweep, by head: the change of the share of its pair (`sweep_pair`).
     """
 
     score: float
@@ -177,8 +181,10 @@ class Score:
 
     Args:
         index: its place among the documents.
-        query, document: the tokens that match, (matches,); values: their products, (matches,).
-        text: its tokens.
+        score: MaxSim of the query's and the document's vectors.
+        query, document: the places of the tokens that match, (matches,).
+        values: the products of their vectors, (matches,).
+        text: the document's tokens.
     """
 
     index: int
@@ -190,22 +196,22 @@ class Score:
 
 
 class Usage(NamedTuple):
-    """What a job took, summed over its requests."""
+    """The tokens, bytes and time of a job, summed over its requests."""
 
     tokens: int
     attention_bytes: int
     answer_bytes: int
     queue_ms: float
     compute_ms: float
-    truncated: int = 0  # inputs
+    truncated: int = 0  # inputs that were cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer: what made it, and what it took.
+    """The fields of all answers: the model and the usage.
 
     Args:
-        weights, numerics: equal ones and equal input mean equal bits.
+        weights, numerics: digest and arithmetic; equal ones and equal input mean equal bits.
     """
 
     model: str
@@ -215,7 +221,7 @@ class Answer:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return what made the answer."""
+        """Return the model, weights and numerics that computed the answer."""
         return {"model": self.model, "weights": self.weights, "numerics": self.numerics}
 
     @classmethod
@@ -228,11 +234,11 @@ class Answer:
         for part in parts:
             check_origin(part.origin, parts[0].origin)
         usage = Usage(*map(sum, zip(*(part.usage for part in parts), strict=True)))
-        own = {
-            each.name: _join_values([getattr(part, each.name) for part in parts])
-            for each in fields(cls)
+        joined = {
+            column.name: _join_values([getattr(part, column.name) for part in parts])
+            for column in fields(cls)
         }
-        return cls(**{**own, "usage": usage})
+        return cls(**{**joined, "usage": usage})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +248,7 @@ class Encoded(Answer):
     Args:
         dtype: of pooled, token vectors and layers.
         items: one for each input.
-        pooled: (inputs, width), or None where it was not asked for.
+        pooled: (inputs, width), or None where it was not requested.
     """
 
     dtype: str
@@ -255,7 +261,8 @@ class Compared(Answer):
     """The comparison of a left text with those on the right, in their order.
 
     Args:
-        left: what the service says of the left text.
+        left: the answer's fields about the left text.
+        right: one for each text on the right.
     """
 
     dtype: str
@@ -275,10 +282,10 @@ Kind = TypeVar("Kind", bound=Answer)
 
 
 def read_answer(kind: type[Kind], body: bytes) -> Kind:
-    """Read an answer.
+    """Read a safetensors answer of this kind.
 
     Raises:
-        NoAnswer: it is none.
+        NoAnswer: the body is not in that format.
     """
     try:
         arrays, metadata = read_safetensors(body)
@@ -286,9 +293,9 @@ def read_answer(kind: type[Kind], body: bytes) -> Kind:
         for name, array in arrays.items():
             index, _, own = name.partition(".")
             by_input[int(index)][own] = array
-        told = read_json(metadata[METADATA_ENTRY])
-        made = {name: told[name] for name in ORIGIN_FIELDS}
-        return kind(**made, usage=Usage(**told["usage"]), **READERS[kind](told, by_input))
+        answer = read_json(metadata[METADATA_ENTRY])
+        made = {name: answer[name] for name in ORIGIN_FIELDS}
+        return kind(**made, usage=Usage(**answer["usage"]), **READERS[kind](answer, by_input))
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
@@ -305,32 +312,33 @@ def check_origin(now: Mapping[str, str], before: Mapping[str, str]) -> None:
 
 
 def _join_values(values: Sequence[Any]) -> Any:
-    """Join what there is for each input; all else is that of the first."""
+    """Join lists and arrays, which have an entry for each input; else return the first value."""
     if isinstance(values[0], list):
-        return [one for each in values for one in each]
+        return list(chain.from_iterable(values))
     return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
 
 
-def _read_encoded(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    items = [_read_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
+def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    items = [_read_item(facts, arrays[index]) for index, facts in enumerate(answer["data"])]
     pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
     return {
-        "dtype": told["dtype"],
+        "dtype": answer["dtype"],
         "items": items,
         "pooled": np.stack(pooled) if pooled else None,
     }
 
 
-def _read_compared(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
-    return {"dtype": told["dtype"], "left": told["left"], "right": right}
+def _read_compared(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(answer["right"])]
+    return {"dtype": answer["dtype"], "left": answer["left"], "right": right}
 
 
-def _read_scored(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    results = [_read_score(facts, arrays[facts["index"]]) for facts in told["results"]]
-    return {"query": _read_item(told["query"], {}), "results": results}
+def _read_scored(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    results = [_read_score(facts, arrays[facts["index"]]) for facts in answer["results"]]
+    return {"query": _read_item(answer["query"], {}), "results": results}
 
 
+# kind of answer -> the function that reads its fields
 READERS = {Encoded: _read_encoded, Compared: _read_compared, Scored: _read_scored}
 
 
@@ -415,10 +423,11 @@ def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
     )
 
 
-def _by_head(told: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
+def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
+    """Return values by (layer, head) from those nested by layer and head."""
     return {
         (int(layer), int(head)): value
-        for layer, heads in told.items()
+        for layer, heads in nested.items()
         for head, value in heads.items()
     }
 

@@ -54,26 +54,26 @@ from headlight_client.spaces import (
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # beyond the service's deadline: its 504 should come before we give up
-MOST_MILLISECONDS = 999_999_999  # that the service's header holds
-# Refused before any work, for the size of the request: half of it may pass
+GRACE_SECONDS = 10.0  # beyond the service's deadline, so that its 504 comes before our timeout
+MOST_MILLISECONDS = 999_999_999  # the largest number that the deadline's header takes
+# Codes of requests refused for their size before any work: half of one may pass
 TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
 TOO_LARGE |= {"attention_too_large", "answer_too_large"}
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # called with the inputs done, and all
 
 
 class AsyncClient:
     """A client of one service.
 
     Args:
-        url: where the service answers.
+        url: address of the service, such as http://127.0.0.1:8000.
         key: an API key.
         patience_seconds: how long a request may take, retries and pauses included, in calls
             that have no deadline of their own.
         concurrency: most requests in flight at once.
-        expect: the space that all vectors must be of; of another one, a request is refused
-            before any work (409 space_changed).
+        expect: name of the space of all vectors; if the service has another one, it refuses
+            requests before any work (409 space_changed).
 
     Raises:
         ValueError: the URL is not one, the key or the space cannot be sent, or a number is not
@@ -184,8 +184,8 @@ class AsyncClient:
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
-            most = await self._read_limits(until)
-            for request in make_requests(inputs, most, options):
+            limits = await self._read_limits(until)
+            for request in make_requests(inputs, limits, options):
                 answer = self._request_answer(Encoded, "/v1/encode", request, until)
                 waiting.append(asyncio.create_task(answer))
                 if len(waiting) == self._concurrency:
@@ -205,10 +205,10 @@ class AsyncClient:
         deadline: float | None = None,
         **options: Unpack[ScoreOptions],
     ) -> Scored:
-        """Score documents by their many vectors, in one request.
+        """Score documents for a query by late interaction (MaxSim), in one request.
 
         Args:
-            query, documents: a text, token ids, embeddings or an item, as of `encode`, no pairs.
+            query, documents: texts, token ids, embeddings or items, as of `encode`, no pairs.
             deadline: seconds for the call; default: patience_seconds.
 
         Raises:
@@ -228,10 +228,11 @@ class AsyncClient:
         deadline: float | None = None,
         **options: Unpack[ComparisonOptions],
     ) -> Compared:
-        """Compare a text with others: scores, and what makes them.
+        """Compare a text with others: cosines, and the share of each pair of units in them.
 
         Args:
-            left: a text, token ids, embeddings or an item; and `right`: any number of them.
+            left: a text, token ids, embeddings or an item.
+            right: any number of them.
             deadline: seconds for the whole call; default: patience_seconds for each request.
 
         Raises:
@@ -250,7 +251,7 @@ class AsyncClient:
         deadline: float | None = None,
         **options: Unpack[HighlightOptions],
     ) -> Highlighted:
-        """Find what in documents carries their scores for a query, in one request.
+        """Find the parts of documents that carry their scores for a query, in one request.
 
         Args:
             query: a text, token ids, embeddings or an item, as of `encode`; of a reranker a text.
@@ -261,9 +262,9 @@ class AsyncClient:
             TypeError: a query of another type, documents that are no list, or an unknown option.
         """
         _check_inputs(documents, options, HighlightOptions, "documents")
-        asked = {"query": to_item(query), "documents": [*documents]}
+        body = {"query": to_item(query), "documents": [*documents]}
         return read_highlighted(
-            await self.ask("/v1/highlight", {**options, **asked}, deadline=deadline)
+            await self.ask("/v1/highlight", {**options, **body}, deadline=deadline)
         )
 
     async def space(self, texts: Sequence[str] = CANARY_TEXTS) -> Space:
@@ -278,7 +279,7 @@ class AsyncClient:
         return Space({name: info[name] for name in SPACE_FACTS}, texts, await self._vectors(texts))
 
     async def check_space(self, saved: Space) -> Checked:
-        """Compute the canaries of a saved space again, and compare.
+        """Compute the canary vectors of a saved space again, and compare them.
 
         Raises:
             HeadlightError: as `space`.
@@ -289,6 +290,7 @@ class AsyncClient:
         return compare_vectors(saved.texts, saved.vectors, now.vectors, bound, changed)
 
     async def _vectors(self, texts: Sequence[str]) -> Array:
+        """Return a vector for each text, (texts, size)."""
         encoded = await self.encode(texts)
         if encoded.pooled is None:
             raise NoAnswer(f"{self.url} returned no vectors")
@@ -312,8 +314,8 @@ class AsyncClient:
             TypeError: documents that are no list, or an unknown option.
         """
         _check_inputs(documents, options, RankOptions, "documents")
-        asked = {"query": query, "documents": [*documents], "return_documents": False}
-        return read_ranked(await self.ask("/v1/rerank", {**options, **asked}, deadline=deadline))
+        body = {"query": query, "documents": [*documents], "return_documents": False}
+        return read_ranked(await self.ask("/v1/rerank", {**options, **body}, deadline=deadline))
 
     async def classify(
         self,
@@ -323,7 +325,7 @@ class AsyncClient:
         deadline: float | None = None,
         **options: Unpack[LabelOptions],
     ) -> Classified:
-        """Tell which labels fit texts, by a model of natural language inference, in one request.
+        """Score how well labels fit texts, by natural language inference, in one request.
 
         Args:
             deadline: seconds for the call; default: patience_seconds.
@@ -334,17 +336,17 @@ class AsyncClient:
         """
         _check_inputs(inputs, options, LabelOptions)
         _check_inputs(labels, {}, LabelOptions, "labels")
-        asked = {"inputs": [*inputs], "labels": [*labels]}
+        body = {"inputs": [*inputs], "labels": [*labels]}
         return read_classified(
-            await self.ask("/v1/classify", {**options, **asked}, deadline=deadline)
+            await self.ask("/v1/classify", {**options, **body}, deadline=deadline)
         )
 
     def _end_time(self, deadline: float | None) -> float:
-        """Return when a request that begins now must have ended."""
+        """Return the monotonic time by which a request that begins now must end."""
         return time.monotonic() + (self._patience if deadline is None else deadline)
 
     async def _read_limits(self, until: float | None) -> Limits:
-        """Return the service's limits, asked for once."""
+        """Return the service's limits, which are requested once."""
         if self._limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
         if self._limits is None:
@@ -354,10 +356,10 @@ class AsyncClient:
     async def _request_answer(
         self, kind: type[Kind], path: str, request: Request, until: float | None
     ) -> Kind:
-        """Send a request, or its halves where it is too large as it is."""
-        by = self._end_time(None) if until is None else until
+        """Send a request, or its halves where it is too large, and return the joined answer."""
+        end = self._end_time(None) if until is None else until
         try:
-            body = await self._send(path, request.body, by)
+            body = await self._send(path, request.body, end)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.shift_input_index(request.first) from None
@@ -371,7 +373,7 @@ class AsyncClient:
     async def _send(
         self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
     ) -> bytes:
-        """Send until there is an answer, with pauses, as long as time is left."""
+        """Send a request, again after pauses while time is left, and return the body of its 200."""
         for tries in count(1):
             reply = await self._try(path, body, until, accept)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
@@ -387,9 +389,9 @@ class AsyncClient:
     async def _try(
         self, path: str, body: bytes | None, until: float, accept: str
     ) -> httpx.Response | httpx.RequestError:
-        """Return one answer, or why there is none."""
+        """Send a request once; return the response, or the error that prevented one."""
         seconds = max(until - time.monotonic(), 0.0)
-        most = seconds if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
+        timeout = seconds if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
         headers = {
             "Accept": accept,
             "Content-Type": JSON,
@@ -402,7 +404,7 @@ class AsyncClient:
                     self.url + path,
                     content=body,
                     headers=headers,
-                    timeout=httpx.Timeout(most, connect=CONNECT_SECONDS),
+                    timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
                 )
         except TimeoutError:
             return httpx.ReadTimeout("the deadline has passed")
@@ -411,7 +413,7 @@ class AsyncClient:
 
 
 def _check_url(url: str) -> str:
-    """Return where a service answers, without the last slash."""
+    """Return the address of a service, checked and without a slash at the end."""
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -422,7 +424,7 @@ def _check_url(url: str) -> str:
 
 
 def _is_local(url: str) -> bool:
-    """Tell whether an address is one of this machine's own."""
+    """Tell whether an address is of this machine itself."""
     host = httpx.URL(url).host
     try:
         return ip_address(host).is_loopback
@@ -431,10 +433,10 @@ def _is_local(url: str) -> bool:
 
 
 def key_header(key: str | None) -> dict[str, str]:
-    """Make the header that carries a key, which no message repeats.
+    """Return the header with an API key, which no message repeats; {} without a key.
 
     Raises:
-        ValueError: no header can carry it.
+        ValueError: a header cannot hold the key.
     """
     if key is None:
         return {}
@@ -444,10 +446,10 @@ def key_header(key: str | None) -> dict[str, str]:
 
 
 def space_header(space: str | None) -> dict[str, str]:
-    """Make the header that refuses vectors of another space.
+    """Return the header that has vectors of another space refused; {} without a space.
 
     Raises:
-        ValueError: no header can carry it.
+        ValueError: a header cannot hold the name.
     """
     if space is None:
         return {}

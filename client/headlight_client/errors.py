@@ -1,4 +1,4 @@
-"""How a call can fail, and when it is worth another try.
+"""The errors of a call, and when to try again.
 
 HeadlightError
     RequestRefused      the service, or a proxy before it, answered with an error
@@ -22,13 +22,13 @@ from httpx import codes
 
 from headlight_client.formats import read_json
 
-INPUT_PLACE = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # as a detail names one
+INPUT_PLACE = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # how a detail names an input
 PROBLEM_FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
 RETRIED_STATUSES = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
 RETRIED_STATUSES |= {codes.GATEWAY_TIMEOUT}
-# Of a proxy whose service is away, as Ray's while it starts; of the service itself they are final
+# Retried if from a proxy whose service is away, as Ray's while it starts; final from the service
 AWAY_STATUSES = {codes.NOT_FOUND, codes.REQUEST_TIMEOUT}
-# A connection that failed or broke; not one that cannot be made at all, such as of a wrong scheme
+# Retried: a connection that failed or broke; not one that is impossible, such as of a wrong scheme
 CONNECTION_ERRORS = (
     httpx.NetworkError,
     httpx.TimeoutException,
@@ -55,15 +55,15 @@ class Fault:
     """One thing wrong with a request.
 
     Args:
-        loc: where, as keys and indices; an input's index is the caller's.
-        code: what.
+        loc: its path in the request, keys and indices; an input's index is the caller's.
+        code: the kind of fault.
     """
 
     loc: tuple[str | int, ...]
     code: str
 
     def shift_input_index(self, first: int) -> "Fault":
-        """Return the same of a request whose first input is the caller's input `first`."""
+        """Return the fault with the caller's index of an input, whose request began at `first`."""
         match self.loc:
             case ("inputs" | "right" as side, int(index), *rest):
                 return Fault((side, first + index, *rest), self.code)
@@ -76,10 +76,10 @@ class RequestRefused(HeadlightError):
     Args:
         status: of HTTP.
         code: a code of the service's table; None where a proxy answered.
-        detail: where it is, what is expected there and what came, in words.
-        errors: what is wrong where.
+        detail: where the fault is, what was expected there and what was received.
+        errors: all faults.
         request_id: what the service's log calls the request; None where a proxy answered.
-        facts: numbers that help, such as `length` and `limit`.
+        facts: other fields of the answer, such as `length` and `limit`.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class RequestRefused(HeadlightError):
 
     @classmethod
     def of(cls, answer: httpx.Response) -> Self:
-        """Read an answer other than 200."""
+        """Read a response other than 200 as an error."""
         try:
             problem = read_json(answer.content)
             if isinstance(problem.get("error"), dict):  # OpenAI's
-                told = problem["error"]
-                return cls(answer.status_code, told["code"], told["message"])
+                error = problem["error"]
+                return cls(answer.status_code, error["code"], error["message"])
             code, detail = problem["code"], problem["detail"]
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
         except (ValueError, KeyError, TypeError, AttributeError):  # no refusal of Headlight's
@@ -114,11 +114,10 @@ class RequestRefused(HeadlightError):
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def shift_input_index(self, first: int) -> Self:
-        """Return the same of a request whose first input is the caller's input `first`."""
+        """Return the error with the caller's indices of inputs, whose request began at `first`."""
         errors = [fault.shift_input_index(first) for fault in self.errors]
         detail = INPUT_PLACE.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
-        known = errors, self.request_id, self.facts
-        return type(self)(self.status, self.code, detail, *known)
+        return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)
 
 
 def seconds_before_retry(
@@ -129,9 +128,9 @@ def seconds_before_retry(
     """Return the seconds to wait before the next try, None where there should be none.
 
     Args:
-        reply: how the last try ended.
+        reply: the result of the last try.
         tries: how many there were.
-        draw: a number between two others.
+        draw: returns a random number between two others.
     """
     jitter = draw(0.0, min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(tries - 1, 32)))
     if isinstance(reply, httpx.RequestError):
@@ -142,7 +141,7 @@ def seconds_before_retry(
 
 
 def _is_temporary(reply: httpx.Response) -> bool:
-    """Tell a service that is busy or away from one that refuses the request itself."""
+    """Tell whether a response is of a busy or absent service, and not a refusal of the request."""
     if reply.status_code in RETRIED_STATUSES:
         return True
     away = reply.status_code in AWAY_STATUSES or reply.is_server_error

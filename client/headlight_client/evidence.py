@@ -15,7 +15,8 @@ class Highlight(NamedTuple):
 
     Args:
         characters: where it stands in the document, [start, end).
-        share: what it adds to the score, what the score loses without it, or its own; see `method`.
+        share: what it adds to the score, what the score loses without it, or its own score; see
+            Evidence.method.
         units: its number among the document's sentences or words, or those of its tokens.
     """
 
@@ -26,7 +27,7 @@ class Highlight(NamedTuple):
 
 
 class Control(NamedTuple):
-    """The scores of the document without as many random others: their mean and deviation."""
+    """The document's score without as many random other units: mean and standard deviation."""
 
     without_random: float
     deviation: float
@@ -34,13 +35,13 @@ class Control(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What carries one document's score.
+    """The parts of one document that carry its score.
 
     Args:
         index: its place among the documents.
-        method: what tells shares; of "sum" and "maxsim" they sum with `rest` to the score.
+        method: how shares are found; with "sum" and "maxsim" they and `rest` sum to the score.
         highlights: strongest first.
-        rest: None of the methods "occlusion" and "alone".
+        rest: the shares of all other units; None with "occlusion" and "alone".
         without: the score without the highlights; None without control, or with nothing left.
         control: None without control, or with too few other units.
         pruned: the shortened document, where `prune` was given.
@@ -71,35 +72,35 @@ class Highlighted(Answer):
     space: str | None = None
 
 
-def read_highlighted(told: Any) -> Highlighted:
-    """Read an answer of POST /v1/highlight.
+def read_highlighted(answer: Any) -> Highlighted:
+    """Read the JSON answer of POST /v1/highlight.
 
     Raises:
-        NoAnswer: it is none.
+        NoAnswer: it is not in that format.
     """
     try:
-        results = [_read_evidence(one) for one in told["results"]]
-        made = {name: told[name] for name in ORIGIN_FIELDS}
-        usage = Usage(**told["usage"])
-        return Highlighted(**made, usage=usage, results=results, space=told.get("space"))
+        results = [_read_evidence(one) for one in answer["results"]]
+        made = {name: answer[name] for name in ORIGIN_FIELDS}
+        usage = Usage(**answer["usage"])
+        return Highlighted(**made, usage=usage, results=results, space=answer.get("space"))
     except (LookupError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
 
-def _read_evidence(told: Any) -> Evidence:
+def _read_evidence(answer: Any) -> Evidence:
     highlights = [
         Highlight(_to_pair(one["characters"]), one["text"], one["share"], _to_pair(one["units"]))
-        for one in told["highlights"]
+        for one in answer["highlights"]
     ]
-    control = told["control"]
+    control = answer["control"]
     read = {
         "highlights": highlights,
         "control": None if control is None else Control(**control),
-        "pruned": told.get("pruned"),
+        "pruned": answer.get("pruned"),
     }
-    return Evidence(**{name: told[name] for name in FACT_FIELDS}, **read)
+    return Evidence(**{name: answer[name] for name in FACT_FIELDS}, **read)
 
 
-def _to_pair(told: Any) -> tuple[int, int]:
-    first, second = told
+def _to_pair(ends: Any) -> tuple[int, int]:
+    first, second = ends
     return first, second

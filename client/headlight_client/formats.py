@@ -1,4 +1,4 @@
-"""JSON and safetensors: as much of both as requests and answers need."""
+"""Write and read JSON, and read safetensors."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-LENGTH_BYTES = 8  # of a safetensors file, before its header
-METADATA = "__metadata__"
+LENGTH_BYTES = 8  # at the start of a safetensors file: the length of its header
+METADATA = "__metadata__"  # key of the header that is no array
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -50,7 +50,7 @@ def read_safetensors(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
     Source of the layout: safetensors' README, "Format".
 
     Raises:
-        LookupError, OverflowError, TypeError, ValueError: it is none, or not one of the service's.
+        LookupError, OverflowError, TypeError, ValueError: it is no such file, or not the service's.
     """
     start = LENGTH_BYTES + int.from_bytes(file[:LENGTH_BYTES], "little")
     header, data = read_json(file[LENGTH_BYTES:start]), memoryview(file)[start:]
@@ -62,7 +62,7 @@ def read_safetensors(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
 
 
 def _read_array(entry: Mapping[str, Any], data: memoryview) -> Array:
-    """Read one array, in this machine's byte order and in memory of its own."""
+    """Return a copy of a header entry's array, in this machine's byte order."""
     begin, end = entry["data_offsets"]
     dtype = DTYPES[entry["dtype"]]
     stored = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
@@ -70,7 +70,7 @@ def _read_array(entry: Mapping[str, Any], data: memoryview) -> Array:
 
 
 def _to_python(value: Any) -> Any:
-    """Return numpy's values as Python's own."""
+    """Return a numpy number or array as a Python number or list."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value)} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""A caller's inputs -> items of the wire, in requests of a size that the service takes."""
+"""Write a caller's inputs as JSON, in requests of a size that the service takes."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from headlight_client.formats import write_json
 
-# A text, a pair of texts, token ids, (tokens, embedding width) embeddings, or an item of the wire
+# A text, a pair of texts, token ids, (tokens, embedding width) embeddings, or a JSON item
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
 
-BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong guess costs a refusal and a smaller request
+BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong estimate costs a refusal and a smaller request
 SPECIAL_TOKENS_PER_TEXT = 2
-# Work in one request: enough to keep a replica's lanes busy, about a second at a tenth each
+# Batches in one request: enough to keep a replica busy, about a second at 0.1 s each
 BATCHES_PER_REQUEST = 8
-SPARE_BYTES = 64 * 1024  # of a body, for what is not inputs
+SPARE_BYTES = 64 * 1024  # of a body, for options
 
 
 class Options(TypedDict, total=False):
@@ -102,19 +102,19 @@ class ComparisonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a request may be; see `limits`."""
+    """How large a request may be; see `read_limits`."""
 
     sequences: int
-    tokens: int
+    tokens: int  # of all sequences together
     body_bytes: int
-    sequence_tokens: int
+    sequence_tokens: int  # of one sequence
     deadline_seconds: float
-    heads: int
+    heads: int  # of all layers of the model
 
     def limits_of_sweep(self) -> "Limits":
-        """Return the limits where each input comes with a copy for every head.
+        """Return the limits of a sweep, which computes each input once more for every head.
 
-        A copy begins in its head's layer, so that all of them take half of all layers' work.
+        Such a pass begins in its head's layer, so that on average it takes half of the work.
         """
         return replace(self, tokens=max(1, 2 * self.tokens // self.heads))
 
@@ -124,10 +124,10 @@ class Request:
     """Inputs that are sent together.
 
     Args:
-        before: the beginning of the body, up to the list of items.
+        before: the JSON of the body up to the list of items.
         first: the caller's index of the first item.
-        items: each as JSON.
-        whole: whether they cannot be sent apart: patches name other inputs of their request.
+        items: the JSON of each item.
+        whole: whether it cannot be split: patches name other inputs of their request.
     """
 
     before: bytes
@@ -140,21 +140,21 @@ class Request:
 
     @property
     def body(self) -> bytes:
-        """Return the JSON that is sent."""
+        """Return the JSON body."""
         return self.before + b",".join(self.items) + b"]}"
 
     def split_in_half(self) -> tuple["Request", "Request"]:
-        """Return two requests for the same inputs."""
+        """Split the inputs into two requests."""
         half = len(self) // 2
         left, right = replace(self, items=self.items[:half]), self.items[half:]
         return left, replace(self, first=self.first + half, items=right)
 
 
 def read_limits(info: Mapping[str, Any]) -> Limits:
-    """Read the limits of requests from the answer of GET /info.
+    """Return the limits of requests from the answer of GET /info.
 
-    Tokens are kept to a few batches, far below what the service takes: a request that a slow
-    service cannot do by its deadline would be refused however often it is sent.
+    Tokens are limited to a few batches, far below the service's limit: a request that a slow
+    service cannot finish by its deadline would be refused each time.
     """
     bounds = info["limits"]
     return Limits(
@@ -168,36 +168,36 @@ def read_limits(info: Mapping[str, Any]) -> Limits:
 
 
 def make_requests(
-    inputs: Iterable[Input], most: Limits, options: Mapping[str, Any]
+    inputs: Iterable[Input], limits: Limits, options: Mapping[str, Any]
 ) -> Iterator[Request]:
-    """Make requests of inputs, in order; of no inputs an empty one, for the service to refuse.
+    """Yield requests with all inputs, in order; for no inputs an empty one, which is refused.
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
         ValueError: an input has a patch, and one request cannot hold all inputs.
     """
-    most = most.limits_of_sweep() if options.get("sweep") else most
+    limits = limits.limits_of_sweep() if options.get("sweep") else limits
     before, items = _begin_body(options, "inputs"), list[bytes]()
     first = tokens = size = 0
     patched = False
     for index, entry in enumerate(inputs):
         patched = patched or _is_patched(entry)
-        item, its = _write_input(entry, index)
-        its = min(its, most.sequence_tokens)
-        full = len(items) == most.sequences or tokens + its > most.tokens
-        full = bool(items) and (full or size + len(item) + 1 > most.body_bytes)
+        item, item_tokens = _write_input(entry, index)
+        item_tokens = min(item_tokens, limits.sequence_tokens)
+        full = len(items) == limits.sequences or tokens + item_tokens > limits.tokens
+        full = bool(items) and (full or size + len(item) + 1 > limits.body_bytes)
         if patched and (first or full):
             raise ValueError("inputs with patches must fit into one request")
         if full:
             yield Request(before, first, items)
             items, first, tokens, size = [], index, 0, 0
         items.append(item)
-        tokens, size = tokens + its, size + len(item) + 1
+        tokens, size = tokens + item_tokens, size + len(item) + 1
     yield Request(before, first, items, patched)
 
 
 def make_comparison(left: Input, right: Sequence[Input], options: Mapping[str, Any]) -> Request:
-    """Make the request that compares a text with others.
+    """Return the request that compares a text with others.
 
     Raises:
         TypeError: a text or other input is of no kind that can be encoded.
@@ -208,7 +208,7 @@ def make_comparison(left: Input, right: Sequence[Input], options: Mapping[str, A
 
 
 def make_scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
-    """Make the body that scores documents.
+    """Return the JSON body of a request that scores documents for a query.
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
@@ -219,7 +219,7 @@ def make_scoring(query: Input, documents: Iterable[Input], options: ScoreOptions
 
 
 def _begin_body(options: Mapping[str, Any], items: str) -> bytes:
-    """Begin a body with its options, up to the list of its items."""
+    """Return the JSON of a body with options, up to the list `items`."""
     return write_json({**options, items: []})[:-2]
 
 
@@ -228,7 +228,7 @@ def _is_patched(entry: Input) -> bool:
 
 
 def _write_input(entry: Input, index: int) -> tuple[bytes, int]:
-    """Write an input as JSON, and estimate how many tokens it has."""
+    """Return an input as JSON, and an estimate of its tokens."""
     try:
         item = to_item(entry)
         text = write_json(item)
@@ -240,14 +240,14 @@ def _write_input(entry: Input, index: int) -> tuple[bytes, int]:
 
 
 def _count_tokens(value: Any) -> int:
-    """Count the tokens in a field of numbers."""
+    """Return the tokens of an item's field: the rows of an array, or the entries of a list."""
     if isinstance(value, dict) and value.get("shape"):
         return int(value["shape"][0])
     return len(value) if isinstance(value, list) else 0
 
 
 def to_item(entry: Input) -> Any:
-    """Return an input as the wire has it."""
+    """Return an input as the JSON API takes it: a text, or an object."""
     match entry:
         case str():
             return entry
@@ -265,7 +265,7 @@ def to_item(entry: Input) -> Any:
 
 
 def _to_field(value: Any) -> Any:
-    """Return a field of an item, an array of numbers as base64, in float16 or else in float32."""
+    """Return a field of an item; float arrays as base64, float16 as such, others as float32."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused

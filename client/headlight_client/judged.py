@@ -13,7 +13,7 @@ from headlight_client.errors import NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """How well one document answers a query.
+    """How well one document answers a query, by a reranker's score.
 
     Args:
         index: its place among the documents.
@@ -28,7 +28,7 @@ class Ranked:
     """The documents by their scores, best first.
 
     Args:
-        tokens: that were computed.
+        tokens: how many were computed.
     """
 
     model: str
@@ -50,7 +50,7 @@ class Judged:
     Args:
         classes: all of them, best first.
         truncated: whether the text was cut for any label.
-        length: tokens before that, with the longest label and the template.
+        length: tokens before the cut, with the longest label and the template.
     """
 
     classes: list[Fit]
@@ -65,31 +65,31 @@ class Classified(Answer):
     texts: list[Judged]
 
 
-def read_ranked(told: Any) -> Ranked:
-    """Read an answer of POST /v1/rerank.
+def read_ranked(answer: Any) -> Ranked:
+    """Read the JSON answer of POST /v1/rerank.
 
     Raises:
-        NoAnswer: it is none.
+        NoAnswer: it is not in that format.
     """
     try:
-        results = [Rank(one["index"], one["relevance_score"]) for one in told["results"]]
-        return Ranked(told["model"], results, told["usage"]["total_tokens"])
+        results = [Rank(one["index"], one["relevance_score"]) for one in answer["results"]]
+        return Ranked(answer["model"], results, answer["usage"]["total_tokens"])
     except (LookupError, TypeError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
 
-def read_classified(told: Any) -> Classified:
-    """Read an answer of POST /v1/classify.
+def read_classified(answer: Any) -> Classified:
+    """Read the JSON answer of POST /v1/classify.
 
     Raises:
-        NoAnswer: it is none.
+        NoAnswer: it is not in that format.
     """
     try:
         texts = [
             Judged([Fit(**one) for one in text["classes"]], text["truncated"], text["length"])
-            for text in told["data"]
+            for text in answer["data"]
         ]
-        made = {name: told[name] for name in ORIGIN_FIELDS}
-        return Classified(**made, usage=Usage(**told["usage"]), texts=texts)
+        made = {name: answer[name] for name in ORIGIN_FIELDS}
+        return Classified(**made, usage=Usage(**answer["usage"]), texts=texts)
     except (LookupError, TypeError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error

@@ -1,4 +1,4 @@
-"""Vectors under contract: canaries that are saved once and computed again later.
+"""Check that a service's vectors stay comparable, by canary texts computed now and later.
 
 A saved space is a JSON file: the space's name and parts as GET /info has them, 32 texts, and their
 vectors as base64 of little-endian float32.
@@ -14,8 +14,8 @@ import numpy as np
 
 from headlight_client.formats import Array, read_json, write_json
 
-FORMAT = 1  # of the file
-DTYPE = np.dtype("<f4")
+FORMAT = 1  # version of the file
+DTYPE = np.dtype("<f4")  # of the vectors in the file
 SPACE_FACTS = ("model", "weights", "numerics", "space", "space_parts", "space_bound")
 # of few and of many words, of names, numbers and other scripts, so that a tokenizer shows
 CANARY_TEXTS = (
@@ -56,12 +56,12 @@ CANARY_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a service's vectors may stand in one index with.
+    """The space of a service's vectors; those of one space may stand in one index.
 
     Args:
         facts: of GET /info: model, weights, numerics, space, space_parts and space_bound.
         texts: the canaries.
-        vectors: (texts, size) float32.
+        vectors: of the canaries, (texts, size) float32.
     """
 
     facts: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Space:
         """Read a saved space.
 
         Raises:
-            ValueError: the file is none.
+            ValueError: the file holds no saved space.
             OSError: it cannot be read.
         """
         try:
@@ -90,7 +90,7 @@ class Space:
             raise ValueError(f"{path} is not a saved space") from error
 
     def write(self, path: Path) -> None:
-        """Save it.
+        """Save the space as JSON.
 
         Raises:
             OSError: the file cannot be written.
@@ -104,15 +104,15 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How vectors computed now compare with those of an earlier day.
+    """How canary vectors computed now compare with saved ones.
 
     Args:
-        texts: of both.
-        distances: how far each vector moved, of its length, (texts,); infinity where its size is
-            another one.
-        bound: up to which they are of one space.
-        bits: whether all are equal to the bit.
-        changed: by name, the parts of the space that differ: what was saved, and what is now.
+        texts: the canaries.
+        distances: how far each vector moved, relative to its length, (texts,); infinity where its
+            size changed.
+        bound: the largest distance within one space.
+        bits: whether all vectors are equal to the bit.
+        changed: the parts of the space that differ, by name: the saved value and that of now.
     """
 
     texts: Sequence[str]
@@ -123,7 +123,7 @@ class Checked:
 
     @property
     def verdict(self) -> Literal["same bits", "same space", "changed", "moved"]:
-        """Say it in two words: "moved" is of vectors beyond the bound, "changed" of the space."""
+        """Return the result: "moved": a vector is beyond the bound, "changed": a part differs."""
         if self.moved:
             return "moved"
         return "changed" if self.changed else "same bits" if self.bits else "same space"
@@ -135,7 +135,7 @@ class Checked:
 
     @property
     def moved(self) -> list[tuple[str, float]]:
-        """List the texts beyond the bound, the furthest first, and how far each moved."""
+        """List the texts that moved beyond the bound, furthest first, each with its distance."""
         beyond = [
             pair
             for pair in zip(self.texts, self.distances, strict=True)
@@ -151,7 +151,7 @@ def compare_vectors(
     bound: float,
     changed: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Checked:
-    """Compare two vectors of each text, (texts, size) twice."""
+    """Compare the saved and the computed vectors of texts, (texts, size) each."""
     bits = (
         expected.shape == found.shape
         and expected.astype(DTYPE).tobytes() == found.astype(DTYPE).tobytes()
@@ -169,7 +169,7 @@ def compare_vectors(
 def find_differences(
     saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """List the parts of two spaces that differ; of GET /info's space_parts."""
+    """Return the entries that differ between two space_parts of GET /info: (saved, now) by name."""
     names = [*saved, *(name for name in now if name not in saved)]
     return {
         name: (saved.get(name), now.get(name)) for name in names if saved.get(name) != now.get(name)

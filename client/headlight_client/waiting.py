@@ -1,4 +1,4 @@
-"""The client for code that waits: an AsyncClient on an event loop in a thread of its own.
+"""The synchronous client: an AsyncClient on an event loop in its own thread.
 
 So it also works in notebooks, and Ctrl-C ends a call at once.
 """
@@ -17,10 +17,10 @@ Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
 
-def _make_waiting(
+def _make_synchronous(
     call: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Value]],
 ) -> Callable[Concatenate["Client", Arguments], Value]:
-    """Make a method of Client that waits for one of AsyncClient."""
+    """Return a method of Client that waits for a method of AsyncClient."""
 
     @wraps(call)
     def wait(client: "Client", /, *args: Arguments.args, **named: Arguments.kwargs) -> Value:
@@ -30,9 +30,9 @@ def _make_waiting(
 
 
 class Client:
-    """A client of one service; threads may share it. See `AsyncClient` for all arguments.
+    """A synchronous client of one service; threads may share it. See `AsyncClient` for arguments.
 
-    `progress` is called, and the inputs of `stream` are taken, in the client's thread.
+    `progress` is called, and the inputs of `stream` are read, in the client's thread.
 
     Raises:
         ValueError: the URL is not one, the key or the space cannot be sent, or a number is not
@@ -67,21 +67,21 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    info = _make_waiting(AsyncClient.info)
-    ask = _make_waiting(AsyncClient.ask)
-    encode = _make_waiting(AsyncClient.encode)
-    maxsim = _make_waiting(AsyncClient.maxsim)
-    similarity = _make_waiting(AsyncClient.similarity)
-    highlight = _make_waiting(AsyncClient.highlight)
-    space = _make_waiting(AsyncClient.space)
-    check_space = _make_waiting(AsyncClient.check_space)
-    rerank = _make_waiting(AsyncClient.rerank)
-    classify = _make_waiting(AsyncClient.classify)
+    info = _make_synchronous(AsyncClient.info)
+    ask = _make_synchronous(AsyncClient.ask)
+    encode = _make_synchronous(AsyncClient.encode)
+    maxsim = _make_synchronous(AsyncClient.maxsim)
+    similarity = _make_synchronous(AsyncClient.similarity)
+    highlight = _make_synchronous(AsyncClient.highlight)
+    space = _make_synchronous(AsyncClient.space)
+    check_space = _make_synchronous(AsyncClient.check_space)
+    rerank = _make_synchronous(AsyncClient.rerank)
+    classify = _make_synchronous(AsyncClient.classify)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
     ) -> Generator[Encoded, None, None]:
-        """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
+        """Encode inputs, and yield one answer for each request; see AsyncClient.stream."""
         answers = self._client.stream(inputs, deadline=deadline, **options)
         try:
             while (part := self._run(_await_work(lambda: anext(answers, None)))) is not None:
@@ -91,16 +91,16 @@ class Client:
             raise
 
     def close(self) -> None:
-        """Close the connections, end the thread."""
+        """Cancel running calls, close the connections and end the thread."""
         if self._loop.is_closed():
             return
-        self._run(self._end())
+        self._run(self._cancel_and_close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _end(self) -> None:
-        """End running calls, close the connections."""
+    async def _cancel_and_close(self) -> None:
+        """Cancel running calls and close the connections."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
@@ -108,7 +108,7 @@ class Client:
         await self._client.close()
 
     def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Wait for work on the loop; end it where the waiting ends early."""
+        """Run a coroutine on the loop, and return its result; cancel it if interrupted."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("the client is closed")
@@ -119,5 +119,6 @@ class Client:
             future.cancel()
 
 
-async def _await_work(work: Callable[[], Awaitable[Value]]) -> Value:
-    return await work()  # made here, so that a client that is closed leaves none unawaited
+async def _await_work(make: Callable[[], Awaitable[Value]]) -> Value:
+    """Await what `make` returns; made here, so that a closed client leaves nothing unawaited."""
+    return await make()
