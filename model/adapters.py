@@ -24,13 +24,12 @@ from model.encoder import Embeddings, Encoder, Layer, TableLookUp
 from model.kernels import ACTIVATIONS, Linear, NormedLinear
 from model.packing import Packed, filled_rows
 
-# a layer of its own, counted from 0, and a linear of it: project, output, up or down
+# a layer with weights of its own, counted from 0, and a linear of it: project, output, up or down
 LinearKey = tuple[int, str]
-TableName = Literal["word", "type"]
+TableName = Literal["word", "type"]  # an embedding table
 TABLE_NAMES: tuple[TableName, ...] = ("word", "type")
 
-
-# Rows at a time to which an adapter adds: more do not stay in the cache between product and sum.
+# Rows an adapter adds to at a time: more do not stay in the cache between product and sum.
 BLOCK_ROWS = 256
 
 
@@ -39,8 +38,8 @@ class Rows:
     """Some rows of a batch.
 
     Args:
-        index: their numbers, then that of the first until there are as many as `filled` says.
-        count: how many there are without those.
+        index: their numbers, padded with the first one up to `filled_rows` of them.
+        count: how many there are without the padding.
     """
 
     index: Tensor
@@ -48,20 +47,21 @@ class Rows:
 
     @property
     def unfilled(self) -> Tensor:
+        """Return the numbers without the padding, (count,)."""
         return self.index[: self.count]
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return these rows of x, filled up."""
+        """Return these rows of x, padding included."""
         return x.index_select(0, self.index)
 
     def scatter(self, filled: Tensor, y: Tensor) -> None:
-        """Write what was found of these rows, filled up, into y."""
+        """Write results of `gather`'s rows back into y, without the padding."""
         y.index_copy_(0, self.unfilled, filled[: self.count])
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTerm:
-    """What an adapter adds to one linear.
+    """The product that an adapter adds to the output of one linear.
 
     Args:
         narrow: A, without bias.
@@ -87,8 +87,8 @@ class LinearTerm:
         return self.widen.weight() @ self.narrow.weight()
 
 
-# No two have a row in common. Rows of None are all, and then there is no other; a term of None adds
-# nothing to its rows.
+# The term of each group of rows; no two groups share a row. Rows None: all rows, in a single group;
+# term None: nothing is added.
 RowTerms = Sequence[tuple[Rows | None, LinearTerm | None]]
 
 
@@ -102,7 +102,7 @@ class AdaptedLinear:
         return self._add_terms(x, self._base(x))
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return the activation of all; rows without a term have the fused product's bits."""
+        """Return activation(linear); rows without a term get the fused product's bits."""
         bare = [rows for rows, term in self._terms if rows is not None and term is None]
         if 2 * sum(rows.count for rows in bare) > len(x):  # the fewer rows are multiplied twice
             return self._activate_fused(x, activation)
@@ -112,7 +112,7 @@ class AdaptedLinear:
         return y
 
     def _activate_fused(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return the fused product of all rows, and over it what those with terms have."""
+        """Run the fused product on all rows, then overwrite those with a term."""
         y = self._base.activate(x, activation)
         for rows, term in self._terms:
             if rows is not None and term is not None:
@@ -121,11 +121,11 @@ class AdaptedLinear:
         return y
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return all that is added to `residual`, (rows, outputs)."""
+        """Return the linear's output, terms included, plus `residual`, (rows, outputs)."""
         return self._add_terms(x, self._base.add_to(x, residual))
 
     def weight(self) -> Tensor:
-        """Return W + B A, (outputs, inputs)."""
+        """Return W + B A, (outputs, inputs), where one term is added to all rows."""
         rows, term = self._terms[0]
         if rows is not None or term is None:
             raise RuntimeError("the weight of rows of several adapters: this is a bug")
@@ -142,7 +142,7 @@ class AdaptedLinear:
 
 @dataclass(frozen=True, slots=True)
 class TableTerm:
-    """What an adapter adds to the rows of one table.
+    """The product that an adapter adds to the rows of one embedding table.
 
     Args:
         narrow: A, (rows, rank).
@@ -158,7 +158,7 @@ class TableTerm:
 
 
 class AdaptedTable:
-    """A table to whose rows adapters add, each in its own rows of a batch.
+    """An embedding table to which adapters add, each in its own rows of a batch.
 
     Args:
         terms: as of AdaptedLinear.
@@ -182,10 +182,10 @@ class Adapter:
 
     Args:
         digest: `sha256:` and 12 hex digits over the model's digest and the adapter's files.
-        terms: what it adds to linears, by place.
-        tables: what it adds to tables, by name.
-        encoder: the model's with it in all rows; its linears' weights are W + B A.
-        products: numbers in A and B that rows are multiplied by, once for each layer that does it.
+        terms: what it adds to linears, by layer and linear.
+        tables: what it adds to embedding tables, by name.
+        encoder: the model's encoder with the adapter in all rows; its weights are W + B A.
+        products: multiplications by A and B that a row takes in a pass.
     """
 
     digest: str
@@ -210,7 +210,7 @@ class Adapter:
             for linear in (term.narrow, term.widen)
         ]
         products = repeats * sum(sizes) + sum(t.widen.weight().numel() for t in tables.values())
-        view = _adapt_layers(encoder, lambda place: [(None, terms.get(place))])
+        view = _adapt_layers(encoder, lambda key: [(None, terms.get(key))])
         view.embeddings = _adapt_embeddings(
             encoder, {name: [(None, t)] for name, t in tables.items()}
         )
@@ -218,88 +218,92 @@ class Adapter:
 
 
 def _row_blocks(rows: Tensor) -> Iterator[slice]:
-    """Yield rows in turn; on a GPU all at once."""
+    """Yield slices of BLOCK_ROWS rows; on a GPU one slice of all."""
     size = BLOCK_ROWS if rows.device.type == "cpu" else len(rows)
     for first in range(0, len(rows), size):
         yield slice(first, first + size)
 
 
 def _activate_in_place(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """Return the activation of y, in its place."""
+    """Overwrite y with its activation, and return it."""
     for block in _row_blocks(y):
         y[block].copy_(act(y[block]))
     return y
 
 
 def mix_adapters(encoder: Encoder, packed: Packed, adapters: Sequence[Adapter | None]) -> Encoder:
-    """Return an encoder that runs one batch, each sequence with its own adapter.
+    """Return an encoder for this one batch that applies to each sequence its adapter.
 
     Args:
-        adapters: of each sequence in the order given to `pack`; None: none.
+        adapters: of each sequence, in the order in which they were packed; None: no adapter.
     """
     numbers = defaultdict[Adapter | None, list[int]](list)
-    for place, adapter in enumerate(adapters):
-        rows = packed.rows(place)
+    for index, adapter in enumerate(adapters):
+        rows = packed.rows(index)
         numbers[adapter] += range(rows.start, rows.stop)
-    parts = [(one, fill_rows(own, encoder.device)) for one, own in numbers.items()]
-    changed = _adapt_layers(
+    parts = [(adapter, fill_rows(own, encoder.device)) for adapter, own in numbers.items()]
+    mixed = _adapt_layers(
         encoder,
-        lambda place: [(rows, one.terms.get(place) if one else None) for one, rows in parts],
+        lambda key: [
+            (rows, adapter.terms.get(key) if adapter else None) for adapter, rows in parts
+        ],
     )
     tables = {
         name: [(rows, one.tables[name]) for one, rows in parts if one and name in one.tables]
         for name in TABLE_NAMES
     }
-    changed.embeddings = _adapt_embeddings(encoder, tables)
-    return changed
+    mixed.embeddings = _adapt_embeddings(encoder, tables)
+    return mixed
 
 
 def _adapt_embeddings(
     encoder: Encoder, terms: Mapping[TableName, Sequence[tuple[Rows | None, TableTerm]]]
 ) -> Embeddings:
-    """Return embeddings that share all but the look-ups that terms are added to."""
-    changed = copy.copy(encoder.embeddings)
-    if own := terms.get("word"):
-        changed.of_word = AdaptedTable(changed.of_word, own)
-    if changed.of_type is not None and (own := terms.get("type")):
-        changed.of_type = AdaptedTable(changed.of_type, own)
-    return changed
+    """Copy the embeddings, with adapters in their look-ups; all else is shared."""
+    adapted = copy.copy(encoder.embeddings)
+    if own_terms := terms.get("word"):
+        adapted.of_word = AdaptedTable(adapted.of_word, own_terms)
+    if adapted.of_type is not None and (own_terms := terms.get("type")):
+        adapted.of_type = AdaptedTable(adapted.of_type, own_terms)
+    return adapted
 
 
 def fill_rows(numbers: list[int], device: torch.device) -> Rows:
-    """Repeat the first row up to the number that a batch has, so that products have its bits."""
+    """Return these rows, padded to a batch's size so that products have the same bits."""
     fill = [numbers[0]] * (filled_rows(len(numbers), device) - len(numbers))
     return Rows(torch.tensor(numbers + fill, device=device), len(numbers))
 
 
 def _adapt_layers(encoder: Encoder, terms: Callable[[LinearKey], RowTerms]) -> Encoder:
-    """Return an encoder that shares all but the linears that terms are added to."""
-    changed, own = copy.copy(encoder), encoder.config.own_layers
-    changed.native = None  # it runs the encoder's own linears
+    """Copy an encoder, with terms in the linears that have some; all else is shared."""
+    adapted, own = copy.copy(encoder), encoder.config.own_layers
+    adapted.native = None  # it would ignore the terms
     layers = [_adapt_layer(layer, i, terms) for i, layer in enumerate(encoder.layers[:own])]
-    changed.layers = layers * (len(encoder.layers) // own)
-    return changed
+    adapted.layers = layers * (len(encoder.layers) // own)
+    return adapted
 
 
 def _adapt_layer(layer: Layer, i: int, terms: Callable[[LinearKey], RowTerms]) -> Layer:
-    changed = copy.copy(layer)
+    """Copy layer i as `_adapt_layers` copies the encoder."""
+    adapted = copy.copy(layer)
     attention: MultiHeadAttention = copy.copy(layer.attention)
-    attention.__dict__.pop("output_triangles", None)  # they are those of the weights before
-    changed.attention = attention
+    attention.__dict__.pop("output_triangles", None)  # cached from the weights without terms
+    adapted.attention = attention
     for owner, name in (
         (attention, "project"),
         (attention, "output"),
-        (changed, "up"),
-        (changed, "down"),
+        (adapted, "up"),
+        (adapted, "down"),
     ):
-        own = terms((i, name))
-        if any(term for _, term in own):
-            setattr(owner, name, _adapt_linear(getattr(owner, name), own))
-    return changed
+        own_terms = terms((i, name))
+        if any(term for _, term in own_terms):
+            setattr(owner, name, _adapt_linear(getattr(owner, name), own_terms))
+    return adapted
 
 
 def _adapt_linear(linear: Linear, terms: RowTerms) -> Linear:
-    if isinstance(linear, NormedLinear):  # what is added is normalised with the rest
+    """Return a linear with terms; one with a norm gets them before the norm."""
+    if isinstance(linear, NormedLinear):
         inner = AdaptedLinear(linear.linear, terms)
         return NormedLinear(inner, linear.norm, linear.eps, linear.kind)
     return AdaptedLinear(linear, terms)

@@ -142,7 +142,7 @@ def explain_layer(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
 
 
 def step_weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
-    """Return the weights that make each step of attention, named by the step they make.
+    """Return the weights of the attention of a layer, named by the step that they compute.
 
     Args:
         index: of the layer, counted from 0.
@@ -176,30 +176,31 @@ def step_weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
 
 
 def _projection_weights(attention: MultiHeadAttention) -> dict[str, Tensor]:
-    """Return the weights of the four linears, those of q, k and v by head."""
+    """Return the weights of the four linears by name, those of q, k and v by head."""
     project, output = attention.project, attention.output
     weights = attention.split_projections(project.weight())  # (heads, head_dim, width) each
     biases = (None,) * 3 if project.bias is None else attention.split_projections(project.bias)
-    named: dict[str, Tensor] = {}
+    entries: dict[str, Tensor] = {}
     for name, weight, bias in zip("qkv", weights, biases, strict=True):
-        named |= _name_weights(name, weight.transpose(1, 2), bias)
+        entries |= _name_weights(name, weight.transpose(1, 2), bias)
     if attention.norms is not None:
         for name, norm in (("q_norm", attention.norms.query), ("k_norm", attention.norms.key)):
-            named |= _name_weights(name, *norm)
+            entries |= _name_weights(name, *norm)
     if isinstance(output, NormedLinear):
-        named |= _name_weights("projected_norm", *output.norm)
-    return named | _name_weights("projected", output.weight().T, output.bias)
+        entries |= _name_weights("projected_norm", *output.norm)
+    return entries | _name_weights("projected", output.weight().T, output.bias)
 
 
 def _name_weights(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
-    named = {f"{name}.weight": weight}
-    return named if bias is None else named | {f"{name}.bias": bias}
+    """Return a weight and its bias, if any, as entries `name`.weight and `name`.bias."""
+    entries = {f"{name}.weight": weight}
+    return entries if bias is None else entries | {f"{name}.bias": bias}
 
 
 def _attention_steps(
     encoder: Encoder, attention: MultiHeadAttention, x: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the steps from queries, keys and values to what W^O makes of their mix."""
+    """Compute the steps from x, (tokens, width), to the output of W^O, by name."""
     positions = torch.arange(len(x), device=x.device)
     q, k, v = attention.split_and_rotate(_linear(attention.project, x), positions)
     k, v = attention.repeat_shared(k), attention.repeat_shared(v)
@@ -230,6 +231,7 @@ def _attention_steps(
 
 
 def _feed_forward(layer: Layer, x: Tensor) -> Tensor:
+    """Compute the feed-forward block of x, (tokens, width), from the plain weights."""
     activation, up = ACTIVATIONS[layer.config.activation], _linear(layer.up, x)
     if not layer.config.gated:
         return _linear(layer.down, activation(up))
@@ -238,7 +240,7 @@ def _feed_forward(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _linear(linear: Linear, x: Tensor) -> Tensor:
-    """Return x W^T + b, from the weights as plain rows, and normalised where that is added."""
+    """Compute x W^T + b from the plain weights, normalised where the linear has a norm."""
     if isinstance(linear, NormedLinear):
         weight, shift = linear.norm
         norm = weight.float(), None if shift is None else shift.float()
@@ -248,7 +250,7 @@ def _linear(linear: Linear, x: Tensor) -> Tensor:
 
 
 def _norm(encoder: Encoder, x: Tensor, norm: Affine | None) -> Tensor:
-    """Apply the family's norm over the last axis; return x as it is where it has none."""
+    """Apply the family's kind of norm over the last axis; return x as it is without a norm."""
     if norm is None:
         return x
     weight, bias = (None if part is None else part.float() for part in norm)

@@ -50,11 +50,7 @@ def distance_buckets(tokens: int, count: int, device: torch.device) -> Tensor:
 
 
 def hiding_bias(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
-    """Return the bias of a tile's scores, (1, query, key): -inf beyond reach, else 0.
-
-    Args:
-        like: a tensor of the wanted dtype and device.
-    """
+    """Return a tile's bias, (1, query, key), as a tensor like `like`: -inf beyond reach, else 0."""
     queries = torch.arange(query.start, query.stop, device=like.device)
     keys = torch.arange(key.start, key.stop, device=like.device)
     far = beyond_reach(queries, keys, reach)
@@ -63,11 +59,7 @@ def hiding_bias(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
 
 
 def beyond_reach(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
-    """Return a mask, (query, key) bool: True where a key is beyond a query's reach.
-
-    Args:
-        queries, keys: their positions, (query,) and (key,).
-    """
+    """Return a bool mask of positions, (query, key): True where a key is beyond reach."""
     ahead = keys - queries[:, None]
     before, after = reach
     if before is None:

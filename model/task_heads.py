@@ -1,4 +1,4 @@
-"""What follows the encoder for a task, and what it makes of one sequence's token vectors.
+"""Task heads: what follows the encoder, and maps one sequence's token vectors to an answer.
 
     Classifier  a logit for each class of a text or pair; with one class it ranks
     Tagger      a logit for each label of each token
@@ -27,7 +27,7 @@ from model.text.frame import Role
 # the names that requests and answers give
 ScoreActivation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
 
-TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
+TILE_ROWS = 64  # tokens whose logits over the vocabulary are in memory at once
 NUMBER_SIZE = 4  # bytes of an index or a float32
 
 
@@ -48,12 +48,13 @@ class Transform:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Logits of rows.
+    """Maps rows to logits.
 
     Args:
         transform: before the output, where the family has one.
-        outputs: numbers of a row that come out.
-        weights: of all its matrices, numbers.
+        output: the last linear.
+        outputs: logits of a row.
+        weights: how many weights all its matrices have.
     """
 
     transform: Transform | None
@@ -73,10 +74,10 @@ class Projection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerStack:
-    """Logits of rows by the layers that sentence-transformers puts behind a Pooling.
+    """Maps rows to logits by the layers that sentence-transformers puts behind a Pooling.
 
     Args:
-        weights: of all its matrices, numbers.
+        weights: how many weights all its matrices have.
     """
 
     layers: tuple[PoolingLayer, ...]
@@ -96,13 +97,14 @@ class LayerStack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifier:
-    """Classes of a whole sequence.
+    """Scores the classes of a whole sequence.
 
     Args:
         labels: a name for each class, in the checkpoint's order.
         pooling: which vector is classified, such as the first token's, or the mean of all.
-        activation: what makes scores of logits.
-        ranking: what makes them of a pair that is ranked, as a CrossEncoder does.
+        project: maps that vector to logits.
+        activation: maps logits to scores.
+        ranking: the same for a pair that is ranked, as in a CrossEncoder.
         entailment: the class of a pair whose first text entails the second; None: there is none.
     """
 
@@ -126,7 +128,7 @@ class Classifier:
         return {"logits": logits, "scores": activate_scores(logits, self.activation)}
 
     def count_bytes(self, tokens: int) -> int:
-        """Count what the answer holds for so many tokens: two numbers and a name each."""
+        """Count the bytes of an answer: two numbers and a name for each class."""
         return sum(2 * NUMBER_SIZE + len(label) for label in self.labels)
 
     def count_flops(self, tokens: int) -> int:
@@ -136,7 +138,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tagger:
-    """A label for every token.
+    """Labels every token.
 
     Args:
         labels: their names, in the checkpoint's order.
@@ -156,7 +158,7 @@ class Tagger:
         return {"labels": labels.int(), "scores": probabilities}
 
     def count_bytes(self, tokens: int) -> int:
-        """Count what the answer holds at most for so many tokens: a number and a name each."""
+        """Count the bytes of an answer at most: a number and a name for each of so many tokens."""
         return tokens * (NUMBER_SIZE + max(map(len, self.labels)))
 
     def count_flops(self, tokens: int) -> int:
@@ -166,15 +168,15 @@ class Tagger:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Splade:
-    """Weights of the vocabulary's tokens: max or sum over the text's tokens of log(1 + relu).
+    """Weighs the vocabulary's tokens: max or sum over the text's tokens of log(1 + relu).
 
     Args:
         pooling: over the text's tokens.
-        log_twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
-        k: how many of the largest weights; None: all.
-        threshold: only weights above it.
-        roles: how the texts of either side are read; without "query" where those are looked up
-            in a table that is not read.
+        log_twice: whether it is log(1 + log(1 + relu)), as in OpenSearch's models.
+        k: how many of the largest weights are kept; None: all.
+        threshold: only weights above it are kept.
+        roles: how queries and documents are read; without "query" in a checkpoint that looks
+            queries up in a table, which is not read.
     """
 
     project: Projection
@@ -196,17 +198,17 @@ class Splade:
         return {"indices": indices.int(), "values": weights[indices]}
 
     def vocabulary_weights(self, tokens: Tensor) -> Tensor:
-        """Return the whole vocabulary's weights, (vocabulary,); made a tile of tokens at a time."""
+        """Return the weight of every token of the vocabulary, (vocabulary,)."""
         tiles = (self.project(tile) for tile in _tiles_of_rows(tokens))
         if self.pooling == "sum":
             return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
-        most = next(tiles).amax(0)
+        largest = next(tiles).amax(0)
         for tile in tiles:
-            most = torch.maximum(most, tile.amax(0))
-        return self._weigh(most)  # it grows with the logit: the largest gives the largest
+            largest = torch.maximum(largest, tile.amax(0))
+        return self._weigh(largest)  # it grows with the logit: the largest gives the largest
 
     def count_bytes(self, tokens: int) -> int:
-        """Count what the answer holds at most, whatever the tokens: an id and a weight each."""
+        """Count the bytes of an answer at most: an id and a weight for each token kept."""
         return 2 * NUMBER_SIZE * min(self.k or self.project.outputs, self.project.outputs)
 
     def count_flops(self, tokens: int) -> int:
@@ -214,20 +216,21 @@ class Splade:
         return self.project.count_flops(tokens)
 
     def _weigh(self, logits: Tensor) -> Tensor:
+        """Return the weights of logits, of the same shape."""
         weights = logits.relu().log1p()
         return weights.log1p() if self.log_twice else weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexical:
-    """Weights of a text's own tokens: of each id the largest relu(w x + b) of its tokens.
+    """Weighs a text's own tokens: each id by the largest relu(w x + b) of its tokens.
 
     Args:
-        project: one number for each token.
+        project: maps each token to one number.
         unused: ids without a weight, those of special tokens.
-        k: how many of the largest weights; None: all.
-        threshold: only weights above it.
-        token_ids: of the sequence at hand.
+        k: how many of the largest weights are kept; None: all.
+        threshold: only weights above it are kept.
+        token_ids: of the sequence that is weighed.
     """
 
     project: Projection
@@ -244,15 +247,15 @@ class Lexical:
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
         used = [place for place, id in enumerate(self.token_ids) if id not in self.unused]
-        own = sorted({self.token_ids[place] for place in used})
-        number = {id: n for n, id in enumerate(own)}
-        of = [number[self.token_ids[place]] for place in used]
-        # counted on the host, where the ids are: no wait for the device
+        distinct = sorted({self.token_ids[place] for place in used})
+        index_of_id = {id: index for index, id in enumerate(distinct)}
+        indices = [index_of_id[self.token_ids[place]] for place in used]
+        # computed on the host, where the ids are: no wait for the device
         ids, groups, places = (
             torch.tensor(numbers, dtype=torch.long, device=tokens.device)
-            for numbers in (own, of, used)
+            for numbers in (distinct, indices, used)
         )
-        weights = tokens.new_zeros(len(own), dtype=torch.float32)  # none is below 0
+        weights = tokens.new_zeros(len(distinct), dtype=torch.float32)  # no weight is below 0
         weights = weights.scatter_reduce(0, groups, self.token_weights(tokens)[places], "amax")
         chosen = _choose_weights(weights, self.k, self.threshold)
         return {"indices": ids[chosen].int(), "values": weights[chosen]}
@@ -262,7 +265,7 @@ class Lexical:
         return self.project(tokens)[:, 0].relu()
 
     def count_bytes(self, tokens: int) -> int:
-        """Count what the answer holds at most for so many tokens: an id and a weight each."""
+        """Count the bytes of an answer at most: an id and a weight for each of so many tokens."""
         return 2 * NUMBER_SIZE * min(self.k or tokens, tokens)
 
     def count_flops(self, tokens: int) -> int:
@@ -272,14 +275,14 @@ class Lexical:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorHead:
-    """A vector of length 1 for each token kept.
+    """Maps each token kept to a vector of length 1, for late interaction.
 
     Args:
-        layers: what makes it of a token's vector; float32, whatever the encoder's dtype.
-        roles: how the texts of either side are read.
-        kept: the places that get one, of the sequence at hand; None: all from the first on.
-        first_place: of the first token that gets one.
-        mean: whether a score is the mean over the query's vectors, and not the sum.
+        layers: applied to each token's vector, in float32.
+        roles: how queries and documents are read.
+        kept: places of the tokens that get a vector; None: all from `first_place` on.
+        first_place: place of the first token that gets a vector.
+        mean: whether a score is the mean over the query's vectors, not the sum.
     """
 
     layers: tuple[Dense, ...]
@@ -295,12 +298,12 @@ class VectorHead:
 
     @property
     def size(self) -> int:
-        """Count the numbers of a vector."""
+        """Return the size of a vector."""
         return self.layers[-1].outputs
 
     @property
     def longest(self) -> int:
-        """Count the tokens of a sequence of either side, at most."""
+        """Return the most tokens that a query or a document may have."""
         return max(role.length for role in self.roles.values())
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -320,7 +323,7 @@ class VectorHead:
         return max(0, tokens - self.first_place) if self.kept is None else len(self.kept)
 
     def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
-        """Count what the answer holds for so many tokens, in numbers of so many bytes."""
+        """Count the bytes of an answer for so many tokens, at `number` bytes per number."""
         return self.count_vectors(tokens) * (number * self.size + NUMBER_SIZE)
 
     def count_flops(self, tokens: int) -> int:
@@ -332,7 +335,7 @@ TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead
 
 
 def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:
-    """Return the places of the largest weights above a threshold, ascending, (chosen,)."""
+    """Return the places of the k largest weights above a threshold, ascending, (chosen,)."""
     places = (~(weights <= threshold)).nonzero()[:, 0]  # NaN stays, to be detected
     if k is None or len(places) <= k:
         return places
@@ -342,24 +345,24 @@ def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:
 
 
 def _tiles_of_rows(tokens: Tensor) -> Iterator[Tensor]:
-    """Yield the rows, so many at a time."""
+    """Yield TILE_ROWS rows at a time."""
     return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
 
 
 def activate_scores(logits: Tensor, activation: ScoreActivation) -> Tensor:
-    """Return what an activation makes of logits, (classes,)."""
+    """Apply an activation to logits, (classes,)."""
     if activation == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if activation == "sigmoid" else logits
 
 
 class Matches(NamedTuple):
-    """How a document answers a query.
+    """The best match of each of a query's vectors in a document, and the score of all.
 
     Args:
         score: the sum of the values, or their mean.
-        places: of the document's vectors, the first of those that match best, (query,).
-        values: their products with the query's vectors, (query,) float64.
+        places: of the document's vector that matches best, the first of equal ones, (query,).
+        values: its product with the query's vector, (query,) float64.
     """
 
     score: float
@@ -373,7 +376,7 @@ def match_vectors(query: Tensor, document: Tensor, mean: bool = False) -> Matche
     The score is MaxSim, summed in float64.
 
     Args:
-        mean: whether it is divided by the number of the query's vectors.
+        mean: whether the score is divided by the number of the query's vectors.
     """
     values, places = (query.double() @ document.double().T).max(1)
     return Matches(float(values.mean() if mean else values.sum()), places, values)
