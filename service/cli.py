@@ -36,7 +36,7 @@ from service.commands.terminal import (
     USAGE,
     end_in_one_line,
     exit_with,
-    open_standard,
+    open_standard_streams,
     print_now,
 )
 from service.commands.texts import encode, heads, space
@@ -53,7 +53,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
-    open_standard()
+    open_standard_streams()
 
 
 @click.command(cls=SectionedCommand)
@@ -171,18 +171,20 @@ def convert(model: str, out: Path) -> None:
     )
 
 
-main.section("Serve", serve, doctor)
-main.section("Ask a model about texts", encode, heads, space)
-main.section("Prepare a model", convert)
+main.add_section("Serve", serve, doctor)
+main.add_section("Ask a model about texts", encode, heads, space)
+main.add_section("Prepare a model", convert)
 
 
 def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
-    named = flags.pop("named")
-    if None not in (named, flags["model"]):
-        exit_with(f"the model is given twice: {named} and --model {flags['model']}", USAGE)
+    model_argument = flags.pop("model_argument")
+    if None not in (model_argument, flags["model"]):
+        line = f"the model is given twice: {model_argument} and --model {flags['model']}"
+        exit_with(line, USAGE)
     try:
-        flags["model"] = named if named is not None else flags["model"]
+        if model_argument is not None:
+            flags["model"] = model_argument
         settings = settle(flags, file=config)
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         return settings

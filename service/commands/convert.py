@@ -1,4 +1,4 @@
-"""A folder that is not served as it is -> one that is: what it lacks is made, the rest copied.
+"""`headlight convert`: a model folder that cannot be served as it is -> one that can.
 
 pytorch_model.bin, or its shards            model.safetensors, or as many shards
 1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors next to each
@@ -31,28 +31,29 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 SAFETENSORS_FILE, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 LINEAR_FILES = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
 COPIED_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".metadata")
-MODULE_FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
-STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000
-Say = Callable[[str], None]
+MODULE_FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # globs of folders of modules, and of a Router's
+STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # time to read a pickle: fixed, and by size
+Say = Callable[[str], None]  # prints a line
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertJob:
-    """A pickle, and the file that is made of it; both relative to their folders."""
+    """A pickle to read and the safetensors file to write, relative to their folders."""
 
     source: str
     target: str
 
 
 def convert_folder(model: str, out: Path, say: Say) -> None:
-    """Make a folder that serves of a folder or hub id with pickles, or without a tokenizer.json.
+    """Write a folder that can be served of a model with pickles, or without a tokenizer.json.
 
     Args:
+        model: a folder or hub id.
         out: a path that does not exist yet, or an empty folder.
-        say: is told each step in a line.
+        say: called with a line for each step.
 
     Raises:
-        Failed: why not; OUT is as it was.
+        Failed: the model cannot be converted, says why; `out` is as it was.
     """
     out = out.absolute()
     if not out.parent.is_dir():
@@ -66,49 +67,47 @@ def convert_folder(model: str, out: Path, say: Say) -> None:
         raise Failed(str(error)) from error
     shards = _shards_by_tensor(folder)
     jobs = list(_list_jobs(folder, shards))
-    tokenizer = tokenizers.needs_tokenizer(folder)
-    if not jobs and not tokenizer:
+    lacks_tokenizer = tokenizers.needs_tokenizer(folder)
+    if not jobs and not lacks_tokenizer:
         raise Failed(f"{folder} holds no pickle to convert, and needs no other tokenizer.json")
     try:
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
         raise Failed(f"cannot write next to {out}: {error.strerror}") from error
     try:
-        left = _copy_files(folder, made, {job.source for job in jobs})
-        if tokenizer:
-            tokenizers.make_tokenizer(folder, made)
+        skipped = _copy_files(folder, staging, {job.source for job in jobs})
+        if lacks_tokenizer:
+            tokenizers.make_tokenizer(folder, staging)
             count = tokenizers.TEXT_COUNT
             say(f"tokenizer.json: made by transformers, {count} texts read as it does")
-        sizes = {job: _convert_pickle(folder / job.source, made, job, say) for job in jobs}
+        sizes = {job: _convert_pickle(folder / job.source, staging, job, say) for job in jobs}
         if shards:
-            _write_index(made, shards, sizes)
-        if left:
-            say(f"not copied: {', '.join(left)}")
-        made.chmod(0o755)
-        os.rename(made, out)
+            _write_index(staging, shards, sizes)
+        if skipped:
+            say(f"not copied: {', '.join(skipped)}")
+        staging.chmod(0o755)
+        os.rename(staging, out)
     except OSError as error:
         raise Failed(f"{out}: {error.strerror or error}") from error
     except tokenizers.TokenizerNotMade as error:
         raise Failed(str(error)) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _shards_by_tensor(folder: Path) -> dict[str, str]:
-    """Find which shard has each tensor, in a folder whose pickles are shards; empty otherwise."""
-    path, others = (
-        folder / PICKLE_INDEX,
-        (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILES[0]),
-    )  # which go before it
-    if any((folder / name).is_file() for name in others) or not path.is_file():
+    """Return the pickle shard of each tensor, by its name; empty if the pickles are no shards."""
+    index = folder / PICKLE_INDEX
+    preferred = SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILES[0]  # read instead of shards
+    if any((folder / name).is_file() for name in preferred) or not index.is_file():
         return {}
     try:
-        shards = dict(json.loads(path.read_text("utf-8"))["weight_map"])
+        shards = dict(json.loads(index.read_text("utf-8"))["weight_map"])
         names = sorted(set(shards.values()))
-        inside = all(Path(name).name == name and name.endswith(".bin") for name in names)
+        are_local = all(Path(name).name == name and name.endswith(".bin") for name in names)
     except (ValueError, KeyError, TypeError) as error:
         raise Failed(f"{PICKLE_INDEX} has no weight_map") from error
-    if not inside:
+    if not are_local:
         raise Failed(f"{PICKLE_INDEX} names files that are not .bin files of the folder")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise Failed(f"{folder} lacks {', '.join(missing)}")
@@ -116,55 +115,49 @@ def _shards_by_tensor(folder: Path) -> dict[str, str]:
 
 
 def _list_jobs(folder: Path, shards: dict[str, str]) -> Iterator[ConvertJob]:
-    """List the pickles of a folder, but those that have safetensors next to them."""
+    """Yield a job for each pickle of a folder that has no safetensors file next to it."""
     if shards:
         yield from (ConvertJob(name, _shard_name(name)) for name in sorted(set(shards.values())))
     elif not any((folder / name).is_file() for name in (SAFETENSORS_FILE, SAFETENSORS_INDEX)):
-        whole = [name for name in PICKLE_FILES if (folder / name).is_file()]
-        yield from (ConvertJob(name, SAFETENSORS_FILE) for name in whole[:1])
-    for inside in _module_folders(folder):
-        there = (folder / inside / PICKLE_FILES[0]).is_file()
-        if there and not (folder / inside / SAFETENSORS_FILE).is_file():
-            yield ConvertJob(str(inside / PICKLE_FILES[0]), str(inside / SAFETENSORS_FILE))
+        present = [name for name in PICKLE_FILES if (folder / name).is_file()]
+        yield from (ConvertJob(name, SAFETENSORS_FILE) for name in present[:1])
+    for module in _module_folders(folder):
+        has_pickle = (folder / module / PICKLE_FILES[0]).is_file()
+        if has_pickle and not (folder / module / SAFETENSORS_FILE).is_file():
+            yield ConvertJob(str(module / PICKLE_FILES[0]), str(module / SAFETENSORS_FILE))
     for name in LINEAR_FILES:
         if (folder / name).is_file():
             yield ConvertJob(name, str(Path(name).with_suffix(".safetensors")))
 
 
 def _module_folders(folder: Path) -> list[Path]:
-    """List the folders of modules, relative to theirs; a link may lead anywhere, and is none."""
+    """List the module folders of a model folder, relative to it, without symbolic links."""
     found = {path for name in MODULE_FOLDERS for path in folder.glob(name) if path.is_dir()}
     return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
 
 
 def _shard_name(shard: str) -> str:
+    """Return the name of the safetensors shard that replaces a pickle shard."""
     return f"{shard.removeprefix('pytorch_').removesuffix('.bin')}.safetensors"
 
 
-def _convert_pickle(source: Path, made: Path, job: ConvertJob, say: Say) -> dict[str, int]:
-    """Convert one pickle.
-
-    Returns:
-        The bytes of each tensor by its name.
-    """
-    with tempfile.TemporaryDirectory(dir=made) as folder:
+def _convert_pickle(source: Path, staging: Path, job: ConvertJob, say: Say) -> dict[str, int]:
+    """Convert one pickle and return the size of each tensor in bytes, by its name."""
+    with tempfile.TemporaryDirectory(dir=staging) as folder:
         file = Path(folder) / SAFETENSORS_FILE
-        sizes = _run_reader(source, file, job)
+        sizes = _run_converter(source, file, job)
         file.chmod(0o644)
-        (made / job.target).parent.mkdir(exist_ok=True)
-        file.rename(made / job.target)
+        (staging / job.target).parent.mkdir(exist_ok=True)
+        file.rename(staging / job.target)
     say(f"{job.source}: {len(sizes)} tensors, {sum(sizes.values()):,} bytes -> {job.target}")
     return sizes
 
 
-def _run_reader(source: Path, target: Path, job: ConvertJob) -> dict[str, int]:
-    """Run the process that reads one pickle.
-
-    Returns:
-        The bytes of each tensor by its name.
+def _run_converter(source: Path, target: Path, job: ConvertJob) -> dict[str, int]:
+    """Convert a pickle in a process of its own; return each tensor's size in bytes, by its name.
 
     Raises:
-        Failed: how it ended, in one line.
+        Failed: the process refused the pickle or broke off; says why in one line.
     """
     seconds = STEP_SECONDS + source.stat().st_size // BYTES_A_SECOND
     command = [sys.executable, "-I", pickles.__file__]
@@ -193,43 +186,47 @@ def _run_reader(source: Path, target: Path, job: ConvertJob) -> dict[str, int]:
 
 
 def _write_index(
-    made: Path, shards: dict[str, str], sizes: dict[ConvertJob, dict[str, int]]
+    staging: Path, shards: dict[str, str], sizes: dict[ConvertJob, dict[str, int]]
 ) -> None:
-    """Write which of the new shards has each tensor.
+    """Write the index of the safetensors shards.
+
+    Args:
+        shards: the pickle shard of each tensor, by the index of the pickles.
+        sizes: the bytes of each tensor that was read of each pickle.
 
     Raises:
-        Failed: the index is not that of the shards.
+        Failed: the pickles hold other tensors than their index says.
     """
-    found = {name: job.source for job, tensors in sizes.items() for name in tensors}
-    found = {name: shard for name, shard in found.items() if shard in shards.values()}
-    if found != shards:
-        wrong = sorted({name for name, _ in found.items() ^ shards.items()})
+    read = {name: job.source for job, tensors in sizes.items() for name in tensors}
+    read = {name: shard for name, shard in read.items() if shard in shards.values()}
+    if read != shards:
+        wrong = sorted({name for name, _ in read.items() ^ shards.items()})
         raise Failed(f"{PICKLE_INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
-    of_shards = [tensors for job, tensors in sizes.items() if job.source in shards.values()]
-    total = sum(sum(tensors.values()) for tensors in of_shards)
-    named = {name: _shard_name(shard) for name, shard in sorted(shards.items())}
-    index = {"metadata": {"total_size": total}, "weight_map": named}
-    (made / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    shard_sizes = [tensors for job, tensors in sizes.items() if job.source in shards.values()]
+    total = sum(sum(tensors.values()) for tensors in shard_sizes)
+    weight_map = {name: _shard_name(shard) for name, shard in sorted(shards.items())}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (staging / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
 
-def _copy_files(folder: Path, made: Path, converted: set[str]) -> list[str]:
-    """Copy what a model is served from.
+def _copy_files(folder: Path, staging: Path, converted: set[str]) -> list[str]:
+    """Copy the files that a model is served from, all but its `converted` pickles.
 
     Returns:
-        What is left out, folders included, except the pickles that were converted.
+        The names of other files and of folders that are not copied.
     """
     modules = _module_folders(folder)
-    every = sorted(path for one in [Path(), *modules] for path in (folder / one).iterdir())
-    folders = [path for path in every if path.is_dir() and path.name != made.name]
+    paths = sorted(path for place in [Path(), *modules] for path in (folder / place).iterdir())
+    folders = [path for path in paths if path.is_dir() and path.name != staging.name]
     inner = (path.relative_to(folder) for path in folders)
-    left = [f"{inside}/" for inside in inner if inside not in modules]
-    for path in every:
+    skipped = [f"{relative}/" for relative in inner if relative not in modules]
+    for path in paths:
         if not path.is_file():
             continue
-        inside = path.relative_to(folder)
+        relative = path.relative_to(folder)
         if path.suffix not in COPIED_SUFFIXES or path.name == PICKLE_INDEX:
-            left.append(str(inside))
-        elif not (made / inside).exists():
-            (made / inside).parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, made / inside)
-    return [name for name in left if name not in {*converted, PICKLE_INDEX}]
+            skipped.append(str(relative))
+        elif not (staging / relative).exists():
+            (staging / relative).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, staging / relative)
+    return [name for name in skipped if name not in {*converted, PICKLE_INDEX}]

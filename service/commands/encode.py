@@ -17,14 +17,14 @@ from service.commands.bulk.jobs import connect
 from service.commands.terminal import Unusable, strip_control
 
 EXAMPLE_BODY = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
-PATIENCE_SECONDS = 60.0
-SHADES = "\u00b7\u2591\u2592\u2593\u2588"
+PATIENCE_SECONDS = 60.0  # for an answer, tries included
+SHADES = "\u00b7\u2591\u2592\u2593\u2588"  # from a share of 0 to a share of 1
 MOST_SHADES = 40  # rows and columns of a map that a terminal holds
 SHOWN_NUMBERS = 3  # of a vector, before the dots
 
 
 def show_example(url: str) -> str:
-    """Show one real request as a curl command, and its real answer, with long lists shortened.
+    """Send EXAMPLE_BODY and return it as a curl command, then the answer, long lists shortened.
 
     Raises:
         Failed: no answer came.
@@ -37,7 +37,7 @@ def show_example(url: str) -> str:
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """Read layer and head of a name such as L5H11, both counted from 0.
+    """Parse a head's name such as L5H11 into layer and head, both counted from 0.
 
     Raises:
         Unusable: it is not such a name.
@@ -49,74 +49,83 @@ def parse_head(name: str) -> tuple[int, int]:
 
 
 def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Path | None) -> Group:
-    """Draw what the model makes of a text, a row for each token; with a head, its map too.
+    """Return a table of a text's tokens and their vectors; with a head, its attention map too.
 
     Args:
-        plot: where to draw the map, .png or .svg.
+        name: the head, such as L5H11.
+        plot: where to draw its map, .png or .svg.
 
     Raises:
         Unusable, Failed: why not, in a line.
     """
     if plot:
         pictures.check_picture(plot)
-    asked: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if name:
         layer, head = parse_head(name)
-        asked["attention"] = {"heads": {str(layer): [head]}}
-    encoded, item = _request_one(url, key, text, tokens=True, **asked)
+        options["attention"] = {"heads": {str(layer): [head]}}
+    encoded, item = _request_one(url, key, text, tokens=True, **options)
     if encoded.pooled is None or item.token_vectors is None:
         raise RuntimeError("an answer without vectors: this is a bug")
     (pooled,), tokens = encoded.pooled, [token or "" for token in item.tokens or ()]
-    maps = item.attention.maps[layer, head] if item.attention else None
-    if plot and maps is not None:
+    head_map = item.attention.maps[layer, head] if item.attention else None
+    if plot and head_map is not None:
         title = f"{name} of {encoded.model}: what each row's token attends to"
-        pictures.draw_map(title, tokens, maps.tolist(), plot)
+        pictures.draw_map(title, tokens, head_map.tolist(), plot)
     title = f"{encoded.model}: {len(pooled)} numbers {_write_numbers(pooled)}"
     grid = Table(title=strip_control(title), title_justify="left", caption=encoded.numerics)
     grid.add_column("token")
-    for column in [*([] if maps is None else ["attends most to", "with"]), "vector"]:
+    for column in [*([] if head_map is None else ["attends most to", "with"]), "vector"]:
         grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(tokens):
-        most = [] if maps is None else _strongest_tokens(maps[index], tokens)
-        grid.add_row(*map(strip_control, (token, *most, _write_numbers(item.token_vectors[index]))))
-    return Group(grid, *([draw_shades(name, tokens, maps)] if name and maps is not None else []))
+        strongest = [] if head_map is None else _strongest_token(head_map[index], tokens)
+        grid.add_row(
+            *map(strip_control, (token, *strongest, _write_numbers(item.token_vectors[index])))
+        )
+    return Group(
+        grid, *([draw_shades(name, tokens, head_map)] if name and head_map is not None else [])
+    )
 
 
 def _request_one(
     url: str, key: str | None, text: str, **options: Unpack[Options]
 ) -> tuple[Encoded, Item]:
-    """Return the answer to one text, and its part on that text."""
+    """Encode one text; return the answer and its only item."""
     with connect(url, key, PATIENCE_SECONDS) as (client, _):
-        options["truncate"] = "refuse"  # whatever the service is set to: nothing here would say it
+        options["truncate"] = (
+            "refuse"  # whatever the service's default: the table would not show a cut
+        )
         encoded = client.encode([text], **options)
     return encoded, encoded.items[0]
 
 
-def draw_shades(name: str, tokens: Sequence[str], maps: Array) -> Group:
-    """Draw one head's map as shades: a row for each query, a column for each key, in turn."""
+def draw_shades(name: str, tokens: Sequence[str], head_map: Array) -> Group:
+    """Return a head's map, (query, key), in shades: a row for each query, a column for each key."""
     grid = Table.grid()
-    for token, row in list(zip(tokens, maps.tolist(), strict=True))[:MOST_SHADES]:
+    for token, row in list(zip(tokens, head_map.tolist(), strict=True))[:MOST_SHADES]:
         shown = "".join(_choose_shade(share) * 2 for share in row[:MOST_SHADES])
         grid.add_row(strip_control(f"{token} "), Text(shown, style="cyan"))
     return Group(f"{name.upper()}: each token looks along its row at every token in turn", grid)
 
 
 def _choose_shade(share: float) -> str:
-    """Choose a letter as full as the root of the share, which tells small shares apart too."""
+    """Return the shade of a share, by its square root so that small shares differ too."""
     return SHADES[min(len(SHADES) - 1, round(share**0.5 * (len(SHADES) - 1)))]
 
 
-def _strongest_tokens(row: Array, tokens: Sequence[str]) -> list[str]:
+def _strongest_token(row: Array, tokens: Sequence[str]) -> list[str]:
+    """Return the key with the largest share of a query's row, and that share, as two cells."""
     best = int(row.argmax())
     return [tokens[best], f"{row[best]:.3f}"]
 
 
 def _write_numbers(vector: Array) -> str:
+    """Write the first numbers of a vector."""
     return f"{', '.join(f'{x:.4f}' for x in vector[:SHOWN_NUMBERS])}, ..."
 
 
 def _shorten(value: Any) -> Any:
-    """Cut long lists of numbers to their first few, and all numbers to four places."""
+    """Cut long lists of numbers in JSON to their first few, and round numbers to four places."""
     if isinstance(value, dict):
         return {key: _shorten(part) for key, part in value.items()}
     if isinstance(value, float):

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-# what stands in a cell; any other role by its first letters
+# Roles as a cell names them; any other role by its first BADGE_LETTERS letters
 ROLE_BADGES = {
     "previous": "prev",
     "positional": "pos",
@@ -21,14 +21,14 @@ ROLE_BADGES = {
 BADGE_LETTERS = 4
 MORE_ROLES_MARK = "+"  # after the badge of a head that fills other roles too
 CELL_WIDTH = 5  # letters; twelve heads then fit into a terminal of 80
-COMMON_ROLES = ("delimiter sink", "broad")  # what most heads do steps back
-NO_ROLE = "\u00b7"
+COMMON_ROLES = ("delimiter sink", "broad")  # of most heads, so dimmed
+NO_ROLE = "\u00b7"  # in the cell of a head without one
 
 Facts = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
 
 
 def word_title(survey: Facts) -> str:
-    """Tell what was measured on what, in two lines."""
+    """Return the title of a survey's grid, model and corpus, in two lines."""
     corpus = survey["corpus"]
     return (
         f"What each head of {survey['model']} does ({survey['weights']})\n"
@@ -37,7 +37,7 @@ def word_title(survey: Facts) -> str:
 
 
 def heads_by_layer(survey: Facts) -> list[list[Facts]]:
-    """List the heads of each layer."""
+    """Return the heads of a survey as a list for each layer."""
     rows: dict[int, list[Facts]] = {}
     for head in survey["heads"]:
         rows.setdefault(head["layer"], []).append(head)
@@ -45,13 +45,13 @@ def heads_by_layer(survey: Facts) -> list[list[Facts]]:
 
 
 def role_badge(head: Facts) -> str:
-    """Write a head's role in a few letters, marked where it fills others too."""
+    """Return a head's role abbreviated, with a + if the head has other roles too."""
     role: str = head["role"]
     return ROLE_BADGES.get(role, role[:BADGE_LETTERS]) + (MORE_ROLES_MARK if head["also"] else "")
 
 
 def draw_heads(survey: Facts) -> Table:
-    """Draw a row for each layer, a column for each head: its role, and the score that made it."""
+    """Return a table of the heads, a row for each layer: the role of each and its score."""
     table = Table(title=word_title(survey), title_justify="left", show_lines=True, padding=0)
     rows = heads_by_layer(survey)
     for name in ("", *(f"H{head['head']}" for head in rows[0])):
@@ -62,7 +62,7 @@ def draw_heads(survey: Facts) -> Table:
 
 
 def draw_roles(survey: Facts) -> Table:
-    """Draw a row for each role by position that a head fills, with what it takes to fill it."""
+    """Return a table of the positional roles that heads have, with best head and threshold."""
     columns = ("role", "heads", "best", "its score", "threshold", "uniform head")
     table = Table(*columns, title="By position", title_justify="left")
     for role in survey["thresholds"]:
@@ -75,7 +75,7 @@ def draw_roles(survey: Facts) -> Table:
 
 
 def draw_relations(survey: Facts) -> Table:
-    """Draw a row for each relation: the head found, or none, and the controls that say so."""
+    """Return a table of the relations, with the head found, or none, and scores on the controls."""
     table = Table(title="Between words", title_justify="left")
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
@@ -89,13 +89,17 @@ def draw_relations(survey: Facts) -> Table:
 
 
 def relation_label(relation: str, verdict: Facts) -> str:
-    """Name a relation, and its kind where that is another word."""
+    """Return the name of a relation, with its kind in brackets where that is another word."""
     kind = verdict["kind"]
     return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
 def draw_ablations(distances: Sequence[Sequence[float]]) -> Table:
-    """Draw a row for each layer: its heads, the one that the encoding needs most first."""
+    """Return a table of the heads of each layer, the one that the encoding needs most first.
+
+    Args:
+        distances: of the encoding without the head, (layers, heads).
+    """
     table = Table(
         "layer",
         "heads",
@@ -112,6 +116,7 @@ def draw_ablations(distances: Sequence[Sequence[float]]) -> Table:
 
 
 def _draw_cell(head: Facts) -> Text:
+    """Return a head's cell: its badge and score, dimmed where the role is common."""
     if head["role"] is None:
         return Text(NO_ROLE, style="dim")
     style = "dim" if head["role"] in COMMON_ROLES else "bold"
@@ -119,4 +124,5 @@ def _draw_cell(head: Facts) -> Text:
 
 
 def _write_share(value: float | None) -> str:
+    """Write a share in per cent; nothing for None."""
     return "" if value is None else f"{value:.1%}"

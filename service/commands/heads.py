@@ -25,7 +25,7 @@ from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
-from service.heads.survey import survey_heads as surveyed
+from service.heads.survey import survey_heads
 
 CPU = torch.device("cpu")
 BATCH_SIZE = 16  # copies of a text in one pass
@@ -39,15 +39,15 @@ def measure_heads(
     plot: Path | None,
     saved: Path | None,
 ) -> None:
-    """Measure a model's heads; print them and leave them where GET /v1/heads finds them.
+    """Measure what a model's heads do, print it and store it where GET /v1/heads finds it.
 
     Args:
-        threshold: thresholds other than the usual, each as ROLE=NUMBER.
+        threshold: thresholds in place of the default ones, each as ROLE=NUMBER.
         plot: where to draw the grid.
         saved: where to write the answer of GET /v1/heads, too.
 
     Raises:
-        Unusable: a file, a threshold, the model or a sentence; nothing was measured.
+        Unusable: a file, a threshold, the model or a sentence is wrong; nothing was measured.
         OSError: the picture or the answer cannot be written.
     """
     console = Console()
@@ -56,7 +56,7 @@ def measure_heads(
         sample = sentences.read_corpus(corpus) if corpus else sentences.read_bundled()
         if plot:
             pictures.check_picture(plot)
-        survey = _measure_now(model, sample, thresholds)
+        survey = _measure_model(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
     for table in (grid.draw_heads(survey), grid.draw_roles(survey), grid.draw_relations(survey)):
@@ -75,7 +75,7 @@ def print_ablation(model: str, text: str) -> None:
     """Print how far a text's encoding moves without each head.
 
     Raises:
-        Unusable: the model, or the text is too long for it.
+        Unusable: the model cannot be loaded, or the text is too long for it.
     """
     try:
         distances = LoadedModel(model).ablate(text)
@@ -88,7 +88,7 @@ def print_ablation(model: str, text: str) -> None:
 
 
 def _read_threshold(text: str) -> tuple[str, float]:
-    """Read a role and its threshold.
+    """Parse ROLE=NUMBER into the role and its threshold.
 
     Raises:
         Unusable: no such role, or no number from 0 to 1.
@@ -105,19 +105,24 @@ def _read_threshold(text: str) -> tuple[str, float]:
     return role, value
 
 
-def _measure_now(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
-    solo = LoadedModel(model)
+def _measure_model(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
+    """Load a model and return the survey of its heads, as LoadedModel.measure.
+
+    Raises:
+        BadCorpus: a sentence is too long for the model.
+    """
+    loaded = LoadedModel(model)
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
-            return solo.measure(corpus, thresholds)
+            return loaded.measure(corpus, thresholds)
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
-        reason = f"{error.length} tokens; {solo.name} takes at most {error.limit}"
+        reason = f"{error.length} tokens; {loaded.name} takes at most {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
 class LoadedModel:
-    """A loaded model, float32 on the processor.
+    """A model loaded in float32 on the CPU.
 
     Args:
         name: a model as --model names it.
@@ -127,20 +132,20 @@ class LoadedModel:
     """
 
     def __init__(self, name: str) -> None:
-        place = locate_model(name)
-        self.name, self.model = place.name, load_model(place, CPU, torch.float32)
+        source = locate_model(name)
+        self.name, self.model = source.name, load_model(source, CPU, torch.float32)
 
     def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
-        """Measure what each head does on a corpus."""
+        """Return what each head does on a corpus, as GET /v1/heads answers."""
 
         async def attend(sequences: Sequence[Tokenized]) -> list[Tensor]:
             return self._attend(sequences)
 
-        return asyncio.run(surveyed(self.model, self.name, corpus, attend, thresholds))
+        return asyncio.run(survey_heads(self.model, self.name, corpus, attend, thresholds))
 
     @torch.inference_mode()
     def ablate(self, text: str) -> Tensor:
-        """Measure how far the text's encoding moves without each head, (layers, heads).
+        """Return how far the text's encoding moves without each head, (layers, heads).
 
             moved(h) = 1 - cos(pooled, pooled with head h's mixed values set to 0 before W^O)
 
@@ -168,7 +173,7 @@ class LoadedModel:
     def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
         """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
         encoder = self.model.encoder
-        packed = encoder.pack([packing.Sequence(one.token_ids, one.types) for one in sequences])
+        packed = encoder.pack([packing.Sequence(text.token_ids, text.types) for text in sequences])
         traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
         heads = range(encoder.config.heads)
         return [

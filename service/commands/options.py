@@ -1,6 +1,7 @@
 """The options of the command line: one per setting, and those that several commands share."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -62,13 +63,13 @@ RANKING_OPTIONS = (
 
 
 def add_ranking_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a ranking to a command, each None or False where it is left out."""
-    for add in reversed(RANKING_OPTIONS):
-        command = add(command)
+    """Add RANKING_OPTIONS to a click command; one that is left out is None or False."""
+    for option in reversed(RANKING_OPTIONS):
+        command = option(command)
     return command
 
 
-# The sections of --help, each by the setting that begins it; settings stand in this order
+# Titles of the sections of --help by the first setting of each, in the order of the settings
 SECTION_TITLES = {
     "model": "The model",
     "host": "Where it listens",
@@ -80,21 +81,22 @@ SECTION_TITLES = {
     "log_format": "Logs and traces",
     "batch_tokens": "Queues",
 }
+# What --help shows for the value of a setting, by its type
 TYPE_WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
-FULL_WIDTH = 200  # letters of a sentence that --help wraps, and does not cut
-# A switch with a value, as it was written before there were switches
+FULL_WIDTH = 200  # characters of a summary in --help: more than any has, so that none is cut
+# Values after a boolean flag, as in `--access-log false`, besides its two forms without a value
 ON_WORDS, OFF_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
 class SectionedCommand(click.Command):
-    """A command whose options are the settings: --help in sections, switches as switches."""
+    """A click command whose options are the settings, listed by --help in sections."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read `--switch false` and `--switch=false` as `--no-switch`, then as click does."""
+        """Replace `--flag false` and `--flag=false` by `--no-flag`, then parse as click does."""
         return super().parse_args(ctx, list(_replace_switches(args)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each subject, and one for options that are not settings."""
+        """Write the options into --help by SECTION_TITLES, those that are no settings last."""
         settings, others = dict[str, list[tuple[str, str]]](), list[tuple[str, str]]()
         records, title = others, ""
         for parameter in self.get_params(ctx):
@@ -112,49 +114,50 @@ class SectionedCommand(click.Command):
 
 
 class GroupedCommands(click.Group):
-    """Commands in sections of --help, each with the name of the section it stands in."""
+    """A click group whose commands --help lists in titled sections."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.sections: dict[str, list[click.Command]] = {}
 
-    def section(self, title: str, *commands: click.Command) -> None:
-        """Add commands below a title."""
+    def add_section(self, title: str, *commands: click.Command) -> None:
+        """Add commands to the group, listed by --help below this title."""
         self.sections[title] = list(commands)
         for command in commands:
             self.add_command(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
-        longest = max(len(each.name or "") for group in self.sections.values() for each in group)
+        """Write the commands and their summaries into --help, section by section."""
+        listed = chain.from_iterable(self.sections.values())
+        longest = max(len(command.name or "") for command in listed)
         for title, commands in self.sections.items():
             rows = [
-                (str(each.name).ljust(longest), each.get_short_help_str(FULL_WIDTH))
-                for each in commands
+                (str(command.name).ljust(longest), command.get_short_help_str(FULL_WIDTH))
+                for command in commands
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
 def _replace_switches(args: list[str]) -> Iterator[str]:
-    """Replace a switch with a value by the switch or its opposite."""
+    """Yield the arguments, a boolean flag that has a value as `--flag` or `--no-flag`."""
     rest = iter([*args, ""])
-    given = next(rest)
+    argument = next(rest)
     for following in rest:
-        name, equal, value = given.partition("=")
+        name, equal, value = argument.partition("=")
         if name not in SWITCHES:
-            yield given
+            yield argument
         elif (word := (value if equal else following).lower()) in ON_WORDS | OFF_WORDS:
             yield name if word in ON_WORDS else f"--no-{name.removeprefix('--')}"
             if not equal:
                 following = next(rest, "")
         else:
-            yield given
-        given = following
+            yield argument
+        argument = following
 
 
 def _setting_type(field: FieldInfo) -> Any:
-    """Return the type of a setting, without its bounds and without None."""
+    """Return the type of a setting's values, without their bounds and without None."""
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     whole = field.annotation if get_origin(field.annotation) in (Literal, tuple) else None
     kind = whole or (kinds[0] if kinds else field.annotation)
@@ -168,10 +171,10 @@ SWITCHES = {
 }
 
 
-def make_option(
+def setting_option(
     name: str, field: FieldInfo
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make the option of one setting; settings.load_settings checks, for all sources alike."""
+    """Return the decorator that adds a setting's option to a command; load_settings checks it."""
     kind, flag = _setting_type(field), "--" + name.replace("_", "-")
     if kind is bool:
         both = f"{flag}/--no-{flag.removeprefix('--')}"
@@ -183,8 +186,8 @@ def make_option(
     return click.option(
         flag,
         name,
-        multiple=listed,  # as good as commas
-        callback=(lambda context, parameter, given: ",".join(given) or None) if listed else None,
+        multiple=listed,  # a repeated flag is the same as commas
+        callback=(lambda context, parameter, values: ",".join(values) or None) if listed else None,
         metavar="|".join(choices) or TYPE_WORDS.get(get_origin(kind) or kind, "TEXT"),
         help=f"{field.description}{default}",
         shell_complete=lambda context, parameter, typed: [
@@ -194,18 +197,18 @@ def make_option(
 
 
 def add_setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add one option per setting to a command, in the order of the settings, and MODEL by place."""
+    """Add an option for each setting to a command, in their order, and the argument MODEL."""
     for name, field in reversed(Settings.model_fields.items()):
-        if not field.exclude:  # never on a command line, which others can read
-            command = make_option(name, field)(command)
-    return click.argument("named", metavar="[MODEL]", required=False)(command)
+        if not field.exclude:  # never on a command line, which other users can read
+            command = setting_option(name, field)(command)
+    return click.argument("model_argument", metavar="[MODEL]", required=False)(command)
 
 
 def read_key(file: Path | None) -> str | None:
-    """Read the API key of a file.
+    """Return the first API key that a file holds; None without a file.
 
     Raises:
-        Unusable: it holds none; the message names the file.
+        Unusable: it holds no key; the message names the file.
     """
     if file is None:
         return None

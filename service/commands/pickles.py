@@ -4,7 +4,7 @@
 
 torch.load(weights_only=True) builds tensors and plain containers, and runs no code of the file
 unless it has a flaw: it had two (SECURITY.md). What was written is compared with what was read,
-bit by bit. The process prints a JSON object; a refusal is one line on stderr, and status REFUSED.
+bit by bit. The process prints a JSON object; a refusal is a line on stderr and REFUSED_EXIT_CODE.
 The file imports nothing of ours, so that it runs by its path.
 """
 
@@ -18,10 +18,11 @@ from typing import Any
 
 REFUSED_EXIT_CODE = 3
 MIB = 2**20
-# over what Python and torch have mapped: the file, its tensors as bytes, what was written, one more
+# Memory beyond what Python and torch have mapped: the file, its tensors, the output and one more
+# copy of it; and a fixed part
 FILES_IN_MEMORY, SPARE_MEMORY = 4, 512 * MIB
-OPEN_FILES = 64
-GLOBAL_NAME = re.compile(r"GLOBAL (\S+)")
+OPEN_FILES = 64  # most at a time
+GLOBAL_NAME = re.compile(r"GLOBAL (\S+)")  # in torch's message on a class it does not load
 
 
 class Refused(Exception):
@@ -29,10 +30,10 @@ class Refused(Exception):
 
 
 def main(source: Path, target: Path, seconds: int) -> None:
-    """Write the safetensors of a pickle, and compare the two.
+    """Convert a pickle to safetensors, compare the two, and print each tensor's bytes as JSON.
 
     Args:
-        seconds: of processor time.
+        seconds: bound of the CPU time.
 
     Raises:
         Refused: the file is not what it should be, or asks for too much.
@@ -52,7 +53,7 @@ def main(source: Path, target: Path, seconds: int) -> None:
 
 
 def limit_resources(size: int, seconds: int) -> None:
-    """Bound memory and processor time by what a file of this size explains."""
+    """Bound this process's memory, output, CPU time and open files for a pickle of `size` bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + FILES_IN_MEMORY * size + SPARE_MEMORY
     lower_limit(resource.RLIMIT_AS, most)
@@ -62,30 +63,30 @@ def limit_resources(size: int, seconds: int) -> None:
     lower_limit(resource.RLIMIT_CORE, 0)
 
 
-def lower_limit(kind: int, most: int) -> None:
-    """Take no more than this, or than the shell that called leaves."""
-    _, left = resource.getrlimit(kind)
-    most = most if left == resource.RLIM_INFINITY else min(most, left)
-    resource.setrlimit(kind, (most, most))
+def lower_limit(limit: int, most: int) -> None:
+    """Set one of the process's RLIMIT_* to `most`, or leave it where it is lower already."""
+    _, before = resource.getrlimit(limit)
+    most = most if before == resource.RLIM_INFINITY else min(most, before)
+    resource.setrlimit(limit, (most, most))
 
 
 def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
     """Read the tensors of a pickle by name.
 
     Raises:
-        Refused: it holds anything else, or cannot be read so.
+        Refused: it holds something other than dense tensors by name, or cannot be read.
     """
     try:
         with source.open("rb") as file:
-            today = file.read(4) == b"PK\x03\x04"  # whose numbers stay in the file until wanted
-        tensors = torch.load(source, mmap=today, map_location="cpu", weights_only=True)
+            is_zip = file.read(4) == b"PK\x03\x04"  # which can be mapped to memory
+        tensors = torch.load(source, mmap=is_zip, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
-        wanted = GLOBAL_NAME.search(str(error))
-        if wanted:
+        refused = GLOBAL_NAME.search(str(error))
+        if refused:
             raise Refused(
-                f"it asks for {wanted[1]}, which is not a tensor; it may run code"
+                f"it asks for {refused[1]}, which is not a tensor; it may run code"
             ) from error
         raise Refused(f"it is not a pickle of tensors: {first_sentence(error)}") from error
     except Exception as error:  # the file may be anything
@@ -103,27 +104,23 @@ def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
 
 
 def write_safetensors(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, int]:
-    """Write the tensors; those that share memory are written once for each name.
-
-    Returns:
-        The bytes of each by its name.
-    """
+    """Write tensors, shared memory once for each name; return the bytes of each by its name."""
     from safetensors.torch import save_file
 
     seen: set[int] = set()
-    plain = {}
+    copies = {}
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage()
-        whole = tensor.is_contiguous() and tensor.nbytes == storage.nbytes()
-        alone = storage.data_ptr() not in seen
+        is_whole = tensor.is_contiguous() and tensor.nbytes == storage.nbytes()
+        is_first = storage.data_ptr() not in seen
         seen.add(storage.data_ptr())
-        plain[name] = (
+        copies[name] = (
             tensor.detach()
-            if whole and alone
+            if is_whole and is_first
             else tensor.detach().clone(memory_format=torch.contiguous_format)
         )
-    save_file(plain, target, metadata={"format": "pt"})
-    return {name: tensor.nbytes for name, tensor in plain.items()}
+    save_file(copies, target, metadata={"format": "pt"})
+    return {name: tensor.nbytes for name, tensor in copies.items()}
 
 
 def compare_tensors(torch: Any, tensors: dict[str, Any], target: Path) -> None:
@@ -150,7 +147,7 @@ def as_bytes(torch: Any, tensor: Any) -> Any:
 
 
 def first_sentence(error: Exception) -> str:
-    """Write the first sentence of an error in one line."""
+    """Return the first sentence of an error's message, in one line of at most 200 characters."""
     return " ".join(str(error).split(". ")[0].split())[:200] or type(error).__name__
 
 

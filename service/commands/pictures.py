@@ -29,11 +29,14 @@ PICTURE_SUFFIXES = (".png", ".svg")
 MATPLOTLIB_MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 NO_FONT = "no font here has some of the text's letters; an .svg keeps them"
 DPI = 160
-# of a map
+# Of a map
 INK_COLOUR = "#76797e"  # as far from white as from black
-PALE_BLUE, DEEP_BLUE = (0xF1, 0xF4, 0xF9), (0x0B, 0x3D, 0x91)  # of a share of 0 and of 1
+PALE_BLUE, DEEP_BLUE = (
+    (0xF1, 0xF4, 0xF9),
+    (0x0B, 0x3D, 0x91),
+)  # of a cell with a share of 0 and of 1
 DARKER_FROM = 0.67  # from this share on a cell's number is white
-SMALL_SHARE = 0.05  # a share below which no number stands
+SMALL_SHARE = 0.05  # below this share a cell has no number
 MOST_TOKENS = 128  # along a side: 9,000 pixels
 MOST_LETTERS = 24  # of a label
 
@@ -53,18 +56,15 @@ ROLE_COLOURS = {
 OTHER_COLOUR, NO_ROLE_COLOUR = "#333333", "#ffffff"  # a relation of the user's own; no role
 DARK_COLOURS = ("#d55e00", "#009e73", "#0072b2", OTHER_COLOUR)  # letters on these are white
 RIM_STYLE = {"edgecolor": "#9a9a9a", "linewidth": 0.6}
-SIDE_INCHES, CELL_INCHES, LINE_INCHES = (
-    0.44,
-    0.6,
-    0.2,
-)  # inches: a cell's side in a map and in a survey, a line of text
+# Side of a cell in a map and in a survey, and height of a line of text
+MAP_CELL_INCHES, SURVEY_CELL_INCHES, LINE_INCHES = 0.44, 0.6, 0.2
 
 
 def check_picture(path: Path) -> None:
     """Check that a picture can be made, before anything is measured for it.
 
     Raises:
-        Unusable: the file's name ends in none of FORMATS, or matplotlib is missing.
+        Unusable: the file's name ends in none of PICTURE_SUFFIXES, or matplotlib is missing.
     """
     if path.suffix.lower() not in PICTURE_SUFFIXES:
         raise Unusable(f"{path.name}: a picture must end in {' or '.join(PICTURE_SUFFIXES)}")
@@ -77,7 +77,7 @@ def check_picture(path: Path) -> None:
 def draw_map(
     title: str, tokens: Sequence[str], shares: Sequence[Sequence[float]], path: Path
 ) -> None:
-    """Draw one head's map: a row for each query, a column for each key.
+    """Draw one head's map to a file: a row for each query, a column for each key.
 
     Args:
         shares: (query, key); each row sums to 1.
@@ -88,7 +88,7 @@ def draw_map(
     if len(tokens) > MOST_TOKENS:
         raise Unusable(f"a picture holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
     labels = [_shorten(token) for token in tokens]
-    with _make_grid(SIDE_INCHES, labels, labels, path, INK_COLOUR, transparent=True) as axes:
+    with _save_grid(MAP_CELL_INCHES, labels, labels, path, INK_COLOUR, transparent=True) as axes:
         axes.set_title(title, loc="left", color=INK_COLOUR, fontsize=10)
         axes.tick_params(axis="x", rotation=90)
         for query, row in enumerate(shares):
@@ -103,7 +103,7 @@ def draw_map(
 
 
 def share_colour(share: float) -> str:
-    """Colour a cell, the deeper the larger its share."""
+    """Return the colour of a cell, #rrggbb, the deeper the larger its share."""
     mixed = (
         round(pale + (deep - pale) * share) for pale, deep in zip(PALE_BLUE, DEEP_BLUE, strict=True)
     )
@@ -111,27 +111,29 @@ def share_colour(share: float) -> str:
 
 
 def number_colour(share: float) -> str:
-    """Colour a cell's number."""
+    """Return the colour of the number in a cell, #rrggbb: white where the cell is dark."""
     return "#ffffff" if share >= DARKER_FROM else "#0b0d10"
 
 
 class LegendLine(NamedTuple):
-    """A line below the grid, and the colour it explains."""
+    """A line of the legend below the grid, and the colour it explains, if it explains one."""
 
     colour: str | None
     text: str
 
 
 def draw_survey(survey: Facts, path: Path) -> None:
-    """Draw what each head does: a row for each layer, a column for each head."""
+    """Draw what each head does to a file: a row for each layer, a column for each head."""
     rows, lines = heads_by_layer(survey), explain_colours(survey)
     columns = [f"H{head['head']}" for head in rows[0]]
-    with _make_grid(CELL_INCHES, columns, [f"L{row[0]['layer']}" for row in rows], path) as axes:
+    with _save_grid(
+        SURVEY_CELL_INCHES, columns, [f"L{row[0]['layer']}" for row in rows], path
+    ) as axes:
         axes.set_title(word_title(survey), loc="left", fontsize=10)
         for layer, row in enumerate(rows):
-            for place, head in enumerate(row):
-                _draw_head(axes, place, layer, head, survey)
-        step = LINE_INCHES / CELL_INCHES
+            for column, head in enumerate(row):
+                _draw_head(axes, column, layer, head, survey)
+        step = LINE_INCHES / SURVEY_CELL_INCHES
         for number, line in enumerate(lines, 2):
             y = len(rows) + number * step
             if line.colour:
@@ -140,7 +142,7 @@ def draw_survey(survey: Facts, path: Path) -> None:
 
 
 def explain_colours(survey: Facts) -> list[LegendLine]:
-    """Say what the colours mean, with the numbers behind them; then each relation's verdict."""
+    """Return the legend: the role of each colour with its numbers, then each relation's verdict."""
     counts = Counter(head["role"] for head in survey["heads"])
     example = {head["role"]: head for head in survey["heads"]}
     lines = [
@@ -158,7 +160,7 @@ def explain_colours(survey: Facts) -> list[LegendLine]:
 
 
 def _word_verdict(relation: str, verdict: Facts) -> LegendLine:
-    """Say how a relation did on its controls."""
+    """Return a relation's line of the legend: the head found, and its score on the controls."""
     name = relation_label(relation, verdict)
     if verdict["candidate"] is None:
         return LegendLine(None, f"{name}: {verdict['found']}; {verdict['reason']}")
@@ -177,7 +179,7 @@ def _count_heads(heads: int) -> str:
 
 
 def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> None:
-    """Draw one head: its colour, badge and score."""
+    """Draw the cell of one head at column x and row y: its colour, badge and score."""
     role, relation = head["role"], survey["relations"].get(head["role"])
     filled = (
         ROLE_COLOURS.get(relation["kind"], OTHER_COLOUR)
@@ -192,7 +194,7 @@ def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> 
 
 
 @contextmanager
-def _make_grid(
+def _save_grid(
     side: float,
     columns: Sequence[str],
     rows: Sequence[str],
@@ -200,13 +202,14 @@ def _make_grid(
     ink: str = "black",
     transparent: bool = False,
 ) -> Iterator["Axes"]:
-    """Yield axes of named cells, whose sides are 1, and write what is drawn there.
+    """Yield axes whose unit cells have these columns and rows, then save the picture to `path`.
 
     Args:
         side: of a cell, in inches.
+        ink: colour of the labels.
 
     Raises:
-        Unusable: no font here has some letter; an SVG is drawn with the reader's fonts.
+        Unusable: no font here has some letter; an SVG is figure with the reader's fonts.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -215,33 +218,35 @@ def _make_grid(
     with rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "headlight", "text.parse_math": False}
     ):
-        drawn = Figure(figsize=(side * len(columns), side * len(rows)))
-        axes = drawn.add_axes((0, 0, 1, 1), frameon=False)
+        figure = Figure(figsize=(side * len(columns), side * len(rows)))
+        axes = figure.add_axes((0, 0, 1, 1), frameon=False)
         axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-        axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
-        axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+        axes.set_xticks([column + 0.5 for column in range(len(columns))], columns)
+        axes.set_yticks([row + 0.5 for row in range(len(rows))], rows)
         axes.tick_params(length=0, labelsize=9, labelcolor=ink, labeltop=True, labelbottom=False)
         yield axes
         with warnings.catch_warnings():
             svg = path.suffix.lower() == ".svg"
             warnings.simplefilter("ignore" if svg else "error", UserWarning)
             try:
-                drawn.savefig(path, dpi=DPI, transparent=transparent, bbox_inches="tight")
+                figure.savefig(path, dpi=DPI, transparent=transparent, bbox_inches="tight")
             except UserWarning as warning:
                 raise Unusable(NO_FONT) from warning
 
 
-def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **how: Any) -> None:
+def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **style: Any) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, clip_on=False, **how))
+    axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, clip_on=False, **style))
 
 
-def _draw_text(axes: "Axes", x: float, y: float, text: str, ink: str = "black", **how: Any) -> None:
-    how = {"size": 9, "ha": "center", "va": "center", **how}
-    axes.text(x, y, text, color=ink, **how)
+def _draw_text(
+    axes: "Axes", x: float, y: float, text: str, ink: str = "black", **style: Any
+) -> None:
+    style = {"size": 9, "ha": "center", "va": "center", **style}
+    axes.text(x, y, text, color=ink, **style)
 
 
 def _shorten(token: str) -> str:
-    """Return a label, with dots where it is cut."""
+    """Return a token as a label, cut to MOST_LETTERS with an ellipsis."""
     return token if len(token) <= MOST_LETTERS else f"{token[: MOST_LETTERS - 1]}\u2026"

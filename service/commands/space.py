@@ -1,4 +1,4 @@
-"""A running service's space: shown, saved, and checked against an earlier day."""
+"""`headlight space`: a service's vector space, shown, saved, or compared with a saved one."""
 
 import json
 import sys
@@ -13,11 +13,11 @@ from headlight_client import Checked, Client, Space
 from headlight_client.spaces import SPACE_FACTS
 from service.commands.terminal import Unusable, print_now, strip_control
 
-SHOWN_CANARIES = 10  # texts that moved
+SHOWN_CANARIES = 10  # most moved texts that are listed
 
 
 def print_space(info: Mapping[str, Any], console: Console, *, as_json: bool) -> None:
-    """Print the name of the space, and what decides it."""
+    """Print the name of a service's space and the facts it is made of, from GET /info."""
     if as_json:
         return print_now(sys.stdout, json.dumps({name: info[name] for name in SPACE_FACTS}))
     console.print(info["space"], soft_wrap=True)
@@ -26,7 +26,7 @@ def print_space(info: Mapping[str, Any], console: Console, *, as_json: bool) -> 
 
 
 def save_space(client: Client, path: Path) -> str:
-    """Save the space with its canaries; return its name.
+    """Save a service's space with its canary vectors to a file; return the space's name.
 
     Raises:
         Unusable: the file is there already.
@@ -39,7 +39,7 @@ def save_space(client: Client, path: Path) -> str:
 
 
 def recheck_space(client: Client, path: Path) -> Checked:
-    """Compute the canaries of a saved space again.
+    """Compute the canary vectors of a saved space again and compare them.
 
     Raises:
         Unusable: the file is no saved space.
@@ -51,9 +51,9 @@ def recheck_space(client: Client, path: Path) -> Checked:
 
 
 def print_comparison(checked: Checked, console: Console, *, as_json: bool) -> None:
-    """Print what was found."""
+    """Print whether a service's vectors are still those of a saved space, and which moved."""
     if as_json:
-        moved = [{"text": text, "distance": far} for text, far in checked.moved]
+        moved = [{"text": text, "distance": distance} for text, distance in checked.moved]
         facts = {"verdict": checked.verdict, "texts": len(checked.texts), "bound": checked.bound}
         return print_now(
             sys.stdout, json.dumps({**facts, "changed": checked.changed, "moved": moved})
@@ -70,5 +70,5 @@ def print_comparison(checked: Checked, console: Console, *, as_json: bool) -> No
     else:
         beyond, bound = len(checked.moved), checked.bound
         console.print(f"{beyond} of {count} vectors moved beyond {bound:g} of their length:")
-        for text, far in checked.moved[:SHOWN_CANARIES]:
-            console.print(strip_control(f"  {far:.4f}  {text}"), soft_wrap=True)
+        for text, distance in checked.moved[:SHOWN_CANARIES]:
+            console.print(strip_control(f"  {distance:.4f}  {text}"), soft_wrap=True)

@@ -12,48 +12,46 @@ from service.cluster.progress import StartFailed
 if TYPE_CHECKING:
     from rich.text import Text
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
-CONTROL_CHARACTERS = re.compile(
-    r"[\x00-\x09\x0b-\x1f\x7f-\x9f]"
-)  # controls a terminal, but for line ends
+FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but line feed
 
 
 class Unusable(Exception):
-    """A mistake in the command or in its files; the message is one line."""
+    """The command or one of its files is wrong, exit status USAGE; the message is one line."""
 
 
 class Failed(Exception):
-    """An early end that is not the caller's mistake; the message is one line."""
+    """A command fails through no mistake in it, exit status FAILED; the message is one line."""
 
 
-def open_standard() -> None:
-    """Open what was closed of stdin, stdout and stderr: else the next file takes its place."""
+def open_standard_streams() -> None:
+    """Open closed ones of stdin, stdout and stderr on /dev/null: else the next file takes it."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def print_now(stream: IO[str], line: str) -> None:
-    """Print a line now."""
-    stream.write(f"{line}\n")  # at once, since others write there too
+    """Write a line to a stream and flush it."""
+    stream.write(f"{line}\n")  # in one call, since other processes write there too
     stream.flush()
 
 
 def exit_with(line: str, status: int) -> NoReturn:
-    """Leave with one line on stderr."""
+    """Print one line to stderr and exit with a status."""
     print_now(sys.stderr, f"headlight: {' '.join(line.split())}")
     raise SystemExit(status)
 
 
 @contextmanager
 def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
-    """Leave with one line where a command ends early.
+    """Exit with one line on stderr where the block raises an error that is no bug.
 
     Args:
-        interrupted: the line after Ctrl-C; without one, the caller sees to that.
+        interrupted: the line after Ctrl-C; None: KeyboardInterrupt is raised again.
     """
     try:
         yield
@@ -70,7 +68,7 @@ def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
 
 
 def strip_control(text: str) -> "Text":
-    """Return foreign text without markup and without terminal control characters."""
+    """Return text that rich prints as it is, its terminal control characters replaced."""
     from rich.text import Text
 
     return Text(CONTROL_CHARACTERS.sub("\ufffd", text))

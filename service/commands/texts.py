@@ -61,7 +61,7 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
 def encode_text(
     url: str, key: str | None, text: str, attention: str | None, plot: Path | None, **flags: Any
 ) -> None:
-    """Print the table of a text."""
+    """Print a row for each token of a text, as the service at `url` encodes it."""
     from rich.console import Console
 
     from service.commands import encode
@@ -76,7 +76,7 @@ def encode_text(
 def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
-    """Write the vectors of a file's texts, showing how far it is."""
+    """Write the vectors of a file's texts to `out`, with a progress bar."""
     from service.commands.bulk import jobs, source
 
     if file is None or out is None:
@@ -85,10 +85,8 @@ def encode_file(
         raise Unusable("--file excludes --attention and --plot")
     texts = source.TextFile.of(file, flags["format"], flags["column"])
     with end_in_one_line(STOPPED_MESSAGE):
-        how = {"precision": flags["precision"] or "float"}
-        count = jobs.encode_lines(
-            url, key, texts, out, truncate=flags["truncate"] or "refuse", **how
-        )
+        precision = flags["precision"] or "float"
+        count = jobs.encode_lines(url, key, texts, out, flags["truncate"] or "refuse", precision)
     print_now(sys.stdout, f"{count} vectors in {out}")
 
 
@@ -122,7 +120,7 @@ def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: An
 
 
 def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
-    """Print what each head does, on a corpus or to a text."""
+    """Print what each head does; with `ablate`, how far that text moves without each head."""
     from service.commands import heads
 
     if ablate is None:
@@ -134,14 +132,14 @@ def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
 
 
 def rank_texts(
-    name: str,
+    head: str,
     file: Path | None,
     saved: Path | None,
     url: str | None,
     key_file: Path | None,
     **flags: Any,
 ) -> None:
-    """Print the texts of a file in which a head does most of something."""
+    """Print the texts of a file in which a head, such as L5H11, has the highest statistic."""
     from service.commands import encode
     from service.commands.bulk import ranking, source
 
@@ -149,7 +147,7 @@ def rank_texts(
         raise Unusable("--head needs a --corpus of texts and a --statistic")
     texts = source.TextFile.of(file, flags["format"], flags["column"])
     question = ranking.RankingQuestion(
-        *encode.parse_head(name),
+        *encode.parse_head(head),
         flags["statistic"],
         top=flags["top"] or ranking.DEFAULT_TOP,
         lowest=flags["lowest"],

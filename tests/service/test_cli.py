@@ -85,7 +85,7 @@ def test_the_model_may_stand_by_itself() -> None:
 def test_what_a_command_opens_takes_the_place_of_no_closed_stream(closed: str) -> None:
     """A supervisor may start it with some closed; it opens them before all else."""
     code = (
-        "import os, sys; from service.cli import main, open_standard; open_standard();"
+        "import os, sys; from service.cli import open_standard_streams; open_standard_streams();"
         " print('lost', file=sys.stderr); print('lost'); sys.exit(open(os.devnull).fileno() < 3)"
     )
     done = subprocess.run(["bash", "-c", f'exec {sys.executable} -c "{code}" {closed}'])

@@ -31,10 +31,11 @@ from service.commands.terminal import Failed, Unusable
 START_ADVICE = (
     "start a service with `headlight serve` (make serve in a checkout), or name one with --url"
 )
-INFO_SECONDS = 5.0  # to find the service at all
+INFO_SECONDS = 5.0  # for GET /info, which shows that the service is there
 PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
-Truncate = Literal["refuse", "right", "left"]
+Truncate = Literal["refuse", "right", "left"]  # of a text that is too long, as in a request
+# The type of the numbers in a file, as safetensors calls it, by precision
 TENSOR_TYPES = {"float": "F32", "int8": "I8", "uint8": "U8", "binary": "I8", "ubinary": "U8"}
 
 
@@ -46,10 +47,10 @@ def encode_lines(
     truncate: Truncate,
     precision: str = "float",
 ) -> int:
-    """Encode every line of a file, or every one that an earlier run has not.
+    """Encode the texts of a file into `out`, except those that an earlier run has encoded.
 
     Args:
-        precision: of KINDS.
+        precision: a key of TENSOR_TYPES.
 
     Returns:
         The number of vectors that `out` holds.
@@ -59,7 +60,10 @@ def encode_lines(
     """
     if out.suffix not in OUTPUT_SUFFIXES:
         raise Unusable(f"{out}: --out must end in {' or '.join(OUTPUT_SUFFIXES)}")
-    with connect(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(out.parent) as kept:
+    with (
+        connect(url, key, PATIENCE_SECONDS) as (client, info),
+        file.as_regular_file(out.parent) as kept,
+    ):
         source = check_lines(kept, info)
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
@@ -68,28 +72,29 @@ def encode_lines(
             VectorFile(out, source.lines, origin, kind=TENSOR_TYPES[precision])
         ) as vectors:
             pooled = precision == "float" or {"precision": precision}
-            collect_rows(client, source, vectors, _pooled_vector, truncate=truncate, pooled=pooled)
+            collect_rows(client, source, vectors, _pooled_vectors, truncate=truncate, pooled=pooled)
             vectors.finish()
     return source.lines
 
 
-def _pooled_vector(part: Encoded) -> Array:
-    if part.pooled is None:
+def _pooled_vectors(answer: Encoded) -> Array:
+    """Return the pooled vectors of an answer, (texts, numbers)."""
+    if answer.pooled is None:
         raise RuntimeError("an answer without pooled vectors: this is a bug")
-    return part.pooled
+    return answer.pooled
 
 
 def collect_rows(
     client: Client,
     source: Source,
     vectors: VectorFile,
-    rows: Callable[[Encoded], Array],
+    rows_of: Callable[[Encoded], Array],
     **options: Unpack[Options],
 ) -> None:
-    """Write the rows of all texts that an earlier run has not, a request at a time, under a bar.
+    """Append the rows that `vectors` lacks, a request at a time, with a progress bar.
 
     Args:
-        rows: of an answer, (texts, numbers).
+        rows_of: takes the rows out of an answer, (texts, numbers).
 
     Raises:
         ModelChanged: an answer comes from another model than the rows so far.
@@ -98,13 +103,13 @@ def collect_rows(
     start = vectors.rows
     if start == source.lines:
         return
-    with closing(client.stream(source.texts(start), **options)) as stream, _make_bar() as bar:
+    with closing(client.stream(source.texts(start), **options)) as stream, _progress_bar() as bar:
         task = bar.add_task("texts", total=source.lines, completed=start)
         try:
-            for part in stream:
-                check_origin(part.origin, vectors.origin)
-                vectors.append(rows(part))
-                bar.advance(task, len(part.items))
+            for answer in stream:
+                check_origin(answer.origin, vectors.origin)
+                vectors.append(rows_of(answer))
+                bar.advance(task, len(answer.items))
         except (RequestRefused, NoAnswer) as error:
             line = (
                 _word_by_line(error, start, source) if isinstance(error, RequestRefused) else error
@@ -120,7 +125,7 @@ def connect(
 
     Raises:
         Unusable: the address is not valid.
-        Failed: the service is not there, which is known soon; or a call inside failed.
+        Failed: the service is not there, as is known within INFO_SECONDS; or a call failed.
     """
     try:
         client = Client(url, key=key, patience_seconds=patience_seconds, concurrency=1)
@@ -138,29 +143,30 @@ def connect(
 
 
 def origin_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return the origin of a service's answers, as Answer.origin has it."""
+    """Return the origin of a service's answers, as Answer.origin has it, from GET /info."""
     return {name: info[name] for name in ("model", "weights", "numerics")}
 
 
 class Rate(ProgressColumn):
-    """Texts per second since the job was started or resumed."""
+    """A column of the progress bar: texts per second since the job was started or resumed."""
 
     def render(self, task: Task) -> Text:
-        """Show a number, once there is one."""
+        """Return the rate as text, empty until there is one."""
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
-def _make_bar() -> Progress:
+def _progress_bar() -> Progress:
+    """Return a progress bar that is drawn on stderr."""
     columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     return Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
 
 
 def _word_by_line(refused: RequestRefused, start: int, source: Source) -> str:
-    """Word a refusal by the line it is about, where it is about one."""
+    """Word a refusal with the line of the file that it is about, if it is about one."""
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
-                said = refused.detail.removeprefix(f"inputs[{index}]").removeprefix(".text")
-                place = f"{source.file.unit} {start + index + 1}"
-                return f"{place}{said.rstrip('.')} ({fault.code})"
+                detail = refused.detail.removeprefix(f"inputs[{index}]").removeprefix(".text")
+                line = f"{source.file.unit} {start + index + 1}"
+                return f"{line}{detail.rstrip('.')} ({fault.code})"
     return str(refused)

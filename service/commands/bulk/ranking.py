@@ -1,4 +1,4 @@
-"""`headlight heads --corpus FILE --head L5H11`: the texts in which a head does most of something.
+"""`headlight heads --corpus FILE --head L5H11`: the texts with the highest statistic of a head.
 
 Every text's number is asked for and written to a file of the user's cache, as vectors of one number
 are (vectors.py); the same command goes on from there. Then the texts' file is read once more for
@@ -31,20 +31,21 @@ from service.commands.terminal import Unusable, strip_control
 from service.engine import cache
 
 DEFAULT_TOP = 50  # texts of a ranking, unless another number is given
-SHOWN_PAIRS = 3  # strongest of a text; as many keys of each row hold them
+SHOWN_PAIRS = 3  # strongest pairs listed of a text; as many keys of each row hold them
 MOST_LETTERS = 200  # of a text in the table; JSON has all of it
-SAVED_DIGITS = 16  # of the digest in a bookmark's name
+SAVED_DIGITS = 16  # of the digest in the name of the file that holds the work so far
 
 
 @dataclass(frozen=True, slots=True)
 class RankingQuestion:
-    """A number that a head has in each text.
+    """A question by what statistic of what head to rank texts.
 
     Args:
         layer, head: both counted from 0.
         statistic: one of model.maps.choices.STATISTIC_FIELDS.
         top: how many texts are listed.
         lowest: whether those with the smallest values, instead of the largest.
+        truncate: what happens to a text that is too long.
     """
 
     layer: int
@@ -56,7 +57,7 @@ class RankingQuestion:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Describe it by name: equal facts are the same question."""
+        """Return the question as JSON fields; equal facts are the same question."""
         return {
             "head": f"L{self.layer}H{self.head}",
             "statistic": self.statistic,
@@ -67,7 +68,7 @@ class RankingQuestion:
 
     @property
     def heads(self) -> dict[str, list[int]]:
-        """Name the head as POST /v1/encode does."""
+        """Return the head as `attention.heads` of POST /v1/encode names it."""
         return {str(self.layer): [self.head]}
 
     def check(self, info: Mapping[str, Any]) -> None:
@@ -86,27 +87,28 @@ class RankingQuestion:
                 f"its layers are 0 to {layers - 1}, its heads 0 to {heads - 1}"
             )
 
-    def values(self, part: Encoded) -> Array:
-        """Return the number of each text, (texts, 1); NaN without a word or anything to average."""
-        return np.array([[self._value(item)] for item in part.items])
+    def values(self, answer: Encoded) -> Array:
+        """Return the statistic of each text, (texts, 1); NaN where nothing could be averaged."""
+        return np.array([[self._value(item)] for item in answer.items])
 
     def _value(self, item: Item) -> float:
+        """Return the statistic of one text; NaN if it has special tokens only."""
         if item.attention is None or item.special is None:
             raise RuntimeError("an answer without attention: this is a bug")
         value = float(item.attention.stats[self.layer][0, STATISTIC_FIELDS.index(self.statistic)])
         return math.nan if all(item.special) else value
 
     def best(self, values: Array) -> list[int]:
-        """Return the places of the best values, (texts,), the best first; equal ones in order."""
+        """Return the indices of the best values, (texts,), best first; equal ones in order."""
         sign = 1 if self.lowest else -1
-        ranked = (place for place, value in enumerate(values) if not math.isnan(value))
-        return heapq.nsmallest(self.top, ranked, key=lambda place: float(sign * values[place]))
+        ranked = (index for index, value in enumerate(values) if not math.isnan(value))
+        return heapq.nsmallest(self.top, ranked, key=lambda index: float(sign * values[index]))
 
 
 def rank_texts(
     url: str, key: str | None, file: TextFile, question: RankingQuestion, saved: Path | None
 ) -> None:
-    """Rank the texts of a file, or go on with it, and print the best.
+    """Rank the texts of a file, resuming an earlier run, and print the best.
 
     Args:
         saved: where to write them as JSON, too.
@@ -116,16 +118,19 @@ def rank_texts(
     """
     folder = cache.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with connect(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(folder) as kept:
+    with (
+        connect(url, key, PATIENCE_SECONDS) as (client, info),
+        file.as_regular_file(folder) as kept,
+    ):
         question.check(info)
         source = check_lines(kept, info)
-        made = origin_of(info) | source.origin
+        origin = origin_of(info) | source.origin
         # where texts are cut; those that fit have the same value wherever longer ones would be
         cut = {} if question.truncate == "refuse" else {"max_tokens": str(info["max_tokens"])}
-        asked = made | {name: str(fact) for name, fact in question.facts.items()} | cut
-        digest = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        row_origin = origin | {name: str(fact) for name, fact in question.facts.items()} | cut
+        digest = hashlib.sha256(orjson.dumps(row_origin, option=orjson.OPT_SORT_KEYS)).hexdigest()
         out = folder / f"ranking-{digest[:SAVED_DIGITS]}.safetensors"
-        with closing(VectorFile(out, source.lines, asked)) as numbers:
+        with closing(VectorFile(out, source.lines, row_origin)) as numbers:
             collect_rows(
                 client,
                 source,
@@ -137,52 +142,60 @@ def rank_texts(
             )
             values = numbers.read()[:, 0]
             best = question.best(values)
-            found = {
-                **made,
+            ranking = {
+                **origin,
                 **question.facts,
                 "texts": source.lines,
                 "unranked": sum(map(math.isnan, values)),
-                "rows": _word_rows(client, source, question, made, best, values) if best else [],
+                "rows": _ranking_rows(client, source, question, origin, best, values)
+                if best
+                else [],
             }
-    Console().print(draw_ranking(found, file))
+    Console().print(draw_ranking(ranking, file))
     if saved:
-        saved.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        saved.write_bytes(orjson.dumps(ranking, option=orjson.OPT_INDENT_2))
     numbers.partial.unlink(missing_ok=True)
 
 
-def _word_rows(
+def _ranking_rows(
     client: Client,
     source: Source,
     question: RankingQuestion,
-    made: Mapping[str, str],
+    origin: Mapping[str, str],
     best: Sequence[int],
     values: Array,
 ) -> list[dict[str, Any]]:
-    """Ask for the words of the best texts, by their places in the file."""
-    places = set(best)
-    texts = {place: text for place, text in enumerate(source.texts(0)) if place in places}
+    """Return an entry for each of the best texts, with the pairs of words that the head links.
+
+    Args:
+        origin: of the values, which the words must share.
+        best: indices of the texts in the file.
+        values: of all texts.
+    """
+    wanted = set(best)
+    texts = {index: text for index, text in enumerate(source.texts(0)) if index in wanted}
     shown = {"form": "top", "k": SHOWN_PAIRS, "level": "word", "specials": "drop"}
     answer = client.encode(
-        [texts[place] for place in best],
+        [texts[index] for index in best],
         pooled=False,
         attention={"heads": question.heads, **shown},
         truncate=question.truncate,
     )
-    check_origin(answer.origin, made)
+    check_origin(answer.origin, origin)
     return [
         {
-            "number": place + 1,
-            "value": float(values[place]),
-            **_text_fields(texts[place]),
+            "number": index + 1,
+            "value": float(values[index]),
+            **_text_fields(texts[index]),
             "truncated": item.truncated,
-            "pairs": strongest_pairs(item, texts[place]),
+            "pairs": strongest_pairs(item, texts[index]),
         }
-        for place, item in zip(best, answer.items, strict=True)
+        for index, item in zip(best, answer.items, strict=True)
     ]
 
 
 def strongest_pairs(item: Item, texts: Texts) -> list[dict[str, Any]]:
-    """Return the strongest pairs of words, strongest first, equal ones in the order of the text."""
+    """Return a text's strongest pairs of words, strongest first, equal ones in the text's order."""
     if item.attention is None:
         raise RuntimeError("an answer without attention: this is a bug")
     (edges,) = item.attention.edges.values()
@@ -194,15 +207,15 @@ def strongest_pairs(item: Item, texts: Texts) -> list[dict[str, Any]]:
         for key, value in zip(keys, values, strict=True)
     ]
     pairs.sort(key=lambda pair: -pair[0])
-    names = [_letters(item, texts, *span) for span in spans]
+    names = [_text_of_tokens(item, texts, *span) for span in spans]
     return [
         {"query": names[query], "key": names[key], "value": value}
         for value, query, key in pairs[:SHOWN_PAIRS]
     ]
 
 
-def _letters(item: Item, texts: Texts, first: int, last: int) -> str:
-    """Return the letters of some tokens; of a prompt, which is no part of the text, the tokens."""
+def _text_of_tokens(item: Item, texts: Texts, first: int, last: int) -> str:
+    """Return the text of tokens [first, last), or the tokens where they are of a prompt."""
     if item.tokens is None or item.offsets is None:
         raise RuntimeError("an answer of attention without tokens: this is a bug")
     segment = item.segments[first] if item.segments else 0
@@ -211,30 +224,31 @@ def _letters(item: Item, texts: Texts, first: int, last: int) -> str:
     return text[start:end] or " ".join(token or "" for token in item.tokens[first:last])
 
 
-def draw_ranking(found: Mapping[str, Any], file: TextFile) -> Table:
-    """Draw a row for each text, the best first."""
-    rows, unranked = found["rows"], found["unranked"]
+def draw_ranking(ranking: Mapping[str, Any], file: TextFile) -> Table:
+    """Return a table with a row for each ranked text, the best first."""
+    rows, unranked = ranking["rows"], ranking["unranked"]
     title = (
-        f"{found['head']} of {found['model']}: {found['order']} {found['statistic']}, "
-        f"{len(rows)} of {found['texts']} {file.unit}s of {file.name}"
+        f"{ranking['head']} of {ranking['model']}: {ranking['order']} {ranking['statistic']}, "
+        f"{len(rows)} of {ranking['texts']} {file.unit}s of {file.name}"
     )
     grid = Table(title=strip_control(title), title_justify="left", caption_justify="left")
     if unranked:
         without = f"{unranked} {file.unit}" + "s" * (unranked > 1)
         grid.caption = f"Not ranked: {without} without a word, or with nothing to average over."
-    for name in (file.unit, found["statistic"]):
+    for name in (file.unit, ranking["statistic"]):
         grid.add_column(name, justify="right")
     for name in ("text", "strongest pairs of words"):
         grid.add_column(name)
     for row in rows:
-        looks = [f"{pair['query']} > {pair['key']} {pair['value']:.2f}" for pair in row["pairs"]]
+        pairs = [f"{pair['query']} > {pair['key']} {pair['value']:.2f}" for pair in row["pairs"]]
         text = " | ".join(row[name] for name in ("text", "pair") if name in row)
         if len(text) > MOST_LETTERS:
             text = f"{text[: MOST_LETTERS - 1]}\u2026"
         number, value = str(row["number"]), f"{row['value']:.4g}"
-        grid.add_row(number, value, strip_control(text), strip_control("\n".join(looks)))
+        grid.add_row(number, value, strip_control(text), strip_control("\n".join(pairs)))
     return grid
 
 
 def _text_fields(texts: Texts) -> dict[str, str]:
+    """Return a text as the JSON field text, or a pair as text and pair."""
     return dict(zip(("text", "pair"), (texts,) if isinstance(texts, str) else texts, strict=False))

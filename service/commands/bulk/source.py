@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from service.commands.terminal import Failed, Unusable
 
-BLOCK_BYTES = 1024 * 1024  # of lines that are held to their digest before one is used
-LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
+BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of them is used
+LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -31,7 +31,7 @@ Texts = str | tuple[str, str]  # a text, or a pair of them
 
 
 class TextLine(BaseModel):
-    """A line that is an object; its id is the writer's own: row i is line i."""
+    """A line of jsonl that is an object; its id is for people, since row i is line i."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -52,11 +52,11 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file and how it holds its texts.
+    """A file of texts and its format.
 
     Args:
         path: `-` is stdin.
-        name: in messages.
+        name: what messages call the file.
         column: of csv and tsv alone: a name in the first record, or a number from 1 where the
             first record, too, holds a text.
     """
@@ -68,7 +68,7 @@ class TextFile:
 
     @classmethod
     def of(cls, path: Path, form: Format | None, column: str | None) -> Self:
-        """Describe a file, in the format that its name ends in unless another is given.
+        """Return a path with its format, which its suffix names unless `form` is given.
 
         Raises:
             Unusable: the column is missing or not valid.
@@ -89,12 +89,12 @@ class TextFile:
 
     @property
     def unit(self) -> str:
-        """Name what holds a text, as messages count it."""
+        """Return what messages call the part of the file that holds a text: record or line."""
         return "record" if self.format in DELIMITERS else "line"
 
     @contextmanager
-    def lasting(self, folder: Path) -> Iterator["TextFile"]:
-        """Yield the file itself, or a copy of what can be read only once, such as a pipe.
+    def as_regular_file(self, folder: Path) -> Iterator["TextFile"]:
+        """Yield the file, or a temporary copy of what can be read only once, such as a pipe.
 
         The copy lies in `folder` without a name: it does not outlive this process.
         """
@@ -107,10 +107,10 @@ class TextFile:
             yield replace(self, path=Path(f"/proc/self/fd/{copy.fileno()}"))
 
     def texts(self, lines: Iterable[bytes]) -> Iterator[Texts]:
-        """Read the texts of lines.
+        """Parse the file's raw lines into texts.
 
         Raises:
-            BadLine: the first that holds none.
+            BadLine: a line holds no text.
         """
         decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
         if self.column is not None:
@@ -122,18 +122,18 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file whose every line was checked.
+    """A file whose lines were all checked, and what shows that it has not changed since.
 
     Args:
         sha256: of the whole file.
         lines: how many texts; a last line without an end counts.
-        marks: the digest of all bytes up to the end of each block.
+        digests: SHA-256 of all bytes up to the end of each block.
     """
 
     file: TextFile
     sha256: str
     lines: int
-    marks: tuple[bytes, ...]
+    digests: tuple[bytes, ...]
 
     def texts(self, start: int) -> Iterator[Texts]:
         """Read the texts after the first `start`.
@@ -141,7 +141,7 @@ class Source:
         Raises:
             Failed: the file has changed; raised before any line of what changed is given.
         """
-        return islice(self.file.texts(self._unchanged()), start, None)
+        return islice(self.file.texts(self._unchanged_lines()), start, None)
 
     @property
     def origin(self) -> dict[str, str]:
@@ -154,20 +154,21 @@ class Source:
             **column,
         }
 
-    def _unchanged(self) -> Iterator[bytes]:
-        marks = iter(self.marks)
-        for block, mark in _read_blocks(self.file.path):
-            if mark != next(marks, None):
+    def _unchanged_lines(self) -> Iterator[bytes]:
+        """Yield the raw lines of the file, a block only once its digest is what it was."""
+        digests = iter(self.digests)
+        for block, digest in _read_blocks(self.file.path):
+            if digest != next(digests, None):
                 break
             yield from block
         else:
-            if next(marks, None) is None:
+            if next(digests, None) is None:
                 return
         raise Failed(f"{self.file.name} was changed while it was read")
 
 
 def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
-    """Check every line of a file against what the service says it reads.
+    """Check every line of a file against the service's limits; return the checked file.
 
     Args:
         info: the answer of GET /info.
@@ -177,15 +178,15 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
         OSError: the file cannot be read.
     """
     most, number = info["limits"]["max_text_characters"], 0
-    marks: list[bytes] = []
+    digests: list[bytes] = []
 
-    def marked() -> Iterator[bytes]:
-        for block, mark in _read_blocks(file.path):
-            marks.append(mark)
+    def hashed_lines() -> Iterator[bytes]:
+        for block, digest in _read_blocks(file.path):
+            digests.append(digest)
             yield from block
 
     try:
-        for number, texts in enumerate(file.texts(marked()), 1):
+        for number, texts in enumerate(file.texts(hashed_lines()), 1):
             for text in (texts,) if isinstance(texts, str) else texts:
                 if not text:
                     raise BadLine(number, "the text is empty", file.unit)
@@ -196,7 +197,7 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
             raise BadLine(1, "the file is empty", file.unit)
     except BadLine as error:
         raise Unusable(f"{file.name}: {error}") from error
-    return Source(file, marks[-1].hex(), number, tuple(marks))
+    return Source(file, digests[-1].hex(), number, tuple(digests))
 
 
 def _read_blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
@@ -226,7 +227,7 @@ def _decode_line(number: int, raw: bytes) -> str:
 
 
 def _read_column(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
-    """Read one column of every record.
+    """Yield one column of every record that holds a text.
 
     Raises:
         BadLine: a record has not as many columns as the first: a comma may be part of its text.
@@ -237,10 +238,10 @@ def _read_column(lines: Iterable[str], delimiter: str, column: str) -> Iterator[
         first = next(records, None)
         if first is None:
             return
-        index, unnamed = _find_column(first, column), column.isdecimal()
-        if unnamed:
+        index, is_numbered = _find_column(first, column), column.isdecimal()
+        if is_numbered:
             yield first[index]
-        for number, record in enumerate(records, 2 if unnamed else 1):
+        for number, record in enumerate(records, 2 if is_numbered else 1):
             if len(record) != len(first):
                 why = f"{len(record)} columns where the first row has {len(first)}"
                 raise BadLine(number, why, "record")
@@ -250,7 +251,7 @@ def _read_column(lines: Iterable[str], delimiter: str, column: str) -> Iterator[
 
 
 def _find_column(first: list[str], column: str) -> int:
-    """Find a column by its number from 1, or by its name in the first record."""
+    """Return the index of a column, named by its number from 1 or as in the first record."""
     if column.isdecimal():
         if int(column) > len(first):
             raise BadLine(1, f"there is no column {column}, only {_list_cells(first)}")
@@ -264,7 +265,7 @@ def _find_column(first: list[str], column: str) -> int:
 
 
 def _list_cells(first: list[str]) -> str:
-    """List the cells of a first row, which may be texts."""
+    """Write the number and the shortened names of a first row's cells, which may be texts."""
     names = [
         repr(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..") for name in first
     ]
@@ -273,6 +274,7 @@ def _list_cells(first: list[str]) -> str:
 
 
 def _read_json_line(number: int, line: str) -> Texts:
+    """Parse one line of jsonl into its text or pair."""
     try:
         entry = LINE_ADAPTER.validate_json(line)
     except ValidationError as error:
@@ -283,11 +285,11 @@ def _read_json_line(number: int, line: str) -> Texts:
 
 
 def _word_error(error: ValidationError) -> str:
-    """Tell what is wrong with a line, without repeating it."""
+    """Say what is wrong with a line of jsonl, without repeating its content."""
     errors = error.errors(include_url=False, include_input=False)
     if errors[0]["type"] == "json_invalid":
         return "not JSON; --format txt, csv or tsv reads other files"
-    fields = [each for each in errors if len(each["loc"]) > 1]  # of an object, a field of it
+    fields = [fault for fault in errors if len(fault["loc"]) > 1]  # of an object, a field of it
     if not fields:
         return 'neither a string nor an object with "text"'
     return f"{fields[0]['loc'][1]}: {fields[0]['msg']}"

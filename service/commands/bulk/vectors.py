@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from headlight_client.formats import DTYPES, LENGTH_BYTES
 from service.commands.terminal import Unusable
 
-TENSOR_NAME = "pooled"
-LONGEST_HEADER = 1 << 20
+TENSOR_NAME = "pooled"  # of the file's only tensor
+LONGEST_HEADER = 1 << 20  # bytes
 PARTIAL_SUFFIX = ".partial"
 NPY_SUFFIX = ".npy"
 OUTPUT_SUFFIXES = (".safetensors", NPY_SUFFIX)
@@ -33,13 +33,13 @@ ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be
 
 
 class VectorFile:
-    """The rows of a job on the disk; close it in the end.
+    """A file of vectors, written row by row and resumed after an interruption; close it.
 
     Args:
         out: the finished file.
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
-        kind: of its numbers, as safetensors calls it.
+        kind: type of its numbers, as safetensors calls it.
 
     Raises:
         Unusable: the file already exists, or its partial file is another job's.
@@ -67,17 +67,17 @@ class VectorFile:
             raise
 
     def close(self) -> None:
-        """Leave the rows so far."""
+        """Close the file, which keeps the rows so far."""
         self._file.close()
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Add rows, (rows, width), and wait until the disk has them.
+        """Append rows, (rows, width), and wait until the disk has them.
 
         Raises:
             Unusable: they are not as wide as those before.
         """
         if not self._start:
-            self._begin(rows.shape[1])
+            self._write_header(rows.shape[1])
         if rows.shape[1:] != (self._width,):
             raise Unusable(f"rows have {rows.shape[1]} numbers, those before {self._width}")
         self._file.write(np.ascontiguousarray(rows, self._dtype).tobytes())
@@ -93,7 +93,7 @@ class VectorFile:
         return np.memmap(self._file, self._dtype, "r", self._start, (self.rows, self._width))
 
     def finish(self) -> None:
-        """Move the file to its name."""
+        """Rename the partial file to `out`, once it holds all rows."""
         if self.rows != self.count:
             raise RuntimeError(f"{self.rows} rows of {self.count}: this is a bug")
         if self.out.suffix == NPY_SUFFIX:
@@ -107,13 +107,14 @@ class VectorFile:
         os.close(folder)
 
     def _lock(self) -> None:
+        """Lock the partial file, which one process at a time may write."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Unusable(f"{self.partial} is being written by another process") from None
 
     def _resume(self) -> None:
-        """Find the rows that are whole; drop what was cut off in writing."""
+        """Count the whole rows of the partial file, drop an incomplete one and seek to the end."""
         self.rows = self._width = self._start = 0
         size = os.fstat(self._file.fileno()).st_size
         first = self._file.read(LENGTH_BYTES)
@@ -124,13 +125,13 @@ class VectorFile:
             raise Unusable(f"{self.partial} is not a partial file of this command")
         if size >= max(start, LENGTH_BYTES + 1):
             self._start = start
-            self._check(self._file.read(start - LENGTH_BYTES))
+            self._check_header(self._file.read(start - LENGTH_BYTES))
             self.rows = (size - start) // (self._width * self._dtype.itemsize)
         end = start + self.rows * self._width * self._dtype.itemsize if self._start else 0
         self._file.truncate(end)
         self._file.seek(end)
 
-    def _check(self, header: bytes) -> None:
+    def _check_header(self, header: bytes) -> None:
         """Compare what the rows so far are made of with what they should be made of.
 
         Rows of texts that all fitted are the same wherever, from there on, longer ones are cut.
@@ -146,30 +147,32 @@ class VectorFile:
         cut = {"truncate", "max_tokens"} if fitted else set()
         for name, now in self.origin.items():
             if name not in cut and before.get(name) != now:
-                raise self._of_another_job(f"{name} was {before.get(name)} and is {now}")
+                raise self._wrong_job_error(f"{name} was {before.get(name)} and is {now}")
         if kind != self._kind:
-            raise self._of_another_job(f"its numbers are {kind}, not {self._kind}")
+            raise self._wrong_job_error(f"its numbers are {kind}, not {self._kind}")
         if count != self.count:
-            raise self._of_another_job(f"it has {count} rows, not {self.count}")
+            raise self._wrong_job_error(f"it has {count} rows, not {self.count}")
         if before != self.origin:
-            anew = self._header(len(header))
-            if len(anew) != self._start:
-                raise self._of_another_job("its header has no room for what has changed")
+            new_header = self._header(len(header))
+            if len(new_header) != self._start:
+                raise self._wrong_job_error("its header has no room for what has changed")
             self._file.seek(0)
-            self._file.write(anew)
+            self._file.write(new_header)
             self._file.flush()
 
-    def _of_another_job(self, what: str) -> Unusable:
-        return Unusable(f"{self.partial} belongs to another job: {what}; {REMOVE_ADVICE}")
+    def _wrong_job_error(self, difference: str) -> Unusable:
+        """Return the error of a partial file whose rows are made of or with something else."""
+        return Unusable(f"{self.partial} belongs to another job: {difference}; {REMOVE_ADVICE}")
 
-    def _begin(self, width: int) -> None:
+    def _write_header(self, width: int) -> None:
+        """Write the header, of rows of this width."""
         self._width = width
         header = self._header()
         self._start = len(header)
         self._file.write(header)
 
     def _header(self, length: int | None = None) -> bytes:
-        """Write the finished file's header, with JSON of `length` bytes where that is enough."""
+        """Return the finished file's header, with JSON of `length` bytes where that is enough."""
         end = self.count * self._width * self._dtype.itemsize
         shape = [self.count, self._width]
         tensor = {"dtype": self._kind, "shape": shape, "data_offsets": [0, end]}
@@ -179,7 +182,7 @@ class VectorFile:
         return len(header).to_bytes(LENGTH_BYTES, "little") + header
 
     def _numpy_header(self) -> bytes:
-        """Write NumPy's header, version 1.0, as long as the one it replaces."""
+        """Return NumPy's header, version 1.0, as long as the one it replaces."""
         shape = (self.count, self._width)
         facts = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         length = self._start - LENGTH_BYTES - 2

@@ -187,13 +187,13 @@ def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path)
     writer = threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(b"a dog\na cat",))
     writer.start()
 
-    with TextFile.of(tmp_path / "pipe.txt", None, None).lasting(tmp_path) as copy:
+    with TextFile.of(tmp_path / "pipe.txt", None, None).as_regular_file(tmp_path) as copy:
         texts = list(check_lines(copy, INFO).texts(1))
         names = {path.name for path in tmp_path.iterdir()}
     writer.join()
 
     assert texts == ["a cat"] and names == {"pipe.txt", "texts.jsonl"}
-    with there.lasting(tmp_path) as same:
+    with there.as_regular_file(tmp_path) as same:
         assert same is there
 
 
