@@ -40,9 +40,9 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-APPLICATION = "headlight"
+APPLICATION = "headlight"  # its name, where `headlight serve` deploys it
 
-# What a Serve configuration says elsewhere, where Ray reads it
+# Settings that `args` must not hold, and where a Serve configuration has them instead
 SET_ELSEWHERE = {
     "host": "http_options.host",
     "port": "http_options.port",
@@ -54,10 +54,11 @@ SET_ELSEWHERE = {
     "api_keys": "a file on the nodes that api_keys_file names",
 }
 
-# New replicas next to the old in an update, rounded up: one for up to five. Ray replaces as many at
-# a time; without any it would stop an old one before the new one has shown that it is right.
+# Replicas that an update starts next to the old ones, rounded up: one for up to five. Ray replaces
+# as many at a time; without any it would stop an old one before the new one has shown that it is
+# right.
 SURGE_PERCENT = 20
-# A replica that knows itself wrong has refused all until then, and its metrics were scraped once
+# How long a replica that finds itself wrong refuses all before it exits: its metrics are scraped
 LEAVE_SECONDS = 6.0
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
 # Objects between two looks through the young ones, and looks between those through older ones: at
@@ -70,7 +71,7 @@ TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """Describe the service as a Serve configuration's `args` have it.
+    """Return the application that a Serve configuration's `args` describe; called by Ray.
 
     What they leave out comes from the cluster's HEADLIGHT_* variables, as for `headlight serve`.
     What is wrong is one line, the last that `serve status` shows; what serves goes on.
@@ -91,7 +92,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         args_alone, config = Settings.model_validate(args), settings.load_settings(args)
     except ValidationError as error:
         wrong = map(settings.describe_error, error.errors())
-        raise StartFailed("; ".join(f"args.{each}" for each in wrong)) from None
+        raise StartFailed("; ".join(f"args.{fault}" for fault in wrong)) from None
     except ValueError as error:
         raise StartFailed(f"args: {error}") from None
     if http_options().ssl_keyfile:
@@ -106,10 +107,10 @@ def build(args: dict[str, Any]) -> serve.Application:
 def make_application(
     settings: Settings, tries: int, lines: Path | None = None
 ) -> serve.Application:
-    """Describe the service to Ray Serve; nothing is loaded before a replica starts.
+    """Return the service as a Ray Serve application; nothing is loaded before a replica starts.
 
     Args:
-        tries: starts of a replica that may fail.
+        tries: how many starts of a replica may fail.
         lines: where a relay takes the replicas' log lines (cluster/relay.py).
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
@@ -132,36 +133,34 @@ def make_application(
 
 
 def actor_options(settings: Settings) -> dict[str, Any]:
-    """Return what a replica asks of its node, where a Serve configuration does not say it."""
+    """Return the default ray_actor_options: what a replica takes of its node."""
     return {"num_cpus": 0, "num_gpus": gpu_share(settings), **ingress.LABEL_DEMAND}
 
 
 def gpu_share(settings: Settings) -> float:
-    """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
+    """Return the fraction of a GPU that a replica takes; at 0 Ray hides all GPUs from it."""
     if settings.device == "cpu":
         return 0
     if settings.device == "cuda" and settings.most_replicas == 1:  # Ray is not asked
         return 1
-    there = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
-    return (
-        machine.gpu_share(settings.most_replicas, there)
-        if there
-        else int(settings.device == "cuda")
-    )
+    gpus = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
+    if not gpus:
+        return int(settings.device == "cuda")
+    return machine.gpu_share(settings.most_replicas, gpus)
 
 
 def deployment_status() -> tuple[dict[str, int], str]:
-    """Return how many replicas are in which state, and what Ray says of the deployment."""
+    """Return the number of replicas by state, and Ray's message on the deployment."""
     application = serve.status().applications.get(APPLICATION)
     deployment = application.deployments.get(ingress.DEPLOYMENT) if application else None
     if deployment is None:
         return {}, ""
-    found = deployment.replica_states.items()  # by Ray's enumeration, or by its names
-    return {getattr(state, "value", state): n for state, n in found}, deployment.message
+    states = deployment.replica_states.items()  # by Ray's enumeration, or by its names
+    return {getattr(state, "value", state): count for state, count in states}, deployment.message
 
 
 def keys_folder() -> Path:
-    """Return the folder on this node for the last good keys, which goes when its Ray goes."""
+    """Return the folder on this node for the last good keys, which Ray deletes at its end."""
     from ray._private.worker import _global_node
 
     session = _global_node.get_session_dir_path()  # type: ignore[attr-defined]  # Ray's gap
@@ -169,7 +168,7 @@ def keys_folder() -> Path:
 
 
 def http_options() -> HTTPOptions:
-    """Return what every node listens with for clients."""
+    """Return the HTTP options of Ray Serve, such as the host that every node listens on."""
     options: HTTPOptions = _get_global_client().http_config  # type: ignore[union-attr]  # raises
     return options
 
@@ -177,10 +176,13 @@ def http_options() -> HTTPOptions:
 @serve.deployment(name=ingress.DEPLOYMENT)
 @serve.ingress()
 class Encoder:
-    """One replica."""
+    """The deployment: each instance is a replica, which holds a whole service."""
 
     def __init__(self, settings: Settings, lines: Path | None = None) -> None:
-        """Make the replica's parts; nothing is loaded yet.
+        """Check the node and open the logs; nothing is loaded yet.
+
+        Args:
+            lines: the pipe to which log lines go too (cluster/relay.py).
 
         Raises:
             StartFailed: this node was started without the variables that keep the promise.
@@ -189,9 +191,9 @@ class Encoder:
         context = serve.get_replica_context()
         bounds.refuse_overrides(settings, context._deployment_config)
         counted = bounds.with_replicas(settings, context.world_size)
-        variables.require_promised(counted, os.environ, cluster.here())
-        there = cluster.read_cluster(str(http_options().host))
-        require(run("replica", cluster.CHECKS, settings, there))
+        variables.require_variables(counted, os.environ, cluster.here())
+        joined = cluster.read_cluster(str(http_options().host))
+        require(run("replica", cluster.CHECKS, settings, joined))
         network.raise_open_files_limit()
         self.label = context.replica_tag
         self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)
@@ -204,7 +206,7 @@ class Encoder:
         )
         self.settings = settings
         self.replica: Replica | None = None  # until started
-        self.leaving = math.inf  # when Ray was first seen to take it out
+        self.leaving = math.inf  # monotonic time at which Ray was first seen to take it out
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """Start the replica and give Ray the ASGI application, which it runs as it is.
@@ -218,7 +220,7 @@ class Encoder:
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
         self.replica.health.batches.on_fault = leave
         gc.collect()
-        gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
+        gc.freeze()  # else each collection stops the loop to look through all that was loaded
         gc.set_threshold(*GC_THRESHOLDS)
         self.pages.warm()
         self.load = ReplicaLoad(self.replica)
@@ -258,7 +260,7 @@ class Encoder:
         return time.monotonic() - self.leaving < self.settings.drain_seconds / 2
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report what Ray passes on to our policy, where it scales."""
+        """Return the load that Ray passes on to our policy (fleet/policy.py); called by Ray."""
         return self.load.report()
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:

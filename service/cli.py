@@ -40,8 +40,7 @@ from service.commands.terminal import (
     print_now,
 )
 from service.commands.texts import encode, heads, space
-from service.settings import Settings, describe_error
-from service.settings import load_settings as settle
+from service.settings import Settings, describe_error, load_settings
 
 if TYPE_CHECKING:
     from service.preflight.finding import Finding
@@ -75,7 +74,7 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
             launch.run_service(settings, lambda line: print_now(err, line))
         )
         print_now(out, greeting(settings, address))
-        if example and settings.keyed:
+        if example and settings.needs_key:
             print_now(err, "no example: this service needs an API key")
         elif example and settings.tls_cert:
             print_now(err, "no example: the certificate is for another name than this machine's")
@@ -117,27 +116,27 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
     else:
         for grade, part, what, mend in rows:
             print_now(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
-    if wrong := {each.place for each in found if each.wrong}:
+    if wrong := {each.place for each in found if each.is_wrong}:
         raise SystemExit(USAGE if options is None or options & wrong else FAILED)
 
 
 def examine_machine(settings: Settings) -> tuple[list["Finding"], set[str]]:
-    """Return what is found on this machine, and whose faults end the start as a wrong option."""
+    """Return the findings on this machine, and the places whose faults exit with status USAGE."""
     from service.preflight import machine
     from service.preflight.finding import Finding, run
 
     found = list(run("doctor", machine.CHECKS, settings))
-    if not found[-1].wrong:  # torch's, without which nothing more can be looked at
+    if not found[-1].is_wrong:  # of torch, without which nothing more can be checked
         from service.preflight import model
 
         found += [*run("doctor", machine.WITH_TORCH, settings), *model.find_faults(settings)]
-        if not any(each.wrong for each in found):
+        if not any(each.is_wrong for each in found):
             found.append(Finding("", "fit this machine", grade="ok"))
     return found, machine.OPTIONS
 
 
 def read_serve_file(file: Path) -> list["Finding"]:
-    """Return what is wrong in a Serve file, or that nothing is."""
+    """Return the findings on a Serve file: its faults, or one that there is none."""
     from service.preflight import serve_file
     from service.preflight.finding import Finding
 
@@ -177,7 +176,7 @@ main.add_section("Prepare a model", convert)
 
 
 def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
-    """Settle the settings, or leave with a line that names the wrong one."""
+    """Load the settings from flags, variables and file, or exit with a line on the wrong one."""
     model_argument = flags.pop("model_argument")
     if None not in (model_argument, flags["model"]):
         line = f"the model is given twice: {model_argument} and --model {flags['model']}"
@@ -185,7 +184,7 @@ def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
     try:
         if model_argument is not None:
             flags["model"] = model_argument
-        settings = settle(flags, file=config)
+        settings = load_settings(flags, file=config)
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         return settings
     except ValidationError as error:
@@ -196,7 +195,7 @@ def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Handle every signal that ends a program, for a while."""
+    """Handle every signal of SIGNALS, which end a program, while the block runs."""
     before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
@@ -207,7 +206,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Stop the service gracefully at the first signal, at once at the second."""
+    """Yield an event that the first signal sets, to stop gracefully; the second exits at once."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -221,18 +220,18 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def greeting(settings: Settings, address: str) -> str:
-    """Say what is served, where, and where to look next."""
+    """Return the lines that `headlight serve` prints once ready: model, address and pages."""
     few, most = settings.fewest_replicas, settings.most_replicas
     copies = f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
     model = settings.served_model_name or settings.model
-    fate = {
+    long_texts = {
         None: "refused (cut on TEI, Infinity and rerank routes); change with --truncate",
         "refuse": "refused",
     }.get(settings.truncate, f"cut on the {settings.truncate}")
     return (
         f"Headlight serves {model} on {address} ({copies})\n"
         f"API: {address}/docs, metrics: {address}/metrics\n"
-        f"over-long texts, unless a request says otherwise: {fate}"
+        f"over-long texts, unless a request says otherwise: {long_texts}"
     )
 
 

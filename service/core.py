@@ -37,18 +37,18 @@ if TYPE_CHECKING:  # the chart is rendered where there is no torch
 
 
 class Documents(NamedTuple):
-    """How documents to rank are read, which may be empty: second texts of pairs, or lone ones.
+    """How documents to rank are read: second texts of pairs, or single texts; they may be empty.
 
     Args:
-        most: tokens of each, the first ones; None: all.
-        whole: whether of a pair that is too long the first text alone is cut.
+        most: how many tokens of each are read, the first ones; None: all.
+        whole: whether a pair that is too long is cut in its first text alone.
     """
 
     most: int | None = None
     whole: bool = False
 
 
-# Of an answer, made of arrays or of as many numbers
+# The parts of an answer that are arrays, or that many numbers
 Part = Literal[
     "pooled", "tokens", "layers", "attention", "task", "sweep", "shares", "matches", "steps"
 ]
@@ -61,8 +61,8 @@ class Layout(NamedTuple):
     Args:
         numbers: the parts that are JSON numbers; the others come as bytes.
         padded: whether sequences are padded to the longest.
-        times: what is written of arrays, as times of each written so once.
-        beside: bytes that are written in addition.
+        times: how often the arrays are written, on average.
+        beside: bytes that are written in addition to the arrays.
     """
 
     numbers: Collection[Part] = PARTS
@@ -76,13 +76,13 @@ class Custom(NamedTuple):
 
     Args:
         layout: how the answer's arrays are written.
-        truncate: what happens to a sequence that is too long, where the request says so.
-        usual: the same where neither request nor service says.
-        most: tokens of a sequence, special ones included, where fewer than the model takes.
+        truncate: what the request says is to happen to a sequence that is too long.
+        usual: what happens to it where neither request nor service says.
+        most: tokens a sequence may have, special ones included, where fewer than the model takes.
         counted: whether the answer says how long texts are that are cut.
         instruction: in place of a prompt, of a model whose template has a place for it.
         documents: how texts are read that are documents.
-        rerank: whether pairs are scored.
+        rerank: whether pairs are scored, by the task head for that.
     """
 
     layout: Layout = Layout()
@@ -99,7 +99,7 @@ class Ask(Wire):
     """The request of a question, which is its wire class: checked in form alone.
 
     Attributes:
-        question: where the class stands that answers it, as text: importing that takes torch.
+        question: import path of the class that answers it, as text: importing it takes torch.
         answer: what describes the answer, where answers.yaml does not.
     """
 
@@ -125,7 +125,7 @@ class Ask(Wire):
 
     @abstractmethod
     def texts(self) -> Texts:
-        """Return all that is asked about."""
+        """Return all texts, token ids and embeddings that the request asks about."""
 
     @abstractmethod
     def to_json(self, encoded: "Encoded") -> dict[str, Any]:
@@ -140,16 +140,17 @@ class WritesFile(Protocol):
         """Return the answer as a safetensors file, in pieces."""
 
 
-Placer = Callable[..., Loc]  # by the number of a text and the names of its fields
+# Returns the place in a request of a text, by its number, or of a field of it, by its names
+Placer = Callable[..., Loc]
 
 
 def place_in_list(name: str) -> Placer:
-    """Place texts in a list of the request."""
+    """Return the Placer of texts in a list, a field of the request."""
     return lambda number, *field: (name, number, *field)
 
 
 def place_alone(name: str) -> Placer:
-    """Place a text that is a field of the request."""
+    """Return the Placer of a text that is itself a field of the request."""
     return lambda number, *field: (name, *field)
 
 
@@ -161,10 +162,10 @@ class Side(NamedTuple):
 
     Args:
         inputs: texts, token ids or embeddings.
-        outputs: of each.
+        outputs: what the model makes of each.
         at: where they stand in the request as it was sent.
         cut: what happens to a sequence that is too long; "own" is the checkpoint's side.
-        most: tokens of a sequence, special ones included, where fewer than the model takes.
+        most: tokens a sequence may have, special ones included, where fewer than the model takes.
         counted: whether the answer says how long texts are that are cut.
         facts: whether the answer shows the tokens.
         prompt_name: of what goes before each text; None: the adapter's or the checkpoint's.
@@ -172,10 +173,10 @@ class Side(NamedTuple):
         adapter: its name.
         role: the side of a late interaction or of a search.
         documents: how the last text of each is read, where it is a document.
-        tasks: of the checkpoint's heads, checked and fitted by what was read.
-        filled: whether each must have a token that is kept, of many vectors.
-        vectors: whether its vectors are answered, or make the scores: they are of a space.
-        each: works of one text of the client's, for what is counted as cut.
+        tasks: for the checkpoint's heads, checked and fitted by what was read.
+        filled: whether a sequence of many vectors must keep at least one of its tokens.
+        vectors: whether vectors are answered or make the scores, so that their space counts.
+        each: how many works a text of the client's makes, to count each text that is cut once.
     """
 
     inputs: Texts
@@ -210,9 +211,9 @@ class Step(NamedTuple):
 
     Args:
         works: those of a request's first step begin with one for each text.
-        then: makes the next step, once these have their results.
-        follow: works like those that may follow, and how often: admitted with these.
-        held: bytes that are kept, without the answer; of a first step.
+        then: returns the next step, once these have their results; None: there is none.
+        follow: examples of works that may follow, and how often: admitted with these.
+        held: bytes that a first step keeps until the end, besides the answer.
     """
 
     works: "Sequence[Work]"
@@ -222,17 +223,17 @@ class Step(NamedTuple):
 
     @property
     def every(self) -> "list[tuple[Work, int]]":
-        """Return all works and those like what may follow, and how often each runs."""
+        """Return the works and those that may follow, each with how often it runs."""
         return [*((work, 1) for work in self.works), *self.follow]
 
     @property
     def tokens(self) -> int:
-        """Count the tokens of all that it may run."""
+        """Return the number of tokens of the works and of those that may follow."""
         return sum(map(len, self.works)) + sum(len(work) * count for work, count in self.follow)
 
     @property
     def sequences(self) -> int:
-        """Count all that it may run."""
+        """Return the number of works, with those that may follow."""
         return len(self.works) + sum(count for _, count in self.follow)
 
 
@@ -243,20 +244,20 @@ class Question(Protocol):
     """One request: how it is read, run and answered, in this order; Ask says how it is written."""
 
     def sides(self) -> Sequence[Side]:
-        """Return what is read; refuse what this model lacks."""
+        """Return the sides to read; raises Refused for what this model lacks."""
 
     async def plan(
         self, works: "list[Work]", read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return what runs first, and what follows.
+        """Return the first step, which leads to the others.
 
         Args:
-            works: of all sides.
-            read: makes works of texts that are made on the way.
+            works: of all sides, in their order.
+            read: reads further sides, whose texts are made on the way.
         """
 
     def price(self, step: Step) -> "Price":
-        """Return what the answer will weigh."""
+        """Return the bytes that the answer will take."""
 
     async def make_items(self, deadline: float) -> "Iterable[Item]":
-        """Return what is answered, in the order of the answer; the works have their results."""
+        """Return the answer's items, in their order; called when the works have their results."""

@@ -7,17 +7,18 @@ import math
 import os
 from pathlib import Path
 
+# Where control groups are mounted, and which ones this process is in
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-NO_QUOTA = ("max", "-1")
+NO_QUOTA = ("max", "-1")  # in version 2 and in version 1
 
 
 def count_cores() -> int:
-    """Return the cores to divide among replicas, at least 1."""
+    """Return the number of cores that this process may keep busy, at least 1."""
     return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota())))
 
 
 def describe_cores() -> str:
-    """Say how many cores there are, and what leaves fewer than the machine shows."""
+    """Return the number of cores in words, with the CPU quota where one leaves fewer."""
     here, left = len(os.sched_getaffinity(0)), quota()
     return (
         f"{here} cores"
@@ -41,17 +42,18 @@ def quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float:
         top = groups / controllers  # version 2 has one hierarchy, and names no controllers
         own = top / path.strip("/")
         for group in (own, *own.parents):
-            left = min(left, _allowed(group))
+            left = min(left, _quota_of_group(group))
             if group == top:
                 break
     return left
 
 
-def _allowed(group: Path) -> float:
+def _quota_of_group(group: Path) -> float:
+    """Return the cores that one control group's CPU quota allows, or inf."""
     for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
         try:
-            most, period = " ".join((group / name).read_text() for name in names).split()
+            microseconds, period = " ".join((group / name).read_text() for name in names).split()
         except OSError:
             continue
-        return math.inf if most in NO_QUOTA else int(most) / int(period)
+        return math.inf if microseconds in NO_QUOTA else int(microseconds) / int(period)
     return math.inf

@@ -1,4 +1,4 @@
-"""What is asked about, as clients write it: texts and token ids, and heads to show or change.
+"""What requests ask about, as clients write it: texts, token ids, and heads to show or change.
 
 A text alone is a string and a pair two of them: a request may hold thousands.
 """
@@ -24,12 +24,12 @@ from typing_extensions import TypeAliasType
 from model.maps.choices import HEAD_NAME, Form, Level, Specials, Weight, group_heads_by_layer
 from service.wire import ForeignRequest, Integers, Wire
 
-Floats = Literal["float32", "float16"]
+Floats = Literal["float32", "float16"]  # number format of an array
 
 MOST_SPANS = 2048  # of a request; each is a vector, as a sequence is
 MOST_SCALE = 100.0  # of a gate; much more overflows
-# Lists that fail at their first error: a million errors would cost more than the request
 
+# Layers or heads as requests name them; the tag is what an error calls each form
 All = Annotated[Literal["all"], Tag("<all>")]
 Listed = Annotated[Integers, Tag("<list>")]
 ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
@@ -39,11 +39,13 @@ Indices = Annotated[
 
 
 def _heads_tag(value: object) -> str:
+    """Return the tag of the form in which a request names heads."""
     if isinstance(value, dict):
         return "<by layer>"
     return "<list>" if isinstance(value, list) else "<all>"
 
 
+# A head such as L5H11, and heads by layer, by name, or of all layers alike
 HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME.pattern}$")]
 Heads = Annotated[
     All | Listed | ByLayer,
@@ -95,6 +97,7 @@ class Sweep(Wire):
     """What each is multiplied by before W_O, after any gate or patch of its own; 0 drops it."""
 
 
+# Lists that fail at their first error: a million errors would cost more than the request
 Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 Patches = TypeAliasType("Patches", Annotated[list[Patch], FailFast()])
 SweepField = Annotated[
@@ -141,7 +144,7 @@ class Attention(Wire):
     """Number format of the maps, and what their bytes are counted in."""
 
     @model_validator(mode="after")
-    def _of_its_form(self) -> "Attention":
+    def _check_form_fields(self) -> "Attention":
         """Refuse what a form does not read: its sender expects it to have an effect."""
         if (self.form == "rows") != bool(self.rows):
             raise PydanticCustomError(
@@ -157,6 +160,7 @@ class Attention(Wire):
     @field_validator("rows")
     @classmethod
     def _check_rows(cls, rows: list[int]) -> list[int]:
+        """Refuse a row that is named twice."""
         if len(set(rows)) != len(rows):
             raise PydanticCustomError(
                 "index_out_of_range", "a row is named twice; each counts once"
@@ -165,7 +169,7 @@ class Attention(Wire):
 
 
 def sweep_of(field: Literal["heads"] | Sweep | None) -> Sweep | None:
-    """Return the sweep that a request asks for, if it does."""
+    """Return a request's sweep, with "heads" as the default one; None: it asks for none."""
     return Sweep() if field == "heads" else field
 
 
@@ -194,6 +198,7 @@ def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32
 
 
 def _embeddings_tag(value: object) -> str:
+    """Return the tag of the form in which a request holds embeddings."""
     return "<numbers>" if isinstance(value, list) else "<base64>"
 
 
@@ -217,7 +222,7 @@ SPANS_IN_ORDER: LiteralString = "expected spans in the order of their starts; th
 
 
 def _check_count(value: Any) -> Any:
-    """Refuse words, and more spans than are worth checking."""
+    """Refuse a string, and more than MOST_SPANS spans."""
     if isinstance(value, str):
         raise PydanticCustomError("spans_by_name", SPANS_EXPECTED)
     if isinstance(value, list) and len(value) > MOST_SPANS:
@@ -226,7 +231,8 @@ def _check_count(value: Any) -> Any:
     return value
 
 
-def _in_order(spans: list[list[int]]) -> list[list[int]]:
+def _check_spans(spans: list[list[int]]) -> list[list[int]]:
+    """Refuse spans that are not [start, end) or not in the order of their starts."""
     if not all(len(span) == 2 and 0 <= span[0] <= span[1] for span in spans):
         raise PydanticCustomError("span_ends", SPAN_ENDS)
     if any(start == end for start, end in spans):
@@ -242,7 +248,7 @@ Spans = TypeAliasType(
     Annotated[
         list[Ends],
         FailFast(),
-        AfterValidator(_in_order),
+        AfterValidator(_check_spans),
         BeforeValidator(_check_count, json_schema_input_type=list[list[int]]),
     ],
 )
@@ -281,7 +287,8 @@ class Item(Wire):
         return "tokens" if self.token_ids is not None else "embeddings"
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> "Item":
+    def _check_exactly_one(self) -> "Item":
+        """Refuse an input that is not exactly one of text, token ids and embeddings."""
         kinds = [self.text, self.token_ids, self.embeddings]
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
@@ -292,7 +299,7 @@ class Item(Wire):
         return self
 
     def _word_broken_rule(self) -> LiteralString:
-        """Say which rule on combining fields is broken."""
+        """Return the rule on combining fields that this input breaks, in words."""
         if self.text is None and self.pair is not None:
             return 'a "pair" goes with a "text"'
         if self.token_ids is None and self.token_type_ids is not None:
@@ -334,17 +341,17 @@ Documents = TypeAliasType(
 )
 
 
-Text = str | tuple[str, str] | Item
+Text = str | tuple[str, str] | Item  # one input: a text, a pair, or anything else
 Texts = Sequence[Text]
 
 
 def text_and_pair(text: Text) -> tuple[str | None, str | None]:
-    """Return a text and its pair; None for what it has not."""
+    """Return the text and the second text of an input; None for one that it does not have."""
     if type(text) is Item:
         return text.text, text.pair
     return (text, None) if isinstance(text, str) else text
 
 
 def numbered_items(texts: Texts) -> list[tuple[int, Item]]:
-    """Return the inputs that are more than texts, and their numbers."""
-    return [(number, one) for number, one in enumerate(texts) if type(one) is Item]
+    """Return the inputs that are no plain text or pair, with their numbers from 0."""
+    return [(number, text) for number, text in enumerate(texts) if type(text) is Item]

@@ -7,7 +7,7 @@ may read those of all keys. A key itself is never kept.
 A file of keys is followed:
 
     at the start    one that cannot be used is refused
-    while it runs   every LOOK_SECONDS the whole file is read; what it holds is taken up at once,
+    while it runs   every POLL_SECONDS the whole file is read; what it holds is taken up at once,
                     all of it, when it has held it for SETTLED_SECONDS
     once wrong      the last good keys let in, a line of the log says why, and `stale` is true
 
@@ -37,18 +37,18 @@ logger = logging.getLogger(__name__)
 KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
-OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # no part of a key is like it
+OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # what looks like a limit; no part of a key does
 LIMIT_OPTIONS = ("requests", "tokens")
 LIMIT = re.compile(rf"({'|'.join(LIMIT_OPTIONS)})=([1-9][0-9]{{0,11}})")
 METRICS_OPTION = "metrics"
-DIGEST = r"[0-9a-f]{64}"
-# What a digest that is mistyped begins like, before a colon or in the key: it would pass for a key
+DIGEST = r"[0-9a-f]{64}"  # SHA-256 in hexadecimal
+# What a mistyped digest begins with, before a colon or in the key: it would pass for a key
 ANY_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
 DIGEST_ALGORITHM = "sha256"
 
-POLL_SECONDS = 2.0
-SETTLED_SECONDS = 1.0  # an editor may write a file piece by piece
-STALE_SECONDS = 30.0  # by then a change is taken up
+POLL_SECONDS = 2.0  # between two readings of the file
+SETTLED_SECONDS = 1.0  # a change must last: an editor may write a file piece by piece
+STALE_SECONDS = 30.0  # without a good reading, after which the keys count as stale
 MOST_FILE_BYTES = 1024 * 1024  # some 5,000 keys
 
 
@@ -57,7 +57,7 @@ class Limits:
     """The limits of a key on one replica; None: no limit of its own.
 
     Args:
-        requests, tokens: most that may wait.
+        requests, tokens: how many of the key may wait at most.
     """
 
     requests: int | None = None
@@ -66,11 +66,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key; several of one name are one client's, which changes from one to another.
+    """One API key; keys of one name are one client's, who changes from one to another.
 
     Args:
         digest: its SHA-256, hexadecimal.
-        metrics: whether it may read the metrics, which tell of all keys.
+        metrics: whether it may read the metrics, which show the use of all keys.
     """
 
     name: str
@@ -80,13 +80,12 @@ class Key:
 
 
 def parse_keys(*texts: str) -> tuple[Key, ...]:
-    """Return the keys of texts; one that stands in two is as the first has it.
+    """Parse texts of keys; a key that stands in two texts is as in the first.
 
     A key without a name is called key-1, key-2, .. by its place among all.
 
     Raises:
-        ValueError: there is none, or one is not as it must be; says which by its line, never the
-            key.
+        ValueError: there is no key, or a wrong one, named by its line and never by the key.
     """
     keys: dict[str, Key] = {}
     limits: dict[str, Limits] = {}
@@ -105,14 +104,14 @@ def parse_keys(*texts: str) -> tuple[Key, ...]:
 
 
 def format_entry(key: Key) -> str:
-    """Write a key as `parse_keys` takes it."""
+    """Return a key as the text that `parse_keys` reads, with its digest."""
     limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
     mark = [METRICS_OPTION] if key.metrics else []
     return " ".join([f"{key.name}:{DIGEST_ALGORITHM}:{key.digest}", *limits, *mark])
 
 
 def first_key(text: str) -> str:
-    """Return the first key of a text that a client can send; another service's may be any word.
+    """Return the first key of a text that a client can send; another service's key may be any word.
 
     Raises:
         ValueError: there is none; the message never repeats the text.
@@ -144,28 +143,29 @@ def _split_entries(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parse_key(entry: str, line: int) -> Key:
+    """Parse an entry of a text of keys; raises ValueError with its line."""
     stated, *words = entry.split()
     if metrics := METRICS_OPTION in words:
         words.remove(METRICS_OPTION)
     name, _, key = stated.rpartition(":")
-    known_as = _is_digest(name, key, line)
-    if known_as:
+    is_digest = _is_digest(name, key, line)
+    if is_digest:
         name = name.rpartition(":")[0]
-    if not known_as and not KEY.fullmatch(key):
+    if not is_digest and not KEY.fullmatch(key):
         raise ValueError(
             f"api_keys: line {line} has no key of 16 to 256 letters, digits and ._~+/-"
         )
     if name and not NAME.fullmatch(name):
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
-    digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
+    digest = key if is_digest else hashlib.sha256(key.encode()).hexdigest()
     return Key(name, digest, _parse_limits(words, line), metrics)
 
 
 def _is_digest(name: str, key: str, line: int) -> bool:
-    """Tell whether an entry is a digest, which is what stands before its last colon.
+    """Tell whether an entry holds a digest, as the word before its last colon says.
 
     Raises:
-        ValueError: it only begins like one.
+        ValueError: it only begins like a digest.
     """
     before = name.rpartition(":")[2]
     if before == DIGEST_ALGORITHM and re.fullmatch(DIGEST, key):
@@ -178,6 +178,7 @@ def _is_digest(name: str, key: str, line: int) -> bool:
 
 
 def _parse_limits(words: list[str], line: int) -> Limits:
+    """Parse the words after a key into its limits; raises ValueError with its line."""
     pairs = [match.groups() for match in map(LIMIT.fullmatch, words) if match]
     values = {name: int(value) for name, value in pairs}
     if len(values) < len(words):
@@ -195,7 +196,11 @@ def _parse_limits(words: list[str], line: int) -> Limits:
 
 
 def _name_keys(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
-    """Give each key a name."""
+    """Yield the keys, one without a name as key-1, key-2, .. by its place.
+
+    Args:
+        names: those that other keys have.
+    """
     taken = frozenset(names)
     for place, key in enumerate(keys, start=1):
         name = key.name or f"key-{place}"
@@ -211,13 +216,17 @@ class UnusableKeys(ValueError):
 
 
 class KeyRing:
-    """The keys that let in now.
+    """The API keys that are valid now, followed as their file changes.
 
     Args:
-        held: those of the settings, which stay; where the file has one too, they count.
-        file: of the others.
+        held: keys of the settings, which stay; they win over the same keys of the file.
+        file: of the other keys.
         kept: a folder for digests of the last good keys; None: a wrong file is refused.
-        clock: seconds.
+        clock: returns seconds.
+
+    Attributes:
+        keys: the valid ones.
+        fault: why the file cannot be used now; None: it can.
 
     Raises:
         UnusableKeys: the file cannot be used, and no good keys of it are kept.
@@ -240,25 +249,25 @@ class KeyRing:
                 self.keys = self._parse(content)
             except UnusableKeys as error:
                 self.keys = self._last_good_keys(error)
-                self._stay(error)
+                self._note_fault(error)
             else:
                 self._save_digests()
-        self._sure = clock()  # when the keys last were the file's
+        self._last_match = clock()  # when the keys last were the file's
 
     @property
     def stale(self) -> bool:
-        """Tell whether the keys may no longer be the file's."""
-        late = self._clock() - self._sure > STALE_SECONDS
-        return self._file is not None and (self.fault is not None or late)
+        """Tell whether the keys may differ from the file's: it is wrong, or was not read lately."""
+        is_late = self._clock() - self._last_match > STALE_SECONDS
+        return self._file is not None and (self.fault is not None or is_late)
 
     def watch(self) -> NoReturn:
-        """Look at the file now and then, for ever."""
+        """Reload the file every POLL_SECONDS, for ever; run in a thread."""
         while True:
             time.sleep(POLL_SECONDS)
             self.reload()
 
     def reload(self) -> None:
-        """Take up what the file holds now, unless it is just being written."""
+        """Replace the keys by what the file holds now, unless it is just being written."""
         if self._file is None:
             return
         content = _read_file(self._file)
@@ -268,13 +277,14 @@ class KeyRing:
                 return
             self._digest = digest
             self._replace_keys(content)
-        self._sure = self._clock()
+        self._last_match = self._clock()
 
     def _replace_keys(self, content: bytes | str) -> None:
+        """Replace the keys by those of the file's content, or note what is wrong with it."""
         try:
             keys = self._parse(content)
         except UnusableKeys as error:
-            return self._stay(error)
+            return self._note_fault(error)
         names, before = {key.name for key in keys}, {key.name for key in self.keys}
         changes = {"new": sorted(names - before), "gone": sorted(before - names)}
         reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in changes.items() if some)
@@ -282,12 +292,13 @@ class KeyRing:
         self._save_digests()
         logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
 
-    def _stay(self, error: UnusableKeys) -> None:
+    def _note_fault(self, error: UnusableKeys) -> None:
+        """Keep the keys, and log why the file cannot be used."""
         self.fault = str(error)
         logger.error("keys stay as they are", extra={"reason": self.fault})
 
     def _save_digests(self) -> None:
-        """Keep digests of the file's keys for the next replica here; where it cannot, say so."""
+        """Write digests of the file's keys for the next replica here; log if that fails."""
         if self._kept is None:
             return
         held = {key.digest for key in self._held}
@@ -304,7 +315,7 @@ class KeyRing:
             logger.warning("keys not kept", extra={"reason": f"{path}: {error.strerror}"})
 
     def _last_good_keys(self, wrong: UnusableKeys) -> tuple[Key, ...]:
-        """Return the last good keys; raises what is wrong with the file where none are kept."""
+        """Return the last good keys that were saved; raises `wrong` where there are none."""
         if self._kept is None or not _is_private(self._kept):
             raise wrong
         try:
@@ -313,6 +324,7 @@ class KeyRing:
             raise wrong from None
 
     def _digests_file(self, kept: Path) -> Path:
+        """Return where the digests of this file's keys are saved."""
         return kept / hashlib.sha256(os.fsencode(str(self._file))).hexdigest()[:16]
 
     def _parse(self, content: bytes | str) -> tuple[Key, ...]:
@@ -330,7 +342,7 @@ class KeyRing:
 
 
 def check_keys(held: tuple[Key, ...], file: Path | None) -> None:
-    """Ensure that the keys can be used.
+    """Check that the keys of the settings and of the file can be used.
 
     Raises:
         UnusableKeys: those of the file cannot.
@@ -339,7 +351,7 @@ def check_keys(held: tuple[Key, ...], file: Path | None) -> None:
 
 
 def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> KeyRing:
-    """Return a ring of these keys, which a thread keeps in step with its file.
+    """Return a ring of these keys, which a thread reloads as their file changes.
 
     Raises:
         UnusableKeys: as KeyRing.
@@ -351,16 +363,17 @@ def follow_keys(held: tuple[Key, ...], file: Path | None, kept: Path | None) -> 
 
 
 def _is_private(folder: Path) -> bool:
-    """Tell whether a folder is this user's, and closed to others, who could put keys there."""
+    """Tell whether a folder is this user's and closed to others, who could write keys there."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o77
+    is_closed = status.st_uid == os.geteuid() and not status.st_mode & 0o77
+    return stat.S_ISDIR(status.st_mode) and is_closed
 
 
 def _read_file(file: Path) -> bytes | str:
-    """Return what a file holds now; where it cannot be used, why."""
+    """Return the bytes that a file holds now, or as a string why it cannot be used."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return "it is not a regular file, which can be read again"
@@ -376,10 +389,10 @@ def _read_file(file: Path) -> bytes | str:
 
 
 def _decode(content: bytes | str) -> str:
-    """Return what a file holds as text.
+    """Return the content of a file, as of _read_file, as text.
 
     Raises:
-        ValueError: why it cannot be used.
+        ValueError: it cannot be used; says why.
     """
     if isinstance(content, str):
         raise ValueError(content)
@@ -391,4 +404,5 @@ def _decode(content: bytes | str) -> str:
 
 
 def _digest(content: bytes | str) -> bytes:
+    """Return the SHA-256 of what _read_file returned, which shows whether it has changed."""
     return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).digest()

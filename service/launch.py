@@ -259,8 +259,10 @@ def connect(settings: Settings) -> list[str]:
         task = ray.remote(num_cpus=0, label_selector=ingress.NODE_LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
-        variables.require_promised(settings, actual, node)
-        return [f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.bare]
+        variables.require_variables(settings, actual, node)
+        return [
+            f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.unlabelled
+        ]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
 

@@ -10,8 +10,8 @@ Memory belongs to the process, and so does the count.
 import sys
 
 KINDS = ("bodies", "arrays", "answers")
-UNBOUNDED = sys.maxsize  # of what no client asked for
-SMALL_BYTES = 64 * 1024  # of a request that is always let in: the queue bounds how many there are
+UNBOUNDED = sys.maxsize  # limit of work that no client asked for
+SMALL_BYTES = 64 * 1024  # what a request may always hold: the queue bounds how many there are
 
 
 class NoRoom(Exception):
@@ -19,17 +19,18 @@ class NoRoom(Exception):
 
 
 class Memory:
-    """What is held, bytes by kind, and how many readers were cut off because they held too long."""
+    """Bytes held by kind, and the number of readers cut off because they held them too long."""
 
     def __init__(self) -> None:
         self.bytes, self.cut_off = dict.fromkeys(KINDS, 0), 0
 
 
 class Hold:
-    """What one request holds, until it is released.
+    """The bytes that one request holds by kind, until it releases them.
 
     Args:
-        limit: of all that requests hold together, bytes.
+        memory: the count of all requests of the process.
+        limit: bytes that all requests may hold together.
     """
 
     __slots__ = ("_limit", "_memory", "bytes")
@@ -39,7 +40,7 @@ class Hold:
         self.bytes = dict.fromkeys(KINDS, 0)
 
     def take(self, **sizes: int) -> None:
-        """Hold this many bytes of these kinds, in place of those held of them before.
+        """Hold so many bytes of each kind given, in place of those held of it before.
 
         Raises:
             NoRoom: the budget has no room for them; what is held stays as it was.
@@ -51,7 +52,7 @@ class Hold:
         self.keep(**sizes)
 
     def keep(self, **sizes: int) -> None:
-        """Hold them as `take` does, but whatever the budget says: they are there."""
+        """Hold bytes as `take` does, without a look at the budget: they are in use already."""
         for kind, size in sizes.items():
             self._memory.bytes[kind] += size - self.bytes[kind]
             self.bytes[kind] = size
@@ -61,4 +62,4 @@ class Hold:
         self.keep(bodies=0, arrays=0, answers=0)
 
 
-PROCESS = Memory()
+PROCESS = Memory()  # the count of this process

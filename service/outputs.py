@@ -10,7 +10,7 @@ from model.config import PoolingMode, Side, Task
 from model.maps.choices import Level
 from service.wire import Wire
 
-SmallPrecision = Literal["int8", "uint8", "binary", "ubinary"]
+SmallPrecision = Literal["int8", "uint8", "binary", "ubinary"]  # formats of a byte or a bit
 
 NEEDS_LENGTH_1: LiteralString = (
     '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
@@ -35,7 +35,8 @@ class Pooled(Wire):
     of vectors of length 1, where `normalize` is left out."""
 
     @model_validator(mode="after")
-    def _of_length_1(self) -> "Pooled":
+    def _check_normalized(self) -> "Pooled":
+        """Refuse steps of vectors that are not scaled to length 1."""
         if self.precision in ("int8", "uint8") and self.normalize is False:
             raise PydanticCustomError("steps_of_length_1", NEEDS_LENGTH_1)
         return self
@@ -105,4 +106,5 @@ class Rerank:
     name: ClassVar[Task] = "rerank"
 
 
+# What a request may want of the checkpoint's task heads
 Wanted = Classify | Entailment | Rerank | LabelTokens | Sparse | MultiVector

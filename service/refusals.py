@@ -16,7 +16,7 @@ from service.wording import schema
 from service.wording.words import Fault, Loc, capitalise, end_sentence, write_place
 
 MEDIA_TYPE = "application/problem+json"
-MOST_SHOWN_FAULTS = 10  # of a request that are reported
+MOST_SHOWN_FAULTS = 10  # faults of a request that `errors` lists
 
 
 class RefusalKind(NamedTuple):
@@ -25,7 +25,7 @@ class RefusalKind(NamedTuple):
     Args:
         status: the HTTP status.
         title: what is wrong, whatever the request.
-        detail: the same with the numbers of one request, which are the refusal's facts.
+        detail: a template of the same with a request's numbers, which are the refusal's facts.
     """
 
     status: int
@@ -147,9 +147,9 @@ REFUSALS: dict[str, RefusalKind] = {
     "deadline_exceeded": RefusalKind(504, "The request was not finished by its deadline."),
 }
 
-# whose fault each is: the caller's, no one's (429), or ours
+# Codes of the caller's faults and of ours; 429 is no one's
 CALLER_CODES = frozenset(
-    c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429
+    code for code, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429
 )
 SERVICE_CODES = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
 UNAUTHORIZED_STATUS = 401
@@ -161,7 +161,7 @@ OPENAI_STATUSES = dict.fromkeys(
 ) | {"too_many_tokens": 400}
 TEI_STATUSES = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
-# refused at the edge: by the headers alone, and by the body
+# Codes of refusals at the HTTP edge: by the headers alone, and by the body
 HEADER_CODES = (
     "bad_request",
     "unauthorized",
@@ -172,7 +172,7 @@ HEADER_CODES = (
 )
 BODY_CODES = ("duplicate_key", "request_timeout", "body_too_large", "too_many_values")
 
-MOST_DETAILS = 3  # faults that are put into words
+MOST_DETAILS = 3  # faults that `detail` puts into words
 MOST_BYTES = 4096  # of a refusal in the form of RFC 9457
 
 
@@ -182,7 +182,7 @@ class Refused(Exception):
     Args:
         code: a code from REFUSALS.
         faults: what is wrong, and where.
-        detail: what is expected and what came, if it has no place in the request.
+        detail: what is expected and what came, for a fault without a place in the request.
         retry_after: seconds after which a retry may succeed.
         facts: numbers that help the caller, such as `length` and `limit`.
     """
@@ -211,16 +211,17 @@ class Refused(Exception):
 
     @property
     def status(self) -> int:
+        """Return the HTTP status."""
         return REFUSALS[self.code].status
 
     @property
-    def ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Tell whether the fault is the service's, not the request's."""
         return self.status >= 500
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """Return the refusal for any error; one that is in no table is our own fault."""
+    """Return the refusal for any error; one that is not foreseen is our own fault."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -239,7 +240,7 @@ def unreadable_json(error: ValueError) -> Refused:
 
 
 def problem_details(refused: Refused, request_id: str) -> bytes:
-    """Return the body of a refusal, at most MOST_BYTES long."""
+    """Return a refusal as the JSON of RFC 9457, at most MOST_BYTES long."""
     kind = REFUSALS[refused.code]
     for most in range(min(len(refused.faults), MOST_SHOWN_FAULTS), -1, -1):
         faults = refused.faults[:most]
@@ -254,16 +255,16 @@ def problem_details(refused: Refused, request_id: str) -> bytes:
         }
         if faults:
             body["errors"] = [{"loc": fault.loc, "code": fault.code} for fault in faults]
-        told = orjson.dumps(body)
-        if len(told) <= MOST_BYTES:
+        encoded = orjson.dumps(body)
+        if len(encoded) <= MOST_BYTES:
             break
-    return told
+    return encoded
 
 
 def word_refusal(
     refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], str] = write_place
 ) -> str:
-    """Word a refusal for people: the place, what is expected there, and what came.
+    """Return a refusal in words: the place, what is expected there, and what came.
 
     Args:
         faults: those to report; the first few are put into words.
@@ -271,18 +272,18 @@ def word_refusal(
     """
     kind, facts = REFUSALS[refused.code], refused.facts
     numbers = refused.detail or (kind.detail.format(**facts) if facts else "")
-    each = [_word_fault(where(f.loc), f.detail or numbers, f.code) for f in faults[:MOST_DETAILS]]
-    told = [*dict.fromkeys(each)] or [kind.title, end_sentence(capitalise(numbers))]
+    worded = [_word_fault(where(f.loc), f.detail or numbers, f.code) for f in faults[:MOST_DETAILS]]
+    sentences = [*dict.fromkeys(worded)] or [kind.title, end_sentence(capitalise(numbers))]
     if len(faults) > MOST_DETAILS:
-        told.append(f"The errors name {len(faults) - MOST_DETAILS} more.")
+        sentences.append(f"The errors name {len(faults) - MOST_DETAILS} more.")
     if refused.retry_after:
-        told.append(f"Try again in {refused.retry_after} s.")
-    return " ".join(filter(None, told))
+        sentences.append(f"Try again in {refused.retry_after} s.")
+    return " ".join(filter(None, sentences))
 
 
-def _word_fault(where: str, detail: str, code: str) -> str:
-    """Word one fault; if no detail is known, by the title of its kind."""
+def _word_fault(place: str, detail: str, code: str) -> str:
+    """Return one fault in words; if no detail is known, by the title of its kind."""
     title = REFUSALS[code].title
     if not detail:
-        return f"{where}: {title}" if where else title
-    return f"{where}: {end_sentence(detail)}" if where else end_sentence(capitalise(detail))
+        return f"{place}: {title}" if place else title
+    return f"{place}: {end_sentence(detail)}" if place else end_sentence(capitalise(detail))

@@ -1,4 +1,4 @@
-"""One replica's life: its parts made, proved, closed."""
+"""One replica of the service: its parts are made, proved and closed here."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ UNREAD_WARNING = (
 
 
 class Replica:
-    """A replica's parts; `Replica.start` makes and proves them.
+    """A replica: model, batcher, gateway and all else that answers; made by `Replica.start`.
 
     Args:
         label: the name its metrics and answers carry.
@@ -80,7 +80,7 @@ class Replica:
     def __init__(self, settings: Settings, label: str, kept: Path | None = None) -> None:
         self.settings, self.label = settings, label
         self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file, kept)
-        self.shared = ring.keys  # those among which there is sharing
+        self.shared = ring.keys  # whose limits batcher and metrics have now
         self.tracing = _start_tracing(settings, label)
         self.metrics = Metrics(label, limits_by_name(self.shared))
         if settings.api_keys_file:
@@ -90,7 +90,7 @@ class Replica:
 
     @classmethod
     async def start(cls, settings: Settings, label: str, kept: Path | None = None) -> "Replica":
-        """Load the weights, check them, start the lanes.
+        """Return a replica that serves: its weights are loaded and proved, its lanes started.
 
         Raises:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy, UnusableKeys: why it
@@ -108,7 +108,7 @@ class Replica:
         count = machine.count_lanes(settings, device)
         self.lanes = await Lanes.start(partial(load_model, self.source, device, kind), count)
         proving = partial(prove_lanes, self.lanes, self.source, device, kind, settings.batch_tokens)
-        # where it was chosen rather than found: a start on a GPU would wait for a processor
+        # where bfloat16 was chosen by hand: a start on a GPU would wait for the CPU's float32
         compared = sample_texts() if settings.dtype == "bfloat16" else []
         proving = partial(proving, settings.require_same_bits, pick_evenly(), compared)
         self.proof = await self.lanes.call_in_lane(0, proving)
@@ -137,9 +137,8 @@ class Replica:
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _make_reader(settings, model, admission.texts)
         vitals.publish_vitals(metrics, self.batcher, preamble, self.device)
-        if (
-            model.trained and not model.states_pooling and not model.task_heads
-        ):  # else it is for them
+        has_plain_vectors = not model.states_pooling and not model.task_heads
+        if model.trained and has_plain_vectors:
             logger.warning(PLAIN_WARNING, *model.pooling.modes)
         if left := find_unread_pickles(self.source.folder):
             logger.warning(UNREAD_WARNING, ", ".join(left))
@@ -151,10 +150,9 @@ class Replica:
             logger.warning(UNTASKED_WARNING)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}
-        for name, one in model.adapters.items():
-            self.identities[name] = self.identity.adapted(
-                name, one.digest, self.proof.adapted[name]
-            )
+        for name, adapter in model.adapters.items():
+            numerics = self.proof.adapted[name]
+            self.identities[name] = self.identity.adapted(name, adapter.digest, numerics)
         self.gateway = self._make_gateway()
         self.lessons = Lessons(
             self.identity.preamble("float32"),
@@ -163,30 +161,28 @@ class Replica:
             settings.max_answer_json_bytes,
             truncate=settings.truncate or "refuse",
             adapted={
-                name: one.preamble("float32") for name, one in self.identities.items() if name
+                name: identity.preamble("float32")
+                for name, identity in self.identities.items()
+                if name
             },
         )
         self.heads = StoredSurvey(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)
-        self.loop_seconds = (
-            make_loop_clock()
-        )  # that the event loop has computed, asked in any thread
-        self.writing = FairLock()  # of the one large answer that is being written
+        self.loop_seconds = make_loop_clock()  # returns the seconds that the event loop computed
+        self.writing = FairLock()  # held while a large answer is written, one at a time
 
     def _make_gateway(self) -> Gateway:
-        settings, model, bound = (
-            self.settings,
-            self.lanes.model,
-            ROUNDING_BOUNDS[getattr(torch, self.dtype)],
-        )
+        """Return the gateway to the model, and set `spaces`."""
+        settings, model = self.settings, self.lanes.model
+        bound = ROUNDING_BOUNDS[getattr(torch, self.dtype)]
         resolver = Resolver(self.name, model, settings)
         self.spaces = Spaces(resolver, self.reader, self.dtype, bound)
         parts = self.identities, self.reader, resolver, self.admission, settings
         return Gateway(*parts, self.spaces)
 
     def apply_key_limits(self) -> None:
-        """Share among the keys valid now; a name that stays keeps what it has and has had."""
+        """Give batcher and metrics the limits of the keys that are valid now, if they changed."""
         if self.shared is not self.ring.keys:
             self.shared = self.ring.keys
             limits = limits_by_name(self.shared)
@@ -194,7 +190,7 @@ class Replica:
             self.batcher.set_limits(limits)
 
     async def close(self) -> None:
-        """Let admitted work finish, stop the lanes."""
+        """Finish admitted work, then stop the lanes and export what is left to report."""
         self.health.close()
         self.heads.close()
         await self.batcher.drain()
@@ -211,11 +207,11 @@ class Replica:
 
     @property
     def pooled_width(self) -> int:
-        """Return the numbers in a vector pooled in the checkpoint's own way."""
+        """Return the length of a vector pooled in the checkpoint's own way."""
         return self.lanes.model.pooling.vector_size(self.lanes.model.config.width)
 
     def info(self) -> dict[str, Any]:
-        """Return what GET /info says of the model and the limits."""
+        """Return the answer of GET /info: facts of the model, and the limits."""
         model, config = self.lanes.model, self.lanes.model.config
         certificate = self.proof.certificate
         return {
@@ -252,7 +248,7 @@ class Replica:
         return self.metrics.render(exemplars=openmetrics)
 
     def check_health(self) -> None:
-        """Raise RuntimeError when Ray must replace this replica; why stands in the log."""
+        """Raise RuntimeError when Ray must replace this replica, and log why."""
         try:
             self.health.raise_if_faulty()
         except RuntimeError as error:
@@ -260,10 +256,10 @@ class Replica:
             raise
 
     def check_ready(self) -> None:
-        """Tell clients what `check_health` says.
+        """Refuse where `check_health` raises.
 
         Raises:
-            Refused: the replica must not serve; why stands in the log alone.
+            Refused: the replica must not serve; only the log says why.
         """
         try:
             self.check_health()
@@ -271,8 +267,9 @@ class Replica:
             raise Refused("not_ready", retry_after=1) from None
 
     def _limits(self) -> dict[str, Any]:
+        """Return the limits on requests, as GET /info has them."""
         names = {name for name in type(self.settings).model_fields if name.startswith("max_")}
-        names -= {"max_replicas"}  # no bound of a request's
+        names -= {"max_replicas"}  # which bounds no request
         return {
             **self.settings.model_dump(include=names | {"deadline_seconds"}, exclude_none=True),
             "max_binary_body_bytes": self.settings.max_binary_body_bytes,
@@ -285,7 +282,7 @@ class Replica:
 
 
 def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
-    """Make what reads inputs, within the model's positions."""
+    """Return the reader of inputs, whose longest sequence fits into the model's positions."""
     machine.check_positions(settings, model.config)
     machine.check_filled_queries(settings, model.task_heads)
     return Reader(
@@ -301,7 +298,7 @@ def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
 
 
 def _start_tracing(settings: Settings, label: str) -> "Tracing | None":
-    """Open the spans' way out, where they are asked for."""
+    """Return the exporter of traces, started; None where tracing is off."""
     if settings.tracing is None:
         return None
     from service.observe import tracing

@@ -1,4 +1,4 @@
-"""Every knob of the running service: default, bound, unit, sentence.
+"""Every setting of the service, with its default, bounds, unit and description.
 
 A setting named `max_tokens` is the flag `--max-tokens`, the variable
 HEADLIGHT_MAX_TOKENS and the key `max_tokens` of the YAML file; a flag wins over
@@ -21,8 +21,8 @@ from service.wording.words import find_nearest, suggest_name
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "HEADLIGHT_"
-# What stays wrong as an empty variable, which for others is none: left out, the service is open
+PREFIX = "HEADLIGHT_"  # of the variables
+# Settings that refuse an empty variable, which counts as none for others: the service would be open
 NEVER_EMPTY = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
 KIB, MIB = 1024, 1024 * 1024
 
@@ -38,25 +38,26 @@ KUBERNETES_VARIABLE = re.compile(
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 MOST_ADAPTERS = 32  # each is proved at the start
 
-BODY_FACTOR = 2  # times its bytes: the body, and what is made of it while it is parsed
-BINARY_FACTOR = 4  # times as large as one of JSON may a body of numbers as bytes be
-JSON_FACTOR = 8  # times as large as an answer's arrays in JSON may they be as bytes
+BODY_FACTOR = 2  # memory for a body, in times its bytes: itself, and what is parsed of it
+BINARY_FACTOR = 4  # how much larger than a JSON body one of numbers as bytes may be
+JSON_FACTOR = 8  # how much larger an answer's arrays may be as bytes than as JSON numbers
 
-# What could never be had otherwise, and how many times: all of a request is held until it is
-# answered
+# A setting, the setting that bounds it, and how many times it must fit there: all of a request is
+# held until it is answered
 UPPER_BOUNDS = {
     "max_body_bytes": ("max_held_bytes", BODY_FACTOR * BINARY_FACTOR),
     "max_answer_bytes": ("max_held_bytes", 1),
     "max_tokens": ("max_request_tokens", 1),
 }
 
+# Types of settings
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=256)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 def _split_commas(value: object) -> object:
-    """Split what a flag or variable names by commas."""
+    """Split the text of a flag or variable at its commas; return other values as they are."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
@@ -64,7 +65,7 @@ Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 
 
 def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what no browser sends as the origin of a page."""
+    """Return origins of web pages; raise ValueError for one that no browser sends."""
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise ValueError(
@@ -74,14 +75,14 @@ def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-def _refuse_bad_adapters(named: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what does not name adapters and their folders."""
-    names = [ADAPTER.fullmatch(one) for one in named]
-    if not all(names) or len({match[1] for match in names if match}) < len(named):
+def _refuse_bad_adapters(adapters: tuple[str, ...]) -> tuple[str, ...]:
+    """Return adapters; raise ValueError where they are not name=folder, or too many."""
+    matches = [ADAPTER.fullmatch(adapter) for adapter in adapters]
+    if not all(matches) or len({match[1] for match in matches if match}) < len(adapters):
         raise ValueError("expected name=folder, with a different name for each, e.g. law=/srv/law")
-    if len(named) > MOST_ADAPTERS:
+    if len(adapters) > MOST_ADAPTERS:
         raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
-    return named
+    return adapters
 
 
 class Settings(BaseModel):
@@ -242,34 +243,34 @@ class Settings(BaseModel):
 
     @property
     def max_binary_body_bytes(self) -> int:
-        """Return the most bytes of a body that holds numbers as bytes."""
+        """Return the maximum size in bytes of a body that holds numbers as bytes."""
         return BINARY_FACTOR * self.max_body_bytes
 
     @property
     def max_answer_json_bytes(self) -> int:
-        """Return the most bytes of an answer's arrays that are written as JSON numbers."""
+        """Return the maximum size in bytes of an answer's arrays where they are JSON numbers."""
         return self.max_answer_bytes // JSON_FACTOR
 
     @property
-    def keyed(self) -> bool:
-        """Tell whether a request needs a key."""
+    def needs_key(self) -> bool:
+        """Tell whether a request needs an API key."""
         return bool(self.api_keys or self.api_keys_file)
 
     @property
     def fewest_replicas(self) -> int:
-        """Return the number of replicas that there always are."""
+        """Return the smallest number of replicas that there may be."""
         return self.replicas if self.max_replicas is None else self.min_replicas or 1
 
     @property
     def most_replicas(self) -> int:
-        """Return the most replicas that there may be, for which all room is worked out."""
+        """Return the largest number of replicas that there may be, for which room must suffice."""
         return self.max_replicas or self.replicas
 
 
 def load_settings(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> Settings:
-    """Settle every setting: flag, then HEADLIGHT_* variable, then YAML file, then default.
+    """Return the settings, each by flag, else HEADLIGHT_* variable, else YAML file, else default.
 
     Raises:
         ValueError: an unknown name or a value out of its bounds (pydantic's
@@ -298,15 +299,14 @@ def load_settings(
     # replicas have other working directories
     names = "api_keys_file", "tls_cert", "tls_key"
     files = {name: getattr(settings, name) for name in names}
-    found: dict[str, Any] = {n: file.absolute() for n, file in files.items() if file}
-    adapters = (one.partition("=") for one in settings.adapter)
-    found["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
-    settings = settings.model_copy(update=found)
-    return _refuse_excess(settings)
+    paths: dict[str, Any] = {name: file.absolute() for name, file in files.items() if file}
+    adapters = (adapter.partition("=") for adapter in settings.adapter)
+    paths["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
+    return _check_consistency(settings.model_copy(update=paths))
 
 
-def _refuse_excess(settings: Settings) -> Settings:
-    """Return the settings if none is larger than what it has to fit into."""
+def _check_consistency(settings: Settings) -> Settings:
+    """Return the settings; raise ValueError where two of them contradict each other."""
     for name, (bound, times) in UPPER_BOUNDS.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
@@ -317,17 +317,17 @@ def _refuse_excess(settings: Settings) -> Settings:
         raise ValueError("adapter: not served with a preset")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_cert else "tls_cert"
-        there = "tls_cert" if settings.tls_cert else "tls_key"
-        raise ValueError(f"{there} needs {missing}")
+        present = "tls_cert" if settings.tls_cert else "tls_key"
+        raise ValueError(f"{present} needs {missing}")
     return settings
 
 
 def describe_error(error: ErrorDetails) -> str:
-    """Say in a line what is wrong with one setting."""
+    """Return in a line what is wrong with one setting."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"{name}: no such setting{suggest_name(name, Settings.model_fields)}"
-    if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
+    if error["loc"][:1] == ("api_keys",):  # its value is never shown
         return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     bounds = {"less than or equal to": "at most", "greater than or equal to": "at least"}
@@ -337,25 +337,25 @@ def describe_error(error: ErrorDetails) -> str:
 
 
 def _refuse_bad_replicas(settings: Settings) -> None:
-    """Check the settings of the number of replicas against each other."""
-    low, high, named = settings.min_replicas, settings.max_replicas, settings.model_fields_set
+    """Raise ValueError where the settings of the number of replicas contradict each other."""
+    low, high, set_names = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
-        for name in sorted({"min_replicas", "downscale_delay_seconds"} & named):
+        for name in sorted({"min_replicas", "downscale_delay_seconds"} & set_names):
             raise ValueError(f"{name} needs max_replicas; for a fixed number use replicas")
-    elif "replicas" in named:
+    elif "replicas" in set_names:
         raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
     elif low is not None and low > high:
         raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")
 
 
 def _set_by_kubernetes(name: str, value: str) -> bool:
-    """Tell whether Kubernetes put a variable there, for a Service whose name begins with ours."""
+    """Tell whether a variable is set by Kubernetes, for a Service whose name begins with ours."""
     linked = name.endswith("_PORT") and KUBERNETES_ADDRESS.match(value)
     return bool(linked or KUBERNETES_VARIABLE.search(name))
 
 
 def _parse_keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
-    """Return the API keys of the variable as they are kept; their file is read elsewhere."""
+    """Return the API keys of HEADLIGHT_API_KEYS; raises ValueError for keys in the YAML file."""
     if "api_keys" in document:
         raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
     return keys.parse_keys(variables["api_keys"]) if "api_keys" in variables else ()

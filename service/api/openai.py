@@ -297,7 +297,7 @@ def _error_type(refused: Refused) -> str:
     """Return OpenAI's type for a refusal."""
     if refused.code == "overloaded":
         return "rate_limit_error"
-    return "server_error" if refused.ours else "invalid_request_error"
+    return "server_error" if refused.is_ours else "invalid_request_error"
 
 
 def _wrong_field(refused: Refused) -> str | None:

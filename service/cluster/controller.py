@@ -16,13 +16,14 @@ def remember_ingress() -> None:
     Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that
     replaces another while Ray does not know can only guess, and guesses ours.
     """
-    rays_name, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
+    ask_ray, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
 
     def remembered_name(self: ApplicationStateManager, name: str) -> str | None:
+        """Return Ray's answer for an application, or else the last one that it gave."""
         if name not in self._application_states:
             known.pop(name, None)  # what comes by this name later is another application
             return None
-        name_now = rays_name(self, name)
+        name_now = ask_ray(self, name)
         if name_now is not None:
             known[name] = name_now
         return name_now or known.get(name, DEPLOYMENT)

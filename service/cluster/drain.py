@@ -22,7 +22,7 @@ REFUSING_BACKEND = "default_backend"  # which answers 503 by itself
 COUNT_BYTES, NAME_BYTES, MOST_SOCKETS = 4, 65536, 252
 TCPI_UNACKED = 24  # where struct tcp_info (linux/tcp.h) has, for a socket that listens, its backlog
 LAST_SECONDS = 1.0  # for the connections that were accepted last
-POLL_SECONDS = 0.02  # between two looks
+POLL_SECONDS = 0.02  # between two checks of what is waited for
 
 # A filter of the kernel's (linux/filter.h) for a socket that listens: a SYN is dropped, all else
 # passes. A client that has shaken hands is still accepted; one that has not retries and is refused.
@@ -33,7 +33,7 @@ DROP_SYN = (
     (0x06, 0, 0, 0),  # drop
     (0x06, 0, 0, 0xFFFFFFFF),  # pass
 )
-SO_ATTACH_FILTER = 26
+SO_ATTACH_FILTER = 26  # <asm-generic/socket.h>
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Frontend:
     """The HAProxy of a service with a Ray of its own.
 
     Args:
-        directory: where Ray keeps its files, in a folder for the node.
+        directory: where Ray keeps HAProxy's files, in a folder for the node.
         port: of the service.
     """
 
@@ -54,19 +54,20 @@ class Frontend:
             flag = self._node_folder() / STOPPING_FILE
             flag.write_text(STOPPING_FILE)
             self._send_command(f"add acl {flag} {STOPPING_FILE}")
-            wait_until(lambda: not self._busy() - {REFUSING_BACKEND}, seconds)
+            wait_until(lambda: not self._busy_backends() - {REFUSING_BACKEND}, seconds)
 
     def close_listener(self) -> None:
-        """Accept no more clients, and let those accepted have their answer."""
+        """Accept no more connections, and wait until the accepted ones have their answer."""
         with suppress(OSError), self._listening_socket() as listener:
             drop_syn(listener)
-            wait_until(lambda: not (count_backlog(listener) or self._busy()), LAST_SECONDS)
+            wait_until(lambda: not (count_backlog(listener) or self._busy_backends()), LAST_SECONDS)
 
     def replace_certificate(self, path: Path, pem: bytes) -> None:
-        """Let new connections have another certificate.
+        """Make HAProxy use another certificate for new connections.
 
         Args:
-            path: the file that HAProxy read at its start.
+            path: the file of the certificate that HAProxy read at its start.
+            pem: the new certificate and key.
 
         Raises:
             OSError: HAProxy is not there, or does not take it.
@@ -76,12 +77,13 @@ class Frontend:
         if "Success" not in answer:
             raise OSError(f"HAProxy did not take the certificate: {' '.join(answer.split())}")
 
-    def _busy(self) -> set[str]:
-        """Return the backends that hold requests."""
+    def _busy_backends(self) -> set[str]:
+        """Return the names of HAProxy's backends that hold requests."""
         rows = (line.split(",") for line in self._send_command("show stat").splitlines())
         return {row[0] for row in rows if row[1:2] == ["BACKEND"] and row[4] != "0"}
 
     def _send_command(self, command: str) -> str:
+        """Send a command to HAProxy's admin socket and return the answer."""
         with self._connect_admin() as admin:
             admin.sendall(f"{command}\n".encode())
             with admin.makefile("r") as answer:
@@ -94,17 +96,17 @@ class Frontend:
             admin.recv(COUNT_BYTES)
             _, descriptors, _, _ = socket.recv_fds(admin, NAME_BYTES, MOST_SOCKETS)
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        ours = [each for each in sockets if each.getsockname()[1:2] == (self.port,)]
-        for each in sockets:
-            if each not in ours:
-                each.close()
+        ours = [sock for sock in sockets if sock.getsockname()[1:2] == (self.port,)]
+        for sock in sockets:
+            if sock not in ours:
+                sock.close()
         if not ours:
             raise OSError(f"HAProxy does not listen on port {self.port}")
         return ours[0]
 
     @contextmanager
     def _connect_admin(self) -> Iterator[socket.socket]:
-        """Connect to the HAProxy that runs now.
+        """Yield a connection to the admin socket of the HAProxy that runs now.
 
         Raises:
             OSError: there is none.
@@ -126,21 +128,21 @@ class Frontend:
 
 
 def drop_syn(listener: socket.socket) -> None:
-    """Make the kernel drop further connections."""
+    """Make the kernel drop the first packet (SYN) of further connections."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in DROP_SYN))
     program = struct.pack("HP", len(DROP_SYN), ctypes.addressof(code))
     listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
 def count_backlog(listener: socket.socket) -> int:
-    """Count the connections that have shaken hands and are not accepted yet."""
+    """Return the number of connections that have shaken hands and are not accepted yet."""
     info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
     (waiting,) = struct.unpack_from("I", info, TCPI_UNACKED)
     return int(waiting)
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> None:
-    """Wait until `done` holds twice in a row, or the time is up."""
+    """Wait until `done` returns True twice in a row, or the time is up."""
     deadline, times = time.monotonic() + seconds, 0
     while times < 2 and time.monotonic() < deadline:
         times = times + 1 if done() else 0

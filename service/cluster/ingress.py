@@ -1,8 +1,8 @@
-"""How Ray and HAProxy are told to carry requests, as data.
+"""The environment variables that tell Ray and HAProxy how to carry requests.
 
-    promised(settings)      what clients may rely on; on a cluster these belong to the cluster
-    clustered(settings)     these, and what else a cluster's processes should start with
-    placed(settings, ...)   where a service with a Ray of its own keeps things: ports, paths, token
+    common_variables      what clients may rely on; on a cluster these belong to the cluster
+    cluster_variables     these, and what else a cluster's processes should start with
+    own_ray_variables     where a service with a Ray of its own keeps things: ports, paths, token
 
 Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set before
 the first import of ray. Why each has its value: docs/decisions/0015-haproxy.md.
@@ -51,17 +51,18 @@ INTERVAL_ENV = {
     "REPORTER_UPDATE_INTERVAL_MS": "15000",  # as often as Prometheus asks
 }
 
-DEPLOYMENT = "Encoder"  # of each application of ours
+DEPLOYMENT = "Encoder"  # name of the one deployment of each of our applications
 
-PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
+# Variables of Ray's
+PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"  # which runs haproxy
 HAPROXY_ENABLED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 HAPROXY_MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
-SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"  # of a replica that answers nothing
-HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"  # of an HAProxy that another has replaced
+SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"  # how long a replica may answer nothing
+HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"  # how long a replaced HAProxy runs
 REPLICA_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"  # a replica's time to leave
 NODE_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # a node's, which covers its replicas'
 
-# The label of a node that was started with our variables, which each replica demands
+# The label of nodes that were started with our variables, which each replica demands
 NODE_LABEL = {"headlight": "serves"}
 LABEL_DEMAND = {"label_selector": NODE_LABEL}
 LABEL_ENV = {"RAY_OVERRIDE_LABELS": json.dumps(NODE_LABEL)}  # which Ray reads when a node starts
@@ -87,17 +88,17 @@ def max_ongoing_requests(settings: Settings) -> int:
 
 
 def request_seconds(settings: Settings) -> float:
-    """Return how long a request may take, whatever delays it; our own refusal comes sooner."""
+    """Return the seconds a request may take at most, in all; our own refusal comes sooner."""
     return settings.deadline_seconds + 5
 
 
 def shutdown_seconds(settings: Settings) -> float:
-    """Return how long a replica may take to leave: Ray's 20 s would cut admitted work short."""
+    """Return the seconds a replica may take to stop: Ray's 20 s would cut admitted work short."""
     return settings.drain_seconds + settings.deadline_seconds + 5
 
 
 def common_variables(settings: Settings) -> dict[str, str]:
-    """Return the variables that hold on any machine the service runs on."""
+    """Return the variables of any Ray the service runs on, its own or a cluster's."""
     deadline = math.ceil(settings.deadline_seconds)
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
@@ -135,8 +136,8 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with which each node of a cluster is started.
 
     Args:
-        settings: of all that the cluster will serve: `replicas` counts those of every model, where
-            they scale their most.
+        settings: of all that the cluster will serve: `replicas` counts the replicas of all models,
+            the most of those that scale.
     """
     return common_variables(settings) | {
         **NODE_ENV,
@@ -150,8 +151,8 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
 
     Args:
         settings: the service's.
-        block: first port of its block.
-        run: its private directory, mode 0700.
+        block: first port of the service's block of ports.
+        run: the service's private directory, mode 0700.
         cores: of the machine.
     """
     directory = run / "haproxy"
@@ -181,7 +182,7 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
 
 
 def haproxy_wrapper(run: Path) -> Path:
-    """Return the program Ray is to run as haproxy: pip's script, or one written for a checkout."""
+    """Return the path of the script Ray runs as haproxy: pip's, or one written to `run`."""
     installed = Path(sys.executable).with_name(WRAPPER)
     if os.access(installed, os.X_OK):
         return installed

@@ -1,4 +1,4 @@
-"""A service's ports, its limit of open sockets, what answers at an address, who can reach it."""
+"""A service's ports, limit of open files and exposure, and what answers at an address."""
 
 import http.client
 import ipaddress
@@ -17,9 +17,9 @@ from service.settings import Settings
 # Ports of one service: a block of its own, below the range from which the kernel takes the
 # ports of outgoing connections. The first port of a block stands for the whole.
 BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
-STATS, METRICS, FALLBACK, REPLICAS = 1, 2, 3, 10
+STATS, METRICS, FALLBACK, REPLICAS = 1, 2, 3, 10  # offsets in a block
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # names of this machine for itself
 REPLICA_HOST = "127.0.0.1"  # where HAProxy finds the replicas of its own machine
 # First words of a client of HTTP/2, as Ray speaks it, and what a server answers first (RFC 9113)
 FRAME_BYTES, SETTINGS = 9, b"\x04"
@@ -29,7 +29,7 @@ READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 @contextmanager
 def reserve_ports(without: int) -> Iterator[int]:
-    """Reserve a block of ports that no other service on this machine has.
+    """Yield the first port of a block that no other service on this machine has or gets.
 
     A shared range would not do: while HAProxy still lists a replica that died, another
     service's replica could take its port, and its health check would pass.
@@ -70,7 +70,7 @@ def check_free(host: str, port: int) -> None:
 
 @contextmanager
 def claim_port(host: str, port: int) -> Iterator[None]:
-    """Keep a port from other services that start now, until HAProxy listens on it and after.
+    """Claim a port against other services that start now, until HAProxy listens on it and after.
 
     Bound by us it would be closed to HAProxy as well. So a name stands for it that the kernel
     gives to one process of a network, and takes back when that ends.
@@ -85,14 +85,14 @@ def claim_port(host: str, port: int) -> Iterator[None]:
 
 
 def raise_open_files_limit() -> None:
-    """Allow as many open files as the system does: a shell's usual 1,024 are too few."""
+    """Raise this process's limit of open files to its maximum: the usual 1,024 are too few."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def connect(address: str) -> None:
-    """Connect once to a cluster's host:port, where Ray would try for minutes.
+    """Check once that Ray answers at a cluster's host:port, where Ray would try for minutes.
 
     Raises:
         OSError: nothing answers there, or something other than Ray.
@@ -124,7 +124,7 @@ def wait_until_ready(host: str, port: int, *, tls: bool = False) -> None:
     deadline = time.monotonic() + READY_SECONDS
     reason = "no answer"
     while time.monotonic() < deadline:
-        connection = _open_connection(client_host(host).strip("[]"), port, tls)
+        connection = _prepare_connection(client_host(host).strip("[]"), port, tls)
         try:
             connection.request("GET", "/ready")
             answer = connection.getresponse()
@@ -139,7 +139,8 @@ def wait_until_ready(host: str, port: int, *, tls: bool = False) -> None:
     raise TimeoutError(f"the service is not ready after {READY_SECONDS} s: /ready says {reason}")
 
 
-def _open_connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
+def _prepare_connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet, with `tls` one that checks no certificate."""
     if not tls:
         return http.client.HTTPConnection(host, port, timeout=5)
     context = ssl.create_default_context()
@@ -148,7 +149,7 @@ def _open_connection(host: str, port: int, tls: bool) -> http.client.HTTPConnect
 
 
 def client_host(host: str) -> str:
-    """Turn the address we listen on into one a client here can use."""
+    """Return the host of a URL by which a client here reaches an address we listen on."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
@@ -162,7 +163,7 @@ def is_loopback(host: str) -> bool:
 
 
 def restrict_hosts(settings: Settings) -> Settings:
-    """Accept only this machine's own names, and those allowed, where only this machine may ask.
+    """Return settings that allow only this machine's own names where only it can reach the service.
 
     A web page can have any other name point here, and read the answers. On a cluster the address
     is that of each node, by whatever name. Wherever names are bound we ask by our own.
@@ -174,9 +175,9 @@ def restrict_hosts(settings: Settings) -> Settings:
 
 
 def warn_of_exposure(settings: Settings) -> Iterator[str]:
-    """Yield what lets others in: no key, keys in clear text, a file of keys that they can read."""
+    """Yield warnings: of no key, of keys in clear text, of a file of keys that others can read."""
     host = settings.host
-    if not is_loopback(host) and not settings.keyed:
+    if not is_loopback(host) and not settings.needs_key:
         yield f"no API key is set, so anyone who reaches {host} can use the service"
     elif not is_loopback(host) and not settings.tls_cert:
         yield (

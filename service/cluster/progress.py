@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PERIOD_SECONDS = 5.0
+PERIOD_SECONDS = 5.0  # between two reports
 
 
 class StartFailed(Exception):
@@ -20,7 +20,8 @@ def report_progress(
     """Report every `period` seconds what the block waits for, while it runs.
 
     Args:
-        cause: returns it; called in a thread of its own, since it may have to wait as well.
+        say: prints a line.
+        cause: returns what it waits for; called in a thread of its own, since it may wait as well.
     """
     over, began = threading.Event(), time.monotonic()
 
@@ -29,7 +30,7 @@ def report_progress(
             try:
                 line = cause()
             except Exception:
-                if over.is_set():  # whatever `cause` asks has gone
+                if over.is_set():  # what `cause` asks has gone
                     return
                 raise
             if not over.is_set():
@@ -43,7 +44,7 @@ def report_progress(
 
 
 def last_line(text: object) -> str:
-    """Return the last line of a traceback, without colours and the exception's class."""
+    """Return the last line of a traceback, without colours and without the exception's class."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
     line = plain.splitlines()[-1] if plain else "no reason given"
     return re.sub(r"^(?:\w+\.)*[A-Z]\w*: ", "", line)

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Self
 
 PIPE_BYTES = 1024 * 1024  # the most for an unprivileged process: some 3,000 lines
-POLL_SECONDS = 0.2  # between two looks at who is still there
+POLL_SECONDS = 0.2  # between two checks of which replicas still run
 JOIN_SECONDS = 2  # for the last lines
-HELLO = b"\0"  # begins the line in which a replica says who it is
+HELLO = b"\0"  # begins a replica's first line: its process id and its name
 
 
 class Relay:
-    """Reads the replicas' lines, in a thread of its own.
+    """Reads the replicas' lines from a named pipe, in a thread of its own.
 
     Args:
-        path: where replicas find it.
-        say: takes a line, or several.
+        path: of the pipe, to which replicas write.
+        say: prints a line, or several.
         ended: takes the name of a replica that has gone while `watches` is set.
     """
 
@@ -36,7 +36,7 @@ class Relay:
     ) -> None:
         self.path, self.watches = path, False
         self._say, self._ended = say, ended
-        self._replicas: dict[str, int] = {}  # name -> process
+        self._replicas: dict[str, int] = {}  # name -> process id
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
@@ -49,11 +49,12 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass on what is there, then end."""
+        """Pass on the lines that have come, then end."""
         self._over.set()
         self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
+        """Read the pipe until the end: pass lines on, and report replicas that have gone."""
         piece, rest = b"", b""
         while piece or not self._over.is_set():
             ready, _, _ = select.select([self._pipe], [], [], POLL_SECONDS)
@@ -62,14 +63,14 @@ class Relay:
             for hello in (line[1:].decode() for line in lines if line.startswith(HELLO)):
                 process, _, name = hello.partition(" ")
                 self._replicas[name] = int(process)
-            if said := b"\n".join(line for line in lines if not line.startswith(HELLO)):
+            if text := b"\n".join(line for line in lines if not line.startswith(HELLO)):
                 with suppress(OSError, ValueError):  # their reader has gone
-                    self._say(said.decode(errors="replace"))
+                    self._say(text.decode(errors="replace"))
             self._report_gone()
         os.close(self._pipe)
 
     def _report_gone(self) -> None:
-        """Tell which replicas have gone."""
+        """Forget each replica whose process has ended, and report it while `watches` is set."""
         for name, process in list(self._replicas.items()):
             try:
                 os.kill(process, 0)
@@ -81,7 +82,7 @@ class Relay:
 
 
 def open_pipe(path: Path, name: str) -> int:
-    """Return where a replica writes lines for a relay; it never waits there.
+    """Return a descriptor to which a replica writes lines for a relay, and on which it never waits.
 
     Raises:
         OSError: the relay is not there, or takes no more.

@@ -24,10 +24,10 @@ class BadCertificate(Exception):
 
 
 def read_certificate(settings: Settings) -> bytes:
-    """Read a certificate, with those that lead to its root, and its key as one text; b"" of none.
+    """Return the certificate, those that lead to its root, and its key as one PEM; b"" without TLS.
 
     Raises:
-        BadCertificate: one cannot be read, the key is another's or is encrypted.
+        BadCertificate: a file cannot be read, or the key does not fit or is encrypted.
     """
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None or key is None:
@@ -50,15 +50,16 @@ def read_certificate(settings: Settings) -> bytes:
 
 
 class _Encrypted(Exception):
-    """A key needs a password."""
+    """The key needs a password."""
 
 
 def _refuse_password() -> str:
+    """Raise _Encrypted where OpenSSL asks for the key's password."""
     raise _Encrypted
 
 
 def write_certificate(pem: bytes, folder: Path) -> Path:
-    """Write certificate and key where HAProxy reads them; whole or not at all, and to us alone."""
+    """Write certificate and key into a folder, atomically and for us alone; return the path."""
     path, part = folder / PEM_NAME, folder / f"{PEM_NAME}.part"
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -73,7 +74,11 @@ def follow_certificate(
 ) -> Iterator[None]:
     """Hand each renewed certificate to HAProxy while the block runs.
 
-    One that cannot be used is said once, and the last good one stays.
+    One that cannot be used is reported once, and the last good one stays.
+
+    Args:
+        folder: where the certificate in use was written.
+        say: prints a line.
     """
     ended = threading.Event()
 

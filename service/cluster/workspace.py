@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # below the directory
+LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # in the private directory
 PATIENCE_SECONDS = 1.0  # for what ends by itself, before it is killed
 KEPT_RUNS = 5  # of a service, whose logs are kept
 SWEEP_ROUNDS = 50  # of 50 ms; processes that start processes need more than one
@@ -33,13 +33,13 @@ STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 
 def logs_folder(port: int) -> Path | None:
-    """Return the folder of a service's last logs, by the XDG Base Directory Specification.
+    """Return the folder for a service's logs, by the XDG Base Directory Specification.
 
-    None where it cannot be made, as on a read-only disk.
+    None where it cannot be created, as on a read-only disk.
     """
-    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
-        home = named if named.is_absolute() else Path.home() / ".local" / "state"
+        home = state if state.is_absolute() else Path.home() / ".local" / "state"
         folder = home / "headlight" / "logs" / str(port)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no disk to write on, or a user without a home
@@ -49,7 +49,7 @@ def logs_folder(port: int) -> Path | None:
 
 @contextmanager
 def make_directory(logs: Path | None) -> Iterator[Path]:
-    """Make a private directory, swept with all processes of the service however we end.
+    """Yield a new private directory, swept with all processes of the service however we end.
 
     Args:
         logs: where its logs are kept afterwards.
@@ -73,7 +73,7 @@ def make_directory(logs: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[None]:
-    """Send what Ray's libraries print to a file; what speaks to the user has kept a copy."""
+    """Redirect stdout and stderr of this process, to which Ray's libraries print, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     copies = os.dup(1), os.dup(2)
@@ -106,17 +106,17 @@ def belongs_to_service(process: Path, directory: str) -> bool:
 
 
 def list_processes(directory: str) -> list[int]:
-    """List the service's processes except the one that started this; none without /proc."""
-    ours = {str(os.getpid()), str(os.getppid())}
+    """List the ids of the service's processes but this one and its parent; none without /proc."""
+    excluded = {str(os.getpid()), str(os.getppid())}
     return [
         int(process.name)
         for process in Path("/proc").glob("[0-9]*")
-        if process.name not in ours and belongs_to_service(process, directory)
+        if process.name not in excluded and belongs_to_service(process, directory)
     ]
 
 
 def keep_logs(directory: Path, kept: Path) -> None:
-    """Keep the logs of this run and of the last before it; where that fails, theirs alone."""
+    """Copy this run's logs to the folder `kept`, if possible, and delete all but the last there."""
     if not (directory / DRIVER).is_file():
         return  # Ray was never started
     ours = kept / directory.name
@@ -135,7 +135,7 @@ def keep_logs(directory: Path, kept: Path) -> None:
 
 
 def sweep(directory: str, kept: str | None = None) -> None:
-    """End every process of the service, then remove its directory."""
+    """End every process of the service, keep its logs, then remove its directory."""
     deadline, rounds = time.monotonic() + PATIENCE_SECONDS, SWEEP_ROUNDS
     while (left := list_processes(directory)) and rounds:
         if time.monotonic() >= deadline:

@@ -21,14 +21,14 @@ AUTOSCALING_OPTION = "autoscaling_config"
 
 
 def replica_options(settings: Settings) -> dict[str, Any]:
-    """Return the deployment's options that say how many replicas there are."""
+    """Return the options of the deployment that decide its number of replicas."""
     if settings.max_replicas is None:
         return {"num_replicas": settings.replicas}
     return {AUTOSCALING_OPTION: autoscaling_config(settings)}
 
 
 def autoscaling_config(settings: Settings) -> AutoscalingConfig:
-    """Return the bounds and delays that Ray keeps around our policy."""
+    """Return Ray's autoscaling options: our policy, and bounds and delays around it."""
     with warnings.catch_warnings():
         # this interval's successors are variables, which Ray 2.60 does not read
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -49,7 +49,7 @@ def with_replicas(settings: Settings, replicas: int | None) -> Settings:
     """Return the settings with the number of replicas from a Serve configuration.
 
     Args:
-        replicas: as Ray says; with max_replicas that is the start, or nothing.
+        replicas: as Ray says; ignored with max_replicas, where it is the number at the start.
     """
     if settings.max_replicas is not None or replicas is None:
         return settings
@@ -57,10 +57,10 @@ def with_replicas(settings: Settings, replicas: int | None) -> Settings:
 
 
 def refuse_overrides(settings: Settings, config: Any) -> None:
-    """Check that a Serve configuration leaves to us what `args` decide.
+    """Check that a Serve configuration does not set what `args` decide.
 
     Args:
-        config: Ray's, of the deployment, as the configuration made it.
+        config: Ray's options of the deployment, from that configuration.
 
     Raises:
         StartFailed: it says something that would override `args`, or be ignored.
@@ -82,24 +82,28 @@ def refuse_overrides(settings: Settings, config: Any) -> None:
 
 
 class ReplicaLoad:
-    """The work of one replica since its last report."""
+    """Measures the work of one replica between two reports."""
 
     def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:
         self._replica, self._clock = replica, clock
-        self._at, self._computed, self._looped = clock(), self._lane_seconds, replica.loop_seconds()
+        # of the last report: its time, and the seconds computed until then
+        self._last_report, self._last_lanes = clock(), self._lane_seconds
+        self._last_loop = replica.loop_seconds()
 
     def report(self) -> dict[str, float]:
         """Return the busy shares of its lanes and event loop, and the seconds of work left.
 
         A batch counts when it ends: one that took longer than a report does makes a share above 1.
         """
-        now, computed, looped = self._clock(), self._lane_seconds, self._replica.loop_seconds()
-        passed = now - self._at
-        busy = (computed - self._computed) / (passed * len(self._replica.lanes)) if passed else 0.0
-        loop = (looped - self._looped) / passed if passed else 0.0
-        self._at, self._computed, self._looped = now, computed, looped
-        return {BUSY: busy, LOOP: loop, WAITING: self._replica.batcher.waiting_seconds}
+        now, lanes, loop = self._clock(), self._lane_seconds, self._replica.loop_seconds()
+        passed = now - self._last_report
+        lane_count = len(self._replica.lanes)
+        busy = (lanes - self._last_lanes) / (passed * lane_count) if passed else 0.0
+        loop_share = (loop - self._last_loop) / passed if passed else 0.0
+        self._last_report, self._last_lanes, self._last_loop = now, lanes, loop
+        return {BUSY: busy, LOOP: loop_share, WAITING: self._replica.batcher.waiting_seconds}
 
     @property
     def _lane_seconds(self) -> float:
+        """Return the seconds that all lanes have computed since the start."""
         return self._replica.health.batches.lane_seconds

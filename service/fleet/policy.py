@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
-# As reports name them
+# Names of the values in a report
 BUSY, LOOP, WAITING = "headlight_busy", "headlight_loop", "headlight_waiting_seconds"
 
 # Above HIGH each, there should be more; below, as few as would be no busier than LOW each. In
@@ -28,18 +28,18 @@ HIGH, LOW = 0.75, 0.5
 DRAIN_SECONDS = 10.0  # in which what waits should be done
 WINDOW_SECONDS = 10.0  # over which a share is averaged: a report covers two
 STALE_SECONDS = 20.0  # since a replica's last report, which comes every two
-LONGEST_WAIT_SECONDS = 600.0  # the longest deadline: what is said beyond it is no measurement
+LONGEST_WAIT_SECONDS = 600.0  # the longest deadline; a longer reported wait counts as this
 
 
 class Report(Protocol):
-    """One report of a replica, with its time."""
+    """One value of a replica's report, with its time."""
 
     timestamp: float  # Unix time, in seconds, by the replica's clock
     value: float
 
 
 def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
-    """Return how many replicas Ray should have, and what to remember until it asks again."""
+    """Return how many replicas there should be, and the state for the next call; called by Ray."""
     least = context.capacity_adjusted_min_replicas
     most = context.capacity_adjusted_max_replicas
     now = context.current_time or time.time()
@@ -52,11 +52,11 @@ def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
 def replica_loads(
     metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
 ) -> list[float | None]:
-    """Return the load of each replica; None where nothing is known of it, or nothing lately."""
-    busy, loop, waiting = (metrics.get(name, {}) for name in (BUSY, LOOP, WAITING))
+    """Return the load of each replica (see replica_load); None where it has not reported lately."""
+    busy, loop, waiting = (metrics.get(value, {}) for value in (BUSY, LOOP, WAITING))
     return [
-        replica_load((busy.get(one, ()), loop.get(one, ())), waiting.get(one, ()), now)
-        for one in replicas
+        replica_load((busy.get(name, ()), loop.get(name, ())), waiting.get(name, ()), now)
+        for name in replicas
     ]
 
 
@@ -68,39 +68,39 @@ def replica_load(
     Above 1, more arrives than it can do: the excess waits, so what waits counts as well.
 
     Args:
-        shares: of the time of its lanes, and of its event loop: the one that is full first counts.
+        shares: of its time that its lanes were busy, and its event loop: the larger one counts.
+        waiting: seconds of work that waited or ran.
     """
     known = [recent_values(share, now) for share in shares]
     seconds = recent_values(waiting, now)
     if not all(known) or not seconds:
         return None
-    share = min(max(sum(each) / len(each) for each in known), 1.0)
+    share = min(max(sum(values) / len(values) for values in known), 1.0)
     return share + min(seconds[-1], LONGEST_WAIT_SECONDS) / DRAIN_SECONDS
 
 
 def recent_values(reports: Sequence[Report], now: float) -> list[float]:
-    """Return the values, from 0 up, of the last WINDOW_SECONDS of a replica's reports.
+    """Return the valid values of a replica's last WINDOW_SECONDS of reports.
 
     Empty if the last is STALE_SECONDS old. The window ends with the last, whose clock may differ.
     """
-    last = max(
-        (one.timestamp for one in reports if math.isfinite(one.timestamp)), default=-math.inf
-    )
+    times = (report.timestamp for report in reports)
+    last = max(filter(math.isfinite, times), default=-math.inf)
     if last < now - STALE_SECONDS:
         return []
-    values = (one.value for one in reports if one.timestamp > last - WINDOW_SECONDS)
+    values = (report.value for report in reports if report.timestamp > last - WINDOW_SECONDS)
     return [value for value in values if math.isfinite(value) and value >= 0]
 
 
 def desired_replicas(target: int, loads: Sequence[float | None], least: int, most: int) -> int:
-    """Return how many replicas there should be.
+    """Return how many replicas there should be, at least one.
 
     Args:
         target: how many there should have been so far.
         loads: of each that runs; None where it is unknown. That counts as none for more replicas,
             as of one that has just started, and keeps all there are: it may be busy. One that does
             not run has no load: it may wait for a node forever, and the others need not.
-        least, most: bounds. There is always one.
+        least, most: bounds of the number.
     """
     known = [load for load in loads if load is not None]
     up, down = math.ceil(sum(known) / HIGH), math.ceil(sum(known) / LOW)
@@ -113,9 +113,9 @@ def desired_replicas(target: int, loads: Sequence[float | None], least: int, mos
 def highest_desired(
     number: int, target: int, state: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]]:
-    """Return the most that was desired since fewer than `target` are, as Ray's delay for that runs.
+    """Return the highest number since it fell below `target`, and the state to remember.
 
-    At the delay's end Ray would take the last moment's number, which may be an idle one.
+    Ray scales down after a delay, to the number of its last moment, which may be an idle one.
     """
     if number >= target:
         return number, {}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from service.heads.sentences import Sentence, read_bundled
 
-ENDINGS = ".?!"
+ENDINGS = ".?!"  # of sentences
 
 
 def sample_texts() -> list[str]:
-    """Return the texts, no two alike."""
+    """Return distinct texts of many lengths, from every second group of the bundled corpus."""
     groups: dict[str, list[Sentence]] = {}
     for sentence in read_bundled().sentences:
         groups.setdefault(sentence.group, []).append(sentence)
@@ -21,13 +21,13 @@ def sample_texts() -> list[str]:
 
 
 def vary_lengths(sentences: Sequence[str]) -> list[str]:
-    """Return sentences and what is shorter and longer than they, each once."""
-    found = list(sentences)
-    for place, sentence in enumerate(sentences):
-        own = sentence.rstrip(ENDINGS).split()
-        found.append(" ".join(own[: 1 + place % 3]))
-        if place % 2 == 0:
-            found.append(own[-1].capitalize() + ENDINGS[place // 2 % len(ENDINGS)])
-        if place % 8 == 3:
-            found.append(" ".join(sentences[place : place + 2 + place // 8 % 8]))
-    return list(dict.fromkeys(found))
+    """Return sentences with parts of them and with several in one text, each text once."""
+    texts = list(sentences)
+    for index, sentence in enumerate(sentences):
+        words = sentence.rstrip(ENDINGS).split()
+        texts.append(" ".join(words[: 1 + index % 3]))
+        if index % 2 == 0:
+            texts.append(words[-1].capitalize() + ENDINGS[index // 2 % len(ENDINGS)])
+        if index % 8 == 3:
+            texts.append(" ".join(sentences[index : index + 2 + index // 8 % 8]))
+    return list(dict.fromkeys(texts))

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from model.heads import relations, roles
 
 BUNDLED_CORPUS = "relations.jsonl"
-EVEN_TEXTS = 8  # from it that show whether a model tells texts apart
+EVEN_TEXTS = 8  # of the bundled corpus, by which a start checks that a model tells texts apart
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # [start, end) in characters
 
 
 class BadCorpus(Exception):
@@ -48,8 +48,9 @@ class Sentence:
 
     Args:
         line: its line in the file, from 1.
-        words: the places of all its words, in characters.
-        source, target: which word is asked about, and which is right.
+        words: spans of all its words.
+        source, target: indices of the word asked about and of the right answer.
+        control, group: as in the file.
     """
 
     line: int
@@ -64,7 +65,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Sentences and their origin."""
+    """Sentences and their origin: the name of their file and its shortened SHA-256."""
 
     name: str
     digest: str
@@ -72,19 +73,18 @@ class Corpus:
 
     @property
     def relations(self) -> list[str]:
-        """Return the relations in the order of their first sentence."""
+        """Return the names of the relations, in the order of their first sentences."""
         return list(dict.fromkeys(sentence.relation for sentence in self.sentences))
 
     def describe(self) -> dict[str, str | int]:
-        """Return the corpus as answers describe it."""
+        """Return the corpus as the answer of GET /v1/heads describes it."""
         return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
 
 
 def read_bundled() -> Corpus:
     """Return the corpus that comes with this package."""
-    return _make_corpus(
-        BUNDLED_CORPUS, files("service.heads").joinpath(BUNDLED_CORPUS).read_bytes()
-    )
+    content = files("service.heads").joinpath(BUNDLED_CORPUS).read_bytes()
+    return _parse_corpus(BUNDLED_CORPUS, content)
 
 
 def pick_evenly() -> list[str]:
@@ -100,18 +100,20 @@ def read_corpus(path: Path) -> Corpus:
         BadCorpus: a line is wrong, or there is none.
         OSError: the file cannot be read.
     """
-    return _make_corpus(path.name, path.read_bytes())
+    return _parse_corpus(path.name, path.read_bytes())
 
 
-def _make_corpus(name: str, content: bytes) -> Corpus:
+def _parse_corpus(name: str, content: bytes) -> Corpus:
+    """Return the corpus of a file's content; raises BadCorpus."""
     digest = f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
-    sentences = tuple(_read_sentences(name, content))
+    sentences = tuple(_parse_sentences(name, content))
     if not sentences:
         raise BadCorpus(f"{name} holds no sentence")
     return Corpus(name, digest, sentences)
 
 
-def _read_sentences(name: str, content: bytes) -> Iterator[Sentence]:
+def _parse_sentences(name: str, content: bytes) -> Iterator[Sentence]:
+    """Yield the sentence of each line of a file's content; raises BadCorpus."""
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
@@ -141,6 +143,7 @@ def _make_sentence(number: int, line: CorpusLine) -> Sentence:
 
 
 def _find_word(words: list[Span], span: list[int], text: str) -> int:
+    """Return the index of the word that a span of the text is."""
     start, end = span
     if (start, end) not in words:
         raise ValueError(

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SURVEY_VERSION = 2  # changes when equal weights and sentences would give a different survey
 
-# awaits the batches that hold the given Works; see service/encode/admission.py
+# Runs works within a deadline and returns their results; see service/encode/admission.py
 RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
 
 
@@ -42,6 +42,7 @@ class StoredSurvey:
 
     Args:
         name: what clients call the model.
+        run: runs works in batches of the model.
         batch_seconds: how long a batch of the survey may wait among other requests.
     """
 
@@ -71,11 +72,12 @@ class StoredSurvey:
         return {**survey, "model": self._name}
 
     def close(self) -> None:
-        """Abandon the survey that is being made."""
+        """Cancel the survey that is being made."""
         if self._task:
             self._task.cancel()
 
     async def _make_survey(self) -> dict[str, Any]:
+        """Measure the heads on the bundled corpus, and store the survey if possible."""
         survey = await survey_heads(
             self._model, self._name, sentences.read_bundled(), self._read_maps
         )
@@ -108,9 +110,9 @@ class StoredSurvey:
 
 def read_stored(digest: str) -> dict[str, Any] | None:
     """Return the survey stored for these weights, None if there is none of this version."""
-    for place in (_cached_path, _shipped_path):
+    for find_path in (_cached_path, _shipped_path):
         with suppress(OSError, ValueError):
-            survey = orjson.loads(place(digest).read_bytes())
+            survey = orjson.loads(find_path(digest).read_bytes())
             if isinstance(survey, dict) and _is_current(survey, digest):
                 del survey["format"]
                 return survey
@@ -118,7 +120,7 @@ def read_stored(digest: str) -> dict[str, Any] | None:
 
 
 def store_survey(survey: dict[str, Any]) -> Path:
-    """Write a survey into the user's cache, whole or not at all.
+    """Write a survey into the user's cache, whole or not at all; return its path.
 
     Raises:
         OSError: the folder cannot be written.
@@ -129,12 +131,12 @@ def store_survey(survey: dict[str, Any]) -> Path:
 
 
 def serialize(survey: dict[str, Any]) -> bytes:
-    """Return a survey as it is stored, and as it ships with this package."""
+    """Return a survey as JSON, as it is stored and as it ships with this package."""
     return orjson.dumps({"format": SURVEY_VERSION, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _is_current(survey: dict[str, Any], digest: str) -> bool:
-    """Tell whether it was made from these weights by the current rules and sentences."""
+    """Tell whether a survey is of these weights, by the current rules and sentences."""
     ours = sentences.read_bundled().describe()
     corpus = survey.get("corpus")
     current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
@@ -142,18 +144,17 @@ def _is_current(survey: dict[str, Any], digest: str) -> bool:
 
 
 def _cached_path(digest: str) -> Path:
-    return cache.cache_folder() / f"heads-{_digest_digits(digest)}.json"
+    """Return the path of the survey of these weights in the user's cache."""
+    return cache.cache_folder() / f"heads-{digest.removeprefix('sha256:')}.json"
 
 
 def _shipped_path(digest: str) -> Traversable:
-    return files("service.heads").joinpath("measured", f"{_digest_digits(digest)}.json")
-
-
-def _digest_digits(digest: str) -> str:
-    return digest.removeprefix("sha256:")
+    """Return the path of the survey of these weights in this package."""
+    return files("service.heads").joinpath("measured", f"{digest.removeprefix('sha256:')}.json")
 
 
 def _stack_maps(result: Result, layers: int) -> Tensor:
+    """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
     if result.attention is None:
         raise RuntimeError("maps were asked for: this is a bug")
     heads = result.attention.heads

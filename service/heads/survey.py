@@ -22,7 +22,7 @@ from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
 BATCH_SENTENCES = 16  # sentences; a large model's maps of them are some megabytes
-DECIMAL_PLACES = 4  # decimal places of a number in the answer
+DECIMAL_PLACES = 4  # of a number in the answer
 NO_HEAD = "no head found"
 
 # the kind that each relation of the bundled corpus belongs to
@@ -45,10 +45,12 @@ async def survey_heads(
     attend: ReadMaps,
     thresholds: Mapping[str, float] = roles.THRESHOLDS,
 ) -> dict[str, Any]:
-    """Measure every head of a model on a corpus.
+    """Measure every head of a model on a corpus; return the answer of GET /v1/heads.
 
     Args:
         name: what the answer calls the model.
+        attend: returns the maps of a batch.
+        thresholds: the lowest score of each role.
 
     Raises:
         SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
@@ -75,11 +77,11 @@ async def survey_heads(
 
 
 class SurveyEvidence:
-    """What the sentences have shown so far.
+    """The evidence for roles and relations of all heads, gathered sentence by sentence.
 
     Args:
-        reaches: how far each head looks, of all layers together.
-        names: of the relations asked about.
+        reaches: how far each head may look, layer by layer.
+        names: of the relations.
     """
 
     def __init__(self, reaches: Sequence[Reach], names: Sequence[str]) -> None:
@@ -95,13 +97,13 @@ class SurveyEvidence:
             self._tally.add_sentence(heads, tokenized.special)
             words = relations.words_of_tokens(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
-                self._links[sentence.relation].append(_make_link(heads, words, sentence))
+                self._links[sentence.relation].append(_judge_sentence(heads, words, sentence))
 
     def answer(self, heads: int, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """Return the roles of all heads, and the relations behind some of them.
 
         Args:
-            heads: of a layer.
+            heads: how many a layer has.
         """
         verdicts = {
             relation: relations.judge_relation(links)
@@ -115,11 +117,11 @@ class SurveyEvidence:
                 "head": number % heads,
                 **_label_roles(
                     _relations_of_head(verdicts, number)
-                    + roles.find_roles(own, baseline, thresholds)
+                    + roles.find_roles(measures, baseline, thresholds)
                 ),
-                "measures": {name: _round(value) for name, value in own.items()},
+                "measures": {name: _round(value) for name, value in measures.items()},
             }
-            for number, (own, baseline) in enumerate(self._tally.measures())
+            for number, (measures, baseline) in enumerate(self._tally.measures())
         ]
         return {
             "thresholds": dict(thresholds),
@@ -129,7 +131,13 @@ class SurveyEvidence:
         }
 
 
-def _make_link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
+def _judge_sentence(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
+    """Return for which heads a sentence's source attends most to its target.
+
+    Args:
+        maps: of all heads, (heads, query, key).
+        words: the index of each token's word.
+    """
     right = relations.most_attended_words(maps, words, sentence.source) == sentence.target
     return Link(
         sentence.control,
@@ -141,7 +149,7 @@ def _make_link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) ->
 
 
 def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
-    """Return the relations this head was found for, the one it most exceeds chance in first."""
+    """Return the relations that a head was found for, the one it most exceeds chance in first."""
     matches = [
         Role(name, verdict.score, verdict.threshold, verdict.baseline)
         for name, verdict in verdicts.items()
@@ -151,7 +159,7 @@ def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[Role]
 
 
 def _label_roles(all_roles: Sequence[Role]) -> dict[str, Any]:
-    """Return the first role with its numbers, and the names of the head's other roles."""
+    """Return a head's first role with its scores, or None in their place, and its other roles."""
     entries = [
         {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
         for role in all_roles
@@ -164,16 +172,16 @@ def _label_roles(all_roles: Sequence[Role]) -> dict[str, Any]:
 def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
     """Return a relation's verdict as in the answer."""
 
-    def name(number: int | None) -> str | None:
-        """Return a head as people write it, such as L5H11."""
+    def head_name(number: int | None) -> str | None:
+        """Return a head's name, such as L5H11."""
         return None if number is None else "L{}H{}".format(*divmod(number, heads))
 
     return {
         "kind": KIND_OF_RELATION.get(relation),
-        "found": name(verdict.head) or NO_HEAD,
+        "found": head_name(verdict.head) or NO_HEAD,
         **asdict(verdict),
-        "head": name(verdict.head),
-        "candidate": name(verdict.candidate),
+        "head": head_name(verdict.head),
+        "candidate": head_name(verdict.candidate),
         "score": _round(verdict.score),
         "threshold": _round(verdict.threshold),
         "baseline": _round(verdict.baseline),
@@ -181,5 +189,5 @@ def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, A
 
 
 def _round(value: float) -> float | None:
-    """Return a number as in the answer; None if nothing was measured."""
+    """Return a number rounded as in the answer; None for NaN, where nothing was measured."""
     return None if math.isnan(value) else round(value, DECIMAL_PLACES)

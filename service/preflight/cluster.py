@@ -27,24 +27,25 @@ from service.cluster.progress import StartFailed, last_line
 from service.preflight import model
 from service.preflight.finding import Checks, Finding
 from service.preflight.machine import replicas_key
-from service.preflight.model import Node
+from service.preflight.model import NodeReport
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 HEAD = "node:__internal_head__"  # a resource that Ray counts on the head node
+# Of messages on a node without the label: how it was started, and what it lacks
 REMEDY = "without deploy/serve/ray.env: the label headlight=serves is missing"
 PROBE_SECONDS = 20.0  # for all nodes to answer, at once
-# What a replica is counted as where a file's ray_actor_options leave it out
+# What a replica takes where a file's ray_actor_options leave it out
 ACTOR_DEFAULTS = {"num_cpus": 1.0}
-COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # actor option: resource
 
 
 class Cluster(NamedTuple):
-    """A Ray that runs.
+    """The Ray cluster that this process has joined.
 
     Args:
-        nodes: as ray.nodes() lists them.
+        nodes: all of them, as ray.nodes() lists them.
         host: what every node listens on for clients.
         here: the address of this node.
     """
@@ -55,26 +56,26 @@ class Cluster(NamedTuple):
 
     @property
     def alive(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the living nodes."""
+        """Yield the nodes that are alive."""
         return (node for node in self.nodes if node["Alive"])
 
     @property
-    def bare(self) -> list[str]:
+    def unlabelled(self) -> list[str]:
         """Return the addresses of nodes that get no replica because they lack the label."""
-        return sorted(_address(node) for node in self.alive if not _labelled(node))
+        return sorted(_address(node) for node in self.alive if not _is_labelled(node))
 
     @property
     def resources(self) -> dict[str, float]:
         """Return the combined resources of the nodes that may get a replica."""
         total: dict[str, float] = {}
-        for node in filter(_labelled, self.alive):
+        for node in filter(_is_labelled, self.alive):
             for name, count in node["Resources"].items():
                 total[name] = total.get(name, 0) + count
         return total
 
 
 def read_cluster(host: str) -> Cluster:
-    """Look at the Ray that we are on."""
+    """Return the Ray cluster that this process has joined, asked now."""
     return Cluster(list(ray.nodes()), host, here())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
@@ -90,26 +91,24 @@ def check_gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
-    """Compare the replicas' threads with all cores; a Ray that counts none holds none back."""
-    needed, there = (
-        settings.most_replicas * (settings.threads or 0),
-        int(cluster.resources.get("CPU", 0)),
-    )
-    if needed > there > 0:
-        text = f"{replicas_key(settings)} x threads is {needed}, but Ray has only {there} cores"
+    """Compare the replicas' threads with all cores; where Ray counts no cores, it bounds none."""
+    needed = settings.most_replicas * (settings.threads or 0)
+    cores = int(cluster.resources.get("CPU", 0))
+    if needed > cores > 0:
+        text = f"{replicas_key(settings)} x threads is {needed}, but Ray has only {cores} cores"
         yield Finding("", text)
 
 
 def check_head_label(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check that the head node was started with our variables."""
     for node in filter(_is_head, cluster.alive):
-        if not _labelled(node):
+        if not _is_labelled(node):
             yield Finding(f"{_address(node)}, the head", f"was started {REMEDY}")
 
 
 def check_loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Check whether several nodes listen where only their own machine reaches them."""
-    serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
+    serving = sorted(_address(node) for node in cluster.alive if _is_labelled(node))
     if network.is_loopback(cluster.host) and len(serving) > 1:
         text = f"is each machine's own, and {', '.join(serving)} serve together"
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
@@ -159,7 +158,7 @@ def probe_nodes(
         overlapping = not running or (
             options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
         )
-        refuse_faults(dict(_examine(nodes, config)), overlapping=overlapping)
+        refuse_faults(dict(_examine_nodes(nodes, config)), overlapping=overlapping)
 
 
 def can_host(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
@@ -178,7 +177,11 @@ def can_host(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
 
 
 def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a replica takes from a node, in Ray's names."""
+    """Return the amount of each resource that a replica takes, by Ray's names.
+
+    Args:
+        actor: ray_actor_options.
+    """
     amounts = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
     return {
         name: amount
@@ -187,15 +190,15 @@ def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def refuse_faults(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
-    """Judge what the nodes said.
+def refuse_faults(nodes: Mapping[str, NodeReport], *, overlapping: bool) -> None:
+    """Check that the nodes can host a new replica, by their reports.
 
     Args:
-        nodes: by address.
+        nodes: reports by the address of the node.
         overlapping: whether a new replica needs memory while an old one has its own.
 
     Raises:
-        StartFailed: names each node and why.
+        StartFailed: they cannot; names each node and why.
     """
     faults = [f"node {at}: {node.fault}" for at, node in nodes.items() if node.fault]
     digests = {node.digest: at for at, node in nodes.items() if node.digest}
@@ -223,27 +226,29 @@ def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str
         return []
     found = []
     for name, file in files.items():
-        if _same(file.args, args):
-            listed = [each for each in file.deployments if each.name == deployment]
+        if _are_same_settings(file.args, args):
+            listed = [config for config in file.deployments if config.name == deployment]
             options = listed[0].model_dump(exclude_unset=True) if listed else {}
             old = applications[name].deployments.get(deployment) if name in applications else None
             found.append((options, old.replica_states.get("RUNNING", 0) if old else 0))
     return found
 
 
-def _same(file: Mapping[str, Any], args: Settings) -> bool:
+def _are_same_settings(file_args: Mapping[str, Any], args: Settings) -> bool:
     """Tell whether a file's args are these settings; another program's args are not."""
     try:
-        return Settings.model_validate(file) == args
+        return Settings.model_validate(file_args) == args
     except ValueError:
         return False
 
 
-def _examine(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple[str, Node]]:
-    """Ask each node what it lacks and yield the answer by address; ours answers in this process."""
-    until = time.monotonic() + PROBE_SECONDS
+def _examine_nodes(
+    nodes: Sequence[Mapping[str, Any]], config: Settings
+) -> Iterator[tuple[str, NodeReport]]:
+    """Yield each node's address and its report, this node's made in this process."""
+    deadline = time.monotonic() + PROBE_SECONDS
     here = ray.get_runtime_context().get_node_id()
-    probe = ray.remote(model.examine)
+    probe = ray.remote(model.examine_node)
     tasks = {
         _address(node): probe.options(
             num_cpus=0,
@@ -255,18 +260,19 @@ def _examine(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[t
     }
     for node in nodes:
         if node["NodeID"] == here:
-            yield _address(node), model.examine(config)
+            yield _address(node), model.examine_node(config)
     for address, task in tasks.items():
         try:
-            yield address, ray.get(task, timeout=max(0.0, until - time.monotonic()))
+            yield address, ray.get(task, timeout=max(0.0, deadline - time.monotonic()))
         except GetTimeoutError:
             ray.cancel(task, force=True)
-            yield address, Node(fault=f"it did not answer within {PROBE_SECONDS:g} s")
+            yield address, NodeReport(fault=f"it did not answer within {PROBE_SECONDS:g} s")
         except RayError as error:
-            yield address, Node(fault=last_line(error))
+            yield address, NodeReport(fault=last_line(error))
 
 
-def _labelled(node: Mapping[str, Any]) -> bool:
+def _is_labelled(node: Mapping[str, Any]) -> bool:
+    """Tell whether a node was started with our variables, of which one labels it."""
     return all(node["Labels"].get(name) == value for name, value in NODE_LABEL.items())
 
 

@@ -19,20 +19,22 @@ from typing import Literal
 
 from service.cluster.progress import StartFailed
 
-Entry = Literal["doctor", "serve", "join", "build", "node", "replica"]
+Entry = Literal["doctor", "serve", "join", "build", "node", "replica"]  # see above
 Grade = Literal["ok", "note", "FAIL"]
+# Checks, which yield findings, and the entry points that run each
 Checks = dict[Callable[..., Iterable["Finding"]], Collection[Entry]]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found.
+    """One result of a check.
 
     Args:
         place: the part of the machine, or the key of a file; empty where `what` says it.
         what: what is wrong there, or what is there.
-        mend: what to do about it; empty if nothing.
-        grade: FAIL: nothing starts with it; note: right in some places, or slower.
+        mend: what to do about it; empty if there is nothing to do.
+        grade: ok: as it must be; FAIL: nothing starts with it; note: right in some places, or
+            slower.
     """
 
     place: str
@@ -41,7 +43,7 @@ class Finding:
     grade: Grade = "FAIL"
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """Tell whether it keeps everything from starting."""
         return self.grade == "FAIL"
 
@@ -51,17 +53,17 @@ class Finding:
 
 
 def run(entry: Entry, checks: Checks, *subject: object) -> Iterator[Finding]:
-    """Run those of some checks that apply to an entry point."""
+    """Run the checks that apply to an entry point on a subject, and yield their findings."""
     for check, entries in checks.items():
         if entry in entries:
             yield from check(*subject)
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Ensure that nothing is wrong.
+    """Check that no finding keeps the service from starting.
 
     Raises:
-        StartFailed: something is; names all of it in one line.
+        StartFailed: some do; names them all in one line.
     """
-    if wrong := "; ".join(str(each) for each in findings if each.wrong):
-        raise StartFailed(wrong)
+    if faults := "; ".join(str(finding) for finding in findings if finding.is_wrong):
+        raise StartFailed(faults)

@@ -15,19 +15,19 @@ from service.cores import count_cores, describe_cores
 from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
-OLDEST, NEWEST = (3, 11), (3, 14)  # Python for which torch and Ray have wheels
+OLDEST, NEWEST = (3, 11), (3, 14)  # versions of Python for which torch and Ray have wheels
 PROCESSOR = Path("/proc/cpuinfo")
-FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # of x86
-RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
+FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # instruction sets of x86 that help
+RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"  # how its version begins; what pip installs
 
-PORT = "port"  # the one that clients use
-CERTIFICATE = "TLS"
-OPTIONS = {PORT, CERTIFICATE}  # whose faults end the start as a wrong option does
+# Places of findings: the port that clients use, and the certificate
+PORT, CERTIFICATE = "port", "TLS"
+OPTIONS = {PORT, CERTIFICATE}  # places whose faults end the start as a wrong option does
 STORE_BYTES = 80 * MIB  # of Ray's shared memory, which carries no requests; its least is 75 MiB
-# Where Ray keeps it, and where it does when that is too small
+# Where Ray keeps that store, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
-# Control groups, version 2 and 1: bound, use, and how much of that is cache of files, which the
-# kernel gives up where room is needed
+# Control groups, version 2 and 1: files of the bound, of the use and of its parts, and the parts
+# that are a cache of files, which the kernel gives up where room is needed
 GROUPS = (
     (
         "/sys/fs/cgroup/memory.max",
@@ -45,21 +45,20 @@ GROUPS = (
 
 
 def judge(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") -> Finding:
-    """Return a finding that is right, or that says what to do."""
+    """Return a finding graded ok if `right`, else one of this grade that says what to do."""
     return Finding(place, what, grade="ok") if right else Finding(place, what, mend, grade)
 
 
 def check_python(_: Settings) -> Iterator[Finding]:
     """Check Python's version."""
-    here, oldest, newest = (
-        ".".join(map(str, each)) for each in (sys.version_info[:3], OLDEST, NEWEST)
-    )
+    versions = sys.version_info[:3], OLDEST, NEWEST
+    here, oldest, newest = (".".join(map(str, version)) for version in versions)
     right = OLDEST <= sys.version_info[:2] <= NEWEST
     yield judge(right, "python", f"Python {here}", f"install Python {oldest} to {newest}")
 
 
 def check_processor(_: Settings) -> Iterator[Finding]:
-    """Look for the instructions that make a pass fast."""
+    """Look for the processor's instructions that make a pass fast."""
     lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
     flags = {word for line in lines if line.startswith("flags") for word in line.split()}
     fast = "avx2" in flags or not flags
@@ -86,7 +85,7 @@ def check_ray(_: Settings) -> Iterator[Finding]:
 
 
 def check_proxy(_: Settings) -> Iterator[Finding]:
-    """Look for the program of HAProxy."""
+    """Look for the haproxy program."""
     try:
         yield Finding("haproxy", haproxy.find_haproxy(), grade="ok")
     except FileNotFoundError:
@@ -94,7 +93,7 @@ def check_proxy(_: Settings) -> Iterator[Finding]:
 
 
 def check_certificate(settings: Settings) -> Iterator[Finding]:
-    """Check that certificate and key of TLS can be used."""
+    """Check that the certificate and the key of TLS can be used together."""
     try:
         if tls.read_certificate(settings):
             yield Finding(CERTIFICATE, f"{settings.tls_cert} fits its key", grade="ok")
@@ -156,7 +155,7 @@ def check_cores(settings: Settings) -> Iterator[Finding]:
 
 
 def check_tracing(settings: Settings) -> Iterator[Finding]:
-    """Check whether traces can go where they should."""
+    """Check whether traces can be exported to their destination."""
     if settings.tracing is None:
         return
     from service.observe import tracing  # which imports much, and is rarely on
@@ -194,7 +193,7 @@ def check_accelerators(_: Settings) -> Iterator[Finding]:
 
 
 def check_device(settings: Settings) -> Iterator[Finding]:
-    """Check whether the device can do what is asked of it."""
+    """Check whether the device offers the number format and same bits that the settings ask for."""
     from service.engine import machine
 
     try:
@@ -227,30 +226,30 @@ WITH_TORCH: Checks = {
 
 
 def free_memory() -> int:
-    """Count the bytes that processes may still take: fewer where a container is bounded."""
+    """Return the bytes that processes may still take, within the bounds of their container."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     sizes = {name: int(size) * 1024 for name, size, *_ in lines}
     free = sizes["MemAvailable:"] + sizes["SwapFree:"]
-    lefts = (_left(*group) for group in GROUPS)
-    return min([free, *(left for left in lefts if left is not None)])
+    bounds = (_bytes_left(*group) for group in GROUPS)
+    return min([free, *(left for left in bounds if left is not None)])
 
 
-def _left(bound: str, used: str, parts: str, files: tuple[str, ...]) -> int | None:
-    """Count what a control group has left; None where it has no bound."""
+def _bytes_left(bound: str, used: str, parts: str, caches: tuple[str, ...]) -> int | None:
+    """Return the bytes that a row of GROUPS has left; None where it has no bound."""
     try:
         whole = Path(bound).read_text().strip()
         if whole == "max":
             return None
         sizes = dict(line.split() for line in Path(parts).read_text().splitlines())
-        return int(whole) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in files)
+        return int(whole) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in caches)
     except (OSError, KeyError):
         return None
 
 
-def free_disk(place: Path) -> int:
-    """Count the free bytes where a folder lies; none where there is no folder."""
+def free_disk(folder: Path) -> int:
+    """Return the free bytes of the disk that holds a folder; 0 where there is no folder."""
     try:
-        return shutil.disk_usage(place).free
+        return shutil.disk_usage(folder).free
     except OSError:
         return 0
 
@@ -261,5 +260,5 @@ def replicas_key(settings: Settings) -> str:
 
 
 def mib(size: int) -> str:
-    """Write a size for people."""
+    """Write a number of bytes in MiB, for people."""
     return f"{size / MIB:,.0f} MiB"

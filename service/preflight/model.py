@@ -20,18 +20,19 @@ from service.settings import MIB, Settings
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 SINGLE, HALF = 4, 2  # bytes of a number
-# Weights that are read whole, in seconds; of larger ones only the headers, and a replica's start
-# reads all
+# Weights up to this size are read whole, in seconds; of larger ones only the headers are, before a
+# replica's start reads all
 PROBED_BYTES = 1024 * MIB
+# What says that a model cannot be served
 REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unservable, UnusableKeys, OSError)
-ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
+ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}  # settings of one replica
 
 
-class Node(NamedTuple):
-    """A node's report on itself before a replica starts there.
+class NodeReport(NamedTuple):
+    """What a node says of itself before a replica starts there.
 
     Args:
-        fault: why none can, in a sentence.
+        fault: why no replica can start there, in a sentence; None: one can.
         short: why there is no memory for one more, if there is none.
         digest: of the weights, where they were read whole.
     """
@@ -54,10 +55,10 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
 
 
 def rehearse(settings: Settings, source: ModelSource) -> Model | None:
-    """Return the model without its weights, and with a digest where they were read whole.
+    """Load a model as a replica's start does, but its weights.
 
     Returns:
-        None for a preset.
+        The model, with a digest if its weights were read whole; None for a preset.
 
     Raises:
         CheckpointError, Unservable: a replica would refuse it.
@@ -70,24 +71,22 @@ def rehearse(settings: Settings, source: ModelSource) -> Model | None:
 
 def check_memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
-    own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
-    needed = settings.most_replicas * (REPLICA_BYTES + own)
+    model_bytes = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
+    needed = settings.most_replicas * (REPLICA_BYTES + model_bytes)
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
         yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
 
 
 CHECKS: Checks = {
-    open_checkpoint: {
-        "doctor",
-        "serve",
-    },  # a node says both apart: it returns the digest, and may have
-    check_memory: {"doctor", "serve"},  # no memory while others do
+    # neither for a node, whose report has the digest, and a lack of memory apart
+    open_checkpoint: {"doctor", "serve"},
+    check_memory: {"doctor", "serve"},
 }
 
 
 def find_faults(settings: Settings) -> Iterator[Finding]:
-    """Check everything that a model needs here, whether or not the model can be found."""
+    """Find the model and yield the findings of all checks of it, or that it cannot be found."""
     try:
         source = weights.locate_model(settings.model, settings.adapter)
     except ModelNotFound as error:
@@ -96,30 +95,30 @@ def find_faults(settings: Settings) -> Iterator[Finding]:
         yield from run("doctor", CHECKS, settings, source)
 
 
-def examine(settings: Settings) -> Node:
-    """Say what this node, in a process that Ray started there, lacks for a new replica.
+def examine_node(settings: Settings) -> NodeReport:
+    """Return what this node lacks for a new replica; called in a process that Ray started there.
 
     It reads what a replica's start reads: variables, device, files, sizes, and each number of the
     weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
     """
     try:
-        variables.require_promised(settings, os.environ, "it")
+        variables.require_variables(settings, os.environ, "it")
         keys.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.is_local(settings.model):
-            return Node()
+            return NodeReport()
         source = weights.locate_model(settings.model, settings.adapter)
         model = rehearse(settings, source)
     except REFUSED as error:
-        return Node(fault=str(error))
+        return NodeReport(fault=str(error))
     short = next(check_memory(settings.model_copy(update=ALONE), source), None)
-    return Node(
+    return NodeReport(
         short=str(short) if short else None, digest=(model.digest or None) if model else None
     )
 
 
 def _extra_bytes(settings: Settings, source: ModelSource) -> int:
-    """Count the bytes held beyond the weights' own: DeBERTa's distances, and adapters."""
+    """Return the bytes a replica holds beyond the weights: DeBERTa's distances, and adapters."""
     try:
         config = loading.read_model_sizes(source)
         added = count_adapter_numbers(source.folder, source.adapters)
@@ -130,5 +129,5 @@ def _extra_bytes(settings: Settings, source: ModelSource) -> int:
 
 
 def _weights_bytes(source: ModelSource) -> int:
-    """Count the bytes of the weights' files."""
+    """Return the total size of the weights' files in bytes."""
     return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))

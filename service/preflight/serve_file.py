@@ -26,14 +26,14 @@ MAPPING_MODELS = {
     for model in get_args(field.annotation)
     if isinstance(model, type) and issubclass(model, BaseModel)
 }
-FREE_KEYS = ("args", "user_config")  # whatever a program takes
-# What a text raises that is no YAML, or a RayService without a text where its Serve file belongs
+FREE_KEYS = ("args", "user_config")  # whose values are a program's own
+# Raised by a text that is no YAML, or by a RayService that lacks its Serve file
 NO_FILE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 UNKNOWN = "Ray knows no such key, and would drop it"
 
 
 def find_dropped(path: Path) -> Iterator[Finding]:
-    """Find what Ray would refuse or drop in a Serve file, or in the one within a RayService.
+    """Yield what Ray would refuse or drop in a Serve file, or in the one within a RayService.
 
     Raises:
         OSError: the file cannot be read.
@@ -59,23 +59,23 @@ def find_dropped(path: Path) -> Iterator[Finding]:
 
 
 def _validate(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding]:
-    """Check by one of Ray's models, at a place of the file."""
+    """Yield what one of Ray's models refuses in the part of the file at `base`."""
     try:
         model.model_validate(deepcopy(value), extra="forbid")  # Ray's validators change it
     except ValidationError as error:
-        for each in error.errors(include_url=False):
-            text = " ".join(each["msg"].removeprefix("Value error, ").split())
-            unknown = each["type"] == "extra_forbidden"
-            yield Finding(write_place((*base, *each["loc"])), UNKNOWN if unknown else text)
+        for fault in error.errors(include_url=False):
+            text = " ".join(fault["msg"].removeprefix("Value error, ").split())
+            is_unknown = fault["type"] == "extra_forbidden"
+            yield Finding(write_place((*base, *fault["loc"])), UNKNOWN if is_unknown else text)
     except TypeError as error:  # of a runtime environment's value
         yield Finding(write_place(base), str(error))
 
 
 def _mappings(value: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:
-    """Yield every mapping below a value, with its place."""
+    """Yield every mapping below a value, with its place in the file."""
     inner = value.items() if isinstance(value, dict) else ()
-    for key, each in enumerate(value) if isinstance(value, list) else inner:
-        if isinstance(each, dict) and key not in FREE_KEYS:
-            yield (*loc, key), each
+    for key, child in enumerate(value) if isinstance(value, list) else inner:
+        if isinstance(child, dict) and key not in FREE_KEYS:
+            yield (*loc, key), child
         if key not in FREE_KEYS:
-            yield from _mappings(each, (*loc, key))
+            yield from _mappings(child, (*loc, key))

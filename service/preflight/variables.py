@@ -14,38 +14,42 @@ from service.preflight.finding import Finding
 from service.settings import Settings
 
 
-def require_promised(
+def require_variables(
     settings: Settings, actual: Mapping[str, str], node: str = "this cluster"
 ) -> None:
-    """Ensure that Ray's processes on a node were started with what the promise needs.
+    """Check that Ray's processes on a node have the variables that the service depends on.
+
+    Args:
+        actual: the environment variables of such a process.
+        node: what the message calls the node.
 
     Raises:
-        StartFailed: they were not, or the cluster is open to anyone who reaches it.
+        StartFailed: they have not, or the cluster is open to anyone who reaches it.
     """
-    if found := "; ".join(map(str, find_differences(promised(settings), actual))):
+    if found := "; ".join(map(str, find_differences(required_variables(settings), actual))):
         raise StartFailed(f"{node} cannot serve: {found}")
 
 
-def promised(settings: Settings) -> dict[str, str]:
-    """Return what a cluster's variables must be for some settings."""
+def required_variables(settings: Settings) -> dict[str, str]:
+    """Return the environment variables that a cluster's nodes must have for these settings."""
     return ingress.common_variables(settings) | ingress.TOKEN_AUTH_ENV
 
 
-def find_differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
-    """Find each variable that breaks the promise."""
-    for name, must in promised.items():
-        if not _keeps(name, must, actual.get(name, "")):
+def find_differences(required: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each variable that does not have its required value."""
+    for name, value in required.items():
+        if not _is_satisfied(name, value, actual.get(name, "")):
             what = f"is {actual[name]!r}" if name in actual else "is not set"
-            mend = f"must be {'at least ' * (name == ingress.HAPROXY_MAXCONN)}{must}"
+            mend = f"must be {'at least ' * (name == ingress.HAPROXY_MAXCONN)}{value}"
             if name in ingress.TOKEN_AUTH_ENV:
                 mend = f"anyone who reaches Ray could run code: {mend}"
             yield Finding(name, what, mend)
 
 
-def _keeps(name: str, must: str, actual: str) -> bool:
-    """Tell whether a variable, empty where it is not set, keeps the promise."""
+def _is_satisfied(name: str, required: str, actual: str) -> bool:
+    """Tell whether a variable's value, empty where it is not set, is as required."""
     if name == ingress.PROGRAM:
-        return Path(actual).name == must  # where it lies is the image's business
+        return Path(actual).name == required  # its folder depends on the image
     if name == ingress.HAPROXY_MAXCONN:
-        return actual.isdecimal() and int(actual) >= int(must)  # other models have their share
-    return actual == must
+        return actual.isdecimal() and int(actual) >= int(required)  # other models have their share
+    return actual == required

@@ -54,4 +54,4 @@ async def test_an_adapter_of_another_base_is_told_of(
     said = "adapter law was trained over org/other, and the model is minilm"
     (found,) = open_checkpoint(settings, locate_model(settings.model, settings.adapter))
     told = [one.getMessage() for one in caplog.records if "trained" in one.getMessage()]
-    assert told == [found.what] == [said] and not found.wrong
+    assert told == [found.what] == [said] and not found.is_wrong

@@ -29,7 +29,7 @@ def test_an_empty_variable_is_none_but_for_what_guards_the_service() -> None:
     )
     assert load_settings(
         {}, {"HEADLIGHT_API_KEYS_FILE": ""}
-    ).keyed  # by a file that no start can read
+    ).needs_key  # by a file that no start can read
     for name in ("API_KEYS", "TLS_CERT", "TLS_KEY"):
         with pytest.raises(ValueError):
             load_settings({}, {f"HEADLIGHT_{name}": ""})

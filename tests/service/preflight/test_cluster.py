@@ -19,7 +19,7 @@ from service.engine import weights
 from service.preflight import model
 from service.preflight.finding import run
 from service.preflight.machine import mib
-from service.preflight.model import Node
+from service.preflight.model import NodeReport
 from service.settings import MIB, Settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import CPU, saved, theirs
@@ -68,14 +68,14 @@ def test_a_node_names_what_is_wrong_with_its_files(
     """All that a start would find in them, before one is tried."""
     spoil(folder)
 
-    said = model.examine(Settings(model=str(folder), device="cpu")).fault
+    said = model.examine_node(Settings(model=str(folder), device="cpu")).fault
 
     assert said and fault in said and "\n" not in said
 
 
 def test_a_right_node_gives_the_digest_that_a_replica_has() -> None:
     """By which two nodes with different files are found."""
-    assert model.examine(Settings(device="cpu")) == Node(digest="sha256:5fc648cb18e4")
+    assert model.examine_node(Settings(device="cpu")) == NodeReport(digest="sha256:5fc648cb18e4")
 
 
 def test_a_node_without_the_device_or_the_variables_says_so(
@@ -83,9 +83,9 @@ def test_a_node_without_the_device_or_the_variables_says_so(
 ) -> None:
     """Each by name."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    device = model.examine(Settings(device="cuda")).fault
+    device = model.examine_node(Settings(device="cuda")).fault
     monkeypatch.delenv("RAY_SERVE_ENABLE_HA_PROXY")
-    variable = model.examine(Settings(device="cpu")).fault
+    variable = model.examine_node(Settings(device="cpu")).fault
 
     assert device and device.startswith("device cuda: torch finds no CUDA device here")
     assert variable and "RAY_SERVE_ENABLE_HA_PROXY: is not set" in variable
@@ -99,9 +99,9 @@ def test_weights_of_any_size_and_of_the_hub_cost_a_bounded_time(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # others set it
     holed(folder)
 
-    assert model.examine(Settings(model=str(folder), device="cpu")) == Node()
-    assert model.examine(Settings(model="org/name@0123", device="cpu")) == Node()
-    positions = model.examine(Settings(model=str(folder), device="cpu", max_tokens=513)).fault
+    assert model.examine_node(Settings(model=str(folder), device="cpu")) == NodeReport()
+    assert model.examine_node(Settings(model="org/name@0123", device="cpu")) == NodeReport()
+    positions = model.examine_node(Settings(model=str(folder), device="cpu", max_tokens=513)).fault
     assert positions == "max_tokens 513 exceeds the model's 512 positions"
 
 
@@ -109,7 +109,7 @@ def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch)
     """Those that serve have theirs."""
     monkeypatch.setattr(model, "free_memory", lambda: 250 << 20)
 
-    said = model.examine(Settings(device="cpu"))
+    said = model.examine_node(Settings(device="cpu"))
 
     assert said.fault is None and said.short
     assert said.short.startswith("replicas 1: they need at least 279 MiB")
@@ -180,21 +180,25 @@ def test_memory_counts_what_adapters_hold(
 @pytest.mark.parametrize(
     ("nodes", "overlapping", "fault"),
     [
-        ({"a": Node(), "b": Node(fault="no folder")}, True, "node b: no folder"),
+        ({"a": NodeReport(), "b": NodeReport(fault="no folder")}, True, "node b: no folder"),
         (
-            {"a": Node(digest="sha256:1"), "b": Node(digest="sha256:2")},
+            {"a": NodeReport(digest="sha256:1"), "b": NodeReport(digest="sha256:2")},
             True,
             "the nodes' files of the model differ: sha256:1 on node a; sha256:2 on node b",
         ),
-        ({"a": Node(short="1 MiB"), "b": Node(short="2")}, True, "node a: 1 MiB; node b: 2"),
-        ({"a": Node(short="1 MiB"), "b": Node(digest="sha256:1")}, True, ""),
-        ({"a": Node(short="1 MiB")}, False, ""),
+        (
+            {"a": NodeReport(short="1 MiB"), "b": NodeReport(short="2")},
+            True,
+            "node a: 1 MiB; node b: 2",
+        ),
+        ({"a": NodeReport(short="1 MiB"), "b": NodeReport(digest="sha256:1")}, True, ""),
+        ({"a": NodeReport(short="1 MiB")}, False, ""),
         ({}, True, ""),
     ],
     ids=["fault", "digests", "no memory", "memory on one", "the old one leaves first", "none yet"],
 )
 def test_one_line_names_each_node_that_fails_an_update(
-    nodes: dict[str, Node], overlapping: bool, fault: str
+    nodes: dict[str, NodeReport], overlapping: bool, fault: str
 ) -> None:
     """One without memory fails nothing while another has it."""
     said = ""
@@ -279,7 +283,7 @@ def test_what_a_bare_node_has_does_not_count() -> None:
     nodes = [node(HEAD), node(OTHER, label=False), node(WORKER, alive=False)]
     there = Cluster(nodes, "0.0.0.0")
 
-    assert there.bare == [OTHER]
+    assert there.unlabelled == [OTHER]
     assert there.resources == {"CPU": 7.0, cluster.HEAD: 1.0}
 
 

@@ -17,7 +17,7 @@ def test_a_cluster_with_every_promised_variable_can_serve() -> None:
         "PATH": "/bin",
     }
 
-    variables.require_promised(Settings(), actual)
+    variables.require_variables(Settings(), actual)
 
 
 def test_each_difference_of_a_cluster_is_named() -> None:
@@ -37,7 +37,7 @@ def test_each_difference_of_a_cluster_is_named() -> None:
         "RAY_SERVE_HAPROXY_MAXCONN: is '1023'; must be at least 1024",
     }
     with pytest.raises(StartFailed, match="^this cluster cannot serve: .*RETRIES"):
-        variables.require_promised(Settings(), actual)
+        variables.require_variables(Settings(), actual)
 
 
 @pytest.mark.parametrize("mode", ["disabled", None])
@@ -48,14 +48,14 @@ def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
         del actual["RAY_AUTH_MODE"]
 
     with pytest.raises(StartFailed, match="RAY_AUTH_MODE: .*token"):
-        variables.require_promised(Settings(), actual)
+        variables.require_variables(Settings(), actual)
 
 
 def test_a_cluster_of_two_models_has_room_for_both() -> None:
     """What suits all suits each; a model with more replicas than it has room for is refused."""
     shared = ingress.cluster_variables(Settings(replicas=3))
 
-    variables.require_promised(Settings(replicas=1), shared)
-    variables.require_promised(Settings(replicas=2, max_body_bytes=5), shared)
+    variables.require_variables(Settings(replicas=1), shared)
+    variables.require_variables(Settings(replicas=2, max_body_bytes=5), shared)
     with pytest.raises(StartFailed, match="MAXCONN"):
-        variables.require_promised(Settings(replicas=4), shared)
+        variables.require_variables(Settings(replicas=4), shared)
