@@ -241,7 +241,7 @@ class Encoder:
         One that knows itself wrong leaves by itself. If Ray knew, its probe would fail: HAProxy
         would ask it for nothing more, not even for the metrics that say what is wrong.
         """
-        replica = self._start_replica()
+        replica = self._started_replica()
         if not replica.health.fault:
             replica.check_health()
         self.leaving = math.inf  # Ray asks only a replica that it keeps
@@ -254,7 +254,7 @@ class Encoder:
         """
         self.leaving = min(self.leaving, time.monotonic())
         try:
-            self._start_replica().health.raise_if_faulty()
+            self._started_replica().health.raise_if_faulty()
         except RuntimeError:
             return False
         return time.monotonic() - self.leaving < self.settings.drain_seconds / 2
@@ -265,9 +265,10 @@ class Encoder:
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
-        return self.label, self._start_replica().render_metrics(openmetrics)
+        return self.label, self._started_replica().render_metrics(openmetrics)
 
-    def _start_replica(self) -> Replica:
+    def _started_replica(self) -> Replica:
+        """Return the replica; raises RuntimeError while it starts."""
         if self.replica is None:
             raise RuntimeError("starting")
         return self.replica

@@ -104,19 +104,19 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
     if file is None:
-        found, options = examine_machine(settings_from_flags(flags, config))
+        findings, options = examine_machine(settings_from_flags(flags, config))
     elif config or any(value is not None for value in flags.values()):
         exit_with("--file is checked alone: leave the other options out", USAGE)
     else:
-        found, options = read_serve_file(file), None
-    rows = [(each.grade, each.place or "settings", each.what, each.mend) for each in found]
+        findings, options = read_serve_file(file), None
+    rows = [(f.grade, f.place or "settings", f.what, f.mend) for f in findings]
     if as_json:
         named = [dict(zip(("grade", "what", "fact", "remedy"), row, strict=True)) for row in rows]
         print_now(sys.stdout, json.dumps({"findings": named}))
     else:
         for grade, part, what, mend in rows:
             print_now(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
-    if wrong := {each.place for each in found if each.is_wrong}:
+    if wrong := {finding.place for finding in findings if finding.is_wrong}:
         raise SystemExit(USAGE if options is None or options & wrong else FAILED)
 
 
@@ -125,14 +125,14 @@ def examine_machine(settings: Settings) -> tuple[list["Finding"], set[str]]:
     from service.preflight import machine
     from service.preflight.finding import Finding, run
 
-    found = list(run("doctor", machine.CHECKS, settings))
-    if not found[-1].is_wrong:  # of torch, without which nothing more can be checked
+    findings = list(run("doctor", machine.CHECKS, settings))
+    if not findings[-1].is_wrong:  # of torch, without which nothing more can be checked
         from service.preflight import model
 
-        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find_faults(settings)]
-        if not any(each.is_wrong for each in found):
-            found.append(Finding("", "fit this machine", grade="ok"))
-    return found, machine.OPTIONS
+        findings += [*run("doctor", machine.WITH_TORCH, settings), *model.find_faults(settings)]
+        if not any(finding.is_wrong for finding in findings):
+            findings.append(Finding("", "fit this machine", grade="ok"))
+    return findings, machine.OPTIONS
 
 
 def read_serve_file(file: Path) -> list["Finding"]:
@@ -141,10 +141,10 @@ def read_serve_file(file: Path) -> list["Finding"]:
     from service.preflight.finding import Finding
 
     try:
-        found = list(serve_file.find_dropped(file))
+        findings = list(serve_file.find_dropped(file))
     except OSError as error:
         exit_with(str(error), USAGE)
-    return found or [Finding(str(file), "is as Ray's schema has it", grade="ok")]
+    return findings or [Finding(str(file), "is as Ray's schema has it", grade="ok")]
 
 
 @click.command()

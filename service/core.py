@@ -257,7 +257,7 @@ class Question(Protocol):
         """
 
     def price(self, step: Step) -> "Price":
-        """Return the bytes that the answer will take."""
+        """Return the price of the answer: how many bytes it will take."""
 
     async def make_items(self, deadline: float) -> "Iterable[Item]":
         """Return the answer's items, in their order; called when the works have their results."""

@@ -19,11 +19,11 @@ def count_cores() -> int:
 
 def describe_cores() -> str:
     """Return the number of cores in words, with the CPU quota where one leaves fewer."""
-    here, left = len(os.sched_getaffinity(0)), quota()
+    here, allowed = len(os.sched_getaffinity(0)), quota()
     return (
         f"{here} cores"
-        if left >= here
-        else f"{count_cores()} of {here} cores (a CPU quota of {left:g})"
+        if allowed >= here
+        else f"{count_cores()} of {here} cores (a CPU quota of {allowed:g})"
     )
 
 
@@ -34,7 +34,7 @@ def quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float:
         groups: where they are mounted; a container sees its own there, with a host's path too.
         membership: the process's groups, as /proc has them.
     """
-    left = math.inf
+    tightest = math.inf
     for line in membership.read_text().splitlines() if membership.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -42,10 +42,10 @@ def quota(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> float:
         top = groups / controllers  # version 2 has one hierarchy, and names no controllers
         own = top / path.strip("/")
         for group in (own, *own.parents):
-            left = min(left, _quota_of_group(group))
+            tightest = min(tightest, _quota_of_group(group))
             if group == top:
                 break
-    return left
+    return tightest
 
 
 def _quota_of_group(group: Path) -> float:

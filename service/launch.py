@@ -37,7 +37,7 @@ GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 # Methods that start processes of Ray's which a service on one machine has no use for: the
 # autoscaler, the dashboard's server, and the reader of the workers' files, replaced by relay.py
 UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
-Say = Callable[[str], None]
+Say = Callable[[str], None]  # prints a line
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
@@ -89,12 +89,12 @@ def start_service(settings: Settings, say: Say) -> Iterator[str]:
     with ExitStack() as stack:
         frontend = lines = None  # of a Ray of our own alone; it passes on warnings and errors
 
-        def ended(name: str) -> None:
+        def report_ended(name: str) -> None:
             say(logs.warning_line(settings.log_format, name, "replica ended").decode().rstrip())
 
         if settings.address is None:
             folder = stack.enter_context(start_own_ray(settings, say, pem))
-            lines = stack.enter_context(relay.Relay(folder / "lines", say, ended))
+            lines = stack.enter_context(relay.Relay(folder / "lines", say, report_ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.close_listener)
         else:
@@ -172,10 +172,10 @@ def start_own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Pa
 
 
 def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
-    """Start the processes of Ray's that are of use here.
+    """Start Ray's processes, without those of UNUSED; arguments as of explain_failure.
 
     Raises:
-        StartFailed: one could not.
+        StartFailed: one could not start.
     """
     import ray
     from ray._private.node import Node
@@ -197,14 +197,14 @@ def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
 
 
 def job_config() -> "JobConfig":
-    """Keep the current folder off the workers' path: they would take a user's model.py for ours."""
+    """Return options that keep the current folder, and a model.py there, off the workers' path."""
     from ray.job_config import JobConfig
 
     return JobConfig(_client_job=True)  # a client's folder is not the cluster's
 
 
 def explain_failure(error: Exception, run: Path, stay: str) -> StartFailed:
-    """Return one line about a Ray that did not come up, or fell; driver.log gets the traceback.
+    """Return the error of a Ray that did not start, or died; driver.log gets the traceback.
 
     Args:
         run: the service's directory.
@@ -244,7 +244,7 @@ def join_cluster(settings: Settings, say: Say) -> Iterator[None]:
 
 
 def connect(settings: Settings) -> list[str]:
-    """Join a cluster; gives a warning for each node that will get no replica."""
+    """Join a cluster; return a warning for each node that will get no replica."""
     import ray
 
     from service.preflight import variables
@@ -253,15 +253,16 @@ def connect(settings: Settings) -> list[str]:
     try:
         network.connect(settings.address or "")
         ray.init(address=settings.address, job_config=job_config(), log_to_driver=False)
-        there = read_cluster(settings.host)
-        require(run("join", CHECKS, settings, there))
+        cluster = read_cluster(settings.host)
+        require(run("join", CHECKS, settings, cluster))
         address = ray.util.get_node_ip_address
         task = ray.remote(num_cpus=0, label_selector=ingress.NODE_LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
         variables.require_variables(settings, actual, node)
         return [
-            f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.unlabelled
+            f"warning: {node} gets no replica: it was started {REMEDY}"
+            for node in cluster.unlabelled
         ]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
@@ -298,10 +299,10 @@ def run_application(settings: Settings, say: Say, lines: Path | None) -> Iterato
 
 
 def start_serve(settings: Settings) -> None:
-    """Start Serve and its proxies, where nothing bears our name yet.
+    """Start Ray Serve and its proxies.
 
     Raises:
-        StartFailed: something does.
+        StartFailed: an application of our name is there already.
     """
     from ray import serve
 
@@ -339,7 +340,7 @@ def deploy_application(settings: Settings, lines: Path | None) -> None:
 
 
 def awaited_replicas() -> str:
-    """Say which replicas a start waits for, and what Ray says of them."""
+    """Return in words how many replicas are in which state, and what Ray says of them."""
     from service import app
 
     states, message = app.deployment_status()
@@ -348,7 +349,7 @@ def awaited_replicas() -> str:
 
 
 def forget_settings() -> None:
-    """Leave none of our settings in the environment, which Ray's processes inherit.
+    """Delete our settings from the environment, which Ray's processes inherit.
 
     Replicas get theirs with the deployment, and one of them may be an API key.
     """
@@ -379,7 +380,7 @@ def check_ray() -> None:
 
 
 def dead_processes() -> list[str]:
-    """List the processes of our own Ray that died; on a cluster none are ours."""
+    """Return the names of our own Ray's processes that died; on a cluster none are ours."""
     from ray._private.worker import _global_node
 
     return [name for name, _ in _global_node.dead_processes()] if _global_node else []

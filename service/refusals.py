@@ -226,7 +226,7 @@ def refusal_of(error: BaseException) -> Refused:
         return error
     if isinstance(error, ValidationError):
         errors = error.errors(include_url=False)[:MOST_SHOWN_FAULTS]
-        faults = [schema.locate_fault(each, error.title) for each in errors]
+        faults = [schema.locate_fault(fault, error.title) for fault in errors]
         return Refused(faults[0].code, faults)
     if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
         return Refused("sequence_too_long", length=error.length, limit=error.limit)

@@ -122,7 +122,7 @@ def _is_boolean(field: FieldInfo) -> bool:
 
 
 def ignored_header(ignored: Collection[str]) -> str:
-    """Return the header that names ignored fields: the first safe names, then +N for the others."""
+    """Return the header value that names ignored fields: the first safe names, then +N others."""
     safe = (name for name in islice(ignored, MOST_LOOKED_AT) if SAFE_NAME.fullmatch(name))
     named = [*islice(safe, MOST_NAMED)]
     others = len(ignored) - len(named)

@@ -136,7 +136,7 @@ def test_the_cluster_of_ray_env_can_serve_it(name: str) -> None:
     environment[ingress.PROGRAM] = f"/usr/bin/{ingress.WRAPPER}"
 
     for application in applications(name):
-        variables.require_promised(application["settings"], environment)
+        variables.require_variables(application["settings"], environment)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

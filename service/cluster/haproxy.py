@@ -21,10 +21,10 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def refuse(status: str, code: str, title: str, *headers: str) -> str:
-    """Return an answer of HAProxy's own: a row of refusals.py, with an id of its own."""
-    every = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
-    lines = "".join(f" hdr {header}" for header in (*headers, *every))
+def refusal(status: str, code: str, title: str, *headers: str) -> str:
+    """Return HAProxy's words for an answer of its own: a row of refusals.py, with a new id."""
+    common = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
+    lines = "".join(f" hdr {header}" for header in (*headers, *common))
     return (
         f"status {status} content-type application/problem+json{lines} lf-string "
         f'\'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}",'
@@ -33,25 +33,25 @@ def refuse(status: str, code: str, title: str, *headers: str) -> str:
 
 
 # While no replica can or should answer
-NOT_READY = refuse("503", "not_ready", "The replica is not ready.", "Retry-After 1")
-NOT_FOUND = refuse("404", "not_found", "There is nothing at this path.")
-TIMED_OUT = refuse("504", "deadline_exceeded", "The request was not finished by its deadline.")
-SLOW_BODY = refuse("408", "request_timeout", "The body did not arrive in time.")
+NOT_READY = refusal("503", "not_ready", "The replica is not ready.", "Retry-After 1")
+NOT_FOUND = refusal("404", "not_found", "There is nothing at this path.")
+TIMED_OUT = refusal("504", "deadline_exceeded", "The request was not finished by its deadline.")
+SLOW_BODY = refusal("408", "request_timeout", "The body did not arrive in time.")
 # When no other replica may be asked instead, or all have been
-REPLICA_LOST = refuse(
+REPLICA_LOST = refusal(
     "502", "replica_lost", "The replica broke off before it answered; send the request again."
 )
-FAILED = refuse("500", "internal", "The service failed; the request is not to blame.")
+FAILED = refusal("500", "internal", "The service failed; the request is not to blame.")
 # A request for HTTP/2; to what its parser cannot read at all, HAProxy answers with a text that no
 # configuration changes
-BAD_REQUEST = refuse(
+BAD_REQUEST = refusal(
     "400",
     "bad_request",
     "The request is no HTTP/1.1, or its headers contradict each other or announce a body that the "
     "method cannot have.",
     "Connection close",  # what follows is not a request either
 )
-OVERLOADED = refuse(
+OVERLOADED = refusal(
     "429",
     "overloaded",
     "The service is busy; the request was not started.",
@@ -82,8 +82,8 @@ DEFAULTS = (
     "    timeout check 2s",
     "    unique-id-format %[uuid]",
     *(
-        f"    http-error {each}"
-        for each in (NOT_READY, TIMED_OUT, SLOW_BODY, REPLICA_LOST, FAILED, BAD_REQUEST)
+        f"    http-error {answer}"
+        for answer in (NOT_READY, TIMED_OUT, SLOW_BODY, REPLICA_LOST, FAILED, BAD_REQUEST)
     ),
 )
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
@@ -114,7 +114,7 @@ MAXCONN = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 # A replica that answers its check with another status is leaving: it finishes its work, gets no
 # more. An error that may be our own fault, such as a lack of descriptors, only hastens the next
 # check. Ray's own proxy, which would stand in for replicas, is never asked: without any, we say so.
-SERVERS = {
+SERVERS = {  # pattern in a line of Ray's: replacement
     r" check backup$": " check backup disabled",
     r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
     r" on-error mark-down$": " on-error sudden-death",
@@ -144,7 +144,7 @@ def rewrite(
     host: str | None = None,
     tls: str | None = None,
 ) -> str:
-    """Add what Ray's configuration lacks; a second time changes nothing.
+    """Return Ray's configuration with what it lacks; a second time changes nothing.
 
     Args:
         config: as Ray wrote it.
@@ -161,10 +161,10 @@ def rewrite(
     if bound is None:
         raise ValueError("the configuration lacks maxconn")
     most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - PROBE_RESERVE)
-    doors = connection_limits(most, most - min(OTHERS, most // 2))
+    rules = connection_limits(most, most - min(OTHERS, most // 2))
     stopping = f' if {{ str({STOPPING_FILE}) -f "{flag}" }}'
     choice = DEFAULT_BACKEND_RULE + stopping
-    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *DEFAULTS, *doors}
+    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *DEFAULTS, *rules}
     ours = always | {choice, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(LOAD_PAUSE_SCRIPT)]
@@ -173,7 +173,7 @@ def rewrite(
     headed = {
         "global": (LEAVE_RULE, f"{LOAD_PAUSE_SCRIPT} {pause:.1f}") if drains else (LEAVE_RULE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*doors, NO_UPGRADE_RULE, *((CLOSE_RULE,) if drains else ())),
+        "frontend http_frontend": (*rules, NO_UPGRADE_RULE, *((CLOSE_RULE,) if drains else ())),
         "backend default_backend": (REFUSE_RULE + stopping, NOT_FOUND_RULE)
         if routed
         else (REFUSE_RULE,),
@@ -199,6 +199,10 @@ def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
     """Return the rules that refuse connections, before any that choose a replica.
 
     Each connection is judged on arrival: those before it are served.
+
+    Args:
+        most: connections of all clients together, probes aside.
+        per_source: connections of one client.
     """
     return (
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
@@ -213,7 +217,7 @@ def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
 
 
 def bound_line(line: str, section: str, most: int) -> str:
-    """Bound what a line leaves open: connections, and how long a hanging replica is asked."""
+    """Return a line with bounds: of connections, and of how long a hanging replica is asked."""
     if section == "global":
         return MAXCONN.sub(f"    maxconn {most + PROBE_RESERVE} # {most}", line)
     if section == "defaults":
@@ -225,7 +229,7 @@ def bound_line(line: str, section: str, most: int) -> str:
 
 
 def open_to_clients(line: str, section: str, host: str | None, tls: str | None) -> str:
-    """Let clients come to the host, and speak TLS where there is a certificate; no HTTP/2.
+    """Return a line; the clients' listener gets this host, and TLS with a certificate; no HTTP/2.
 
     `::` is every address of both kinds, also where the kernel has bindv6only.
     """
@@ -238,7 +242,7 @@ def open_to_clients(line: str, section: str, host: str | None, tls: str | None) 
 
 
 def close_to_others(line: str, section: str) -> str:
-    """Close to others what a line opens: private listeners, the admin socket, the access log."""
+    """Return a line that opens less: of private listeners, the admin socket, the access log."""
     if section in PRIVATE_SECTIONS:
         host = os.environ.get(PRIVATE_SECTIONS[section]) or "127.0.0.1"
         return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)
@@ -269,7 +273,7 @@ def find_haproxy() -> str:
 
 
 def max_descriptors() -> int:
-    """Return how many descriptors HAProxy may open; it raises its own limit as far as it needs."""
+    """Return how many descriptors HAProxy may open: the hard limit, to which it raises its own."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if most == resource.RLIM_INFINITY else most
 

@@ -132,8 +132,8 @@ def _list_jobs(folder: Path, shards: dict[str, str]) -> Iterator[ConvertJob]:
 
 def _module_folders(folder: Path) -> list[Path]:
     """List the module folders of a model folder, relative to it, without symbolic links."""
-    found = {path for name in MODULE_FOLDERS for path in folder.glob(name) if path.is_dir()}
-    return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
+    folders = {path for name in MODULE_FOLDERS for path in folder.glob(name) if path.is_dir()}
+    return sorted(path.relative_to(folder) for path in folders if not path.is_symlink())
 
 
 def _shard_name(shard: str) -> str:

@@ -235,6 +235,7 @@ def _save_grid(
 
 
 def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **style: Any) -> None:
+    """Draw a filled square with its upper left corner at (x, y)."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, clip_on=False, **style))
@@ -243,6 +244,7 @@ def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **s
 def _draw_text(
     axes: "Axes", x: float, y: float, text: str, ink: str = "black", **style: Any
 ) -> None:
+    """Draw text centred at (x, y), unless `style` for matplotlib says otherwise."""
     style = {"size": 9, "ha": "center", "va": "center", **style}
     axes.text(x, y, text, color=ink, **style)
 

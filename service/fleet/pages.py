@@ -23,15 +23,16 @@ SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 RAY_ERRORS = RayError, RayServeException, TimeoutError, KeyError
 T = TypeVar("T")
 
+# Returns a replica's name and its metrics: True: as OpenMetrics; False: as Prometheus text
 RenderOwn = Callable[[bool], Awaitable[tuple[str, bytes]]]
 
 
 class Pages:
-    """All replicas as one of them asks them, itself included.
+    """Gathers the metrics and addresses of all replicas, in any one of them.
 
     Args:
-        deployment, application: whose replicas.
-        own: this replica's name and metrics, as Prometheus text or OpenMetrics.
+        deployment, application: names of those whose replicas they are.
+        own: returns this replica's metrics.
     """
 
     def __init__(self, deployment: str, application: str, own: RenderOwn) -> None:
@@ -42,11 +43,11 @@ class Pages:
         self._router: asyncio.Task[list[tuple[str, bytes]]] | None = None
 
     def warm(self) -> None:
-        """Make the handle's router now, which at its first use takes a tenth of a second."""
+        """Create the handle's router now, which at its first use takes a tenth of a second."""
         self._router = asyncio.create_task(self._ask_others(openmetrics=False))
 
     def close(self) -> None:
-        """Stop waiting."""
+        """Cancel what still waits for Ray."""
         if self._router:
             self._router.cancel()
         self._controller.shutdown(wait=False, cancel_futures=True)
@@ -76,7 +77,7 @@ class Pages:
             raise Refused("not_ready", retry_after=1) from None
 
     def _addresses(self) -> list[str]:
-        """Return the addresses that HAProxy is told."""
+        """Return host:port of each replica, as Ray's controller tells HAProxy; sorted."""
         client = get_global_client()  # there is no public way
         if client is None:
             raise RayServeException("Serve is not running")
@@ -84,11 +85,11 @@ class Pages:
             self._application, from_proxy_manager=True
         )
         groups = ray.get(reply, timeout=SCRAPE_SECONDS)
-        targets = [one for group in groups if group.protocol == "HTTP" for one in group.targets]
-        return sorted(f"{one.ip}:{one.port}" for one in targets)
+        http = (group for group in groups if group.protocol == "HTTP")
+        return sorted(f"{target.ip}:{target.port}" for group in http for target in group.targets)
 
     async def _gather(self, openmetrics: bool) -> bytes:
-        """Broadcast once and join what came in time, this replica's metrics in any case."""
+        """Return the metrics of all replicas that answer in time, and of this one in any case."""
         others, count = await asyncio.gather(self._ask_others(openmetrics), self._count_replicas())
         texts = dict([*others, await self._own(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
@@ -106,7 +107,7 @@ class Pages:
         return False
 
     async def _count_replicas(self) -> int | None:
-        """Ask how many replicas run or start, which scaling changes; None if Ray is silent."""
+        """Return how many replicas run or start, which scaling changes; None if Ray is silent."""
         with suppress(*RAY_ERRORS):
             async with asyncio.timeout(SCRAPE_SECONDS):
                 deployments = await self._deployments()
@@ -118,14 +119,16 @@ class Pages:
         return None
 
     async def _deployments(self) -> dict[str, DeploymentStatusOverview]:
+        """Return Ray's status of the application's deployments, by name."""
         status = await self._ask_ray(serve.status)
         return status.applications[self._application].deployments
 
-    async def _ask_ray(self, what: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._controller, what)
+    async def _ask_ray(self, question: Callable[[], T]) -> T:
+        """Return what a call returns that waits for Ray's controller, made in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._controller, question)
 
     async def _ask_others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
-        """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
+        """Return name and metrics of each replica that answers in time, even if others fail."""
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
                 broadcast = self._handle.broadcast("metrics", openmetrics)

@@ -224,14 +224,16 @@ def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str
         applications = serve.status().applications
     except (RayError, RayServeException, ValueError):  # ValueError: there is no controller
         return []
-    found = []
+    matches = []
     for name, file in files.items():
         if _are_same_settings(file.args, args):
             listed = [config for config in file.deployments if config.name == deployment]
             options = listed[0].model_dump(exclude_unset=True) if listed else {}
-            old = applications[name].deployments.get(deployment) if name in applications else None
-            found.append((options, old.replica_states.get("RUNNING", 0) if old else 0))
-    return found
+            previous = (
+                applications[name].deployments.get(deployment) if name in applications else None
+            )
+            matches.append((options, previous.replica_states.get("RUNNING", 0) if previous else 0))
+    return matches
 
 
 def _are_same_settings(file_args: Mapping[str, Any], args: Settings) -> bool:

@@ -41,7 +41,7 @@ def test_ray_is_not_told_of_a_fault_that_the_metrics_are_to_show() -> None:
         raise RuntimeError("the canary's answer changed")
 
     replica = SimpleNamespace(health=SimpleNamespace(fault=None), check_health=check)
-    encoder = SimpleNamespace(_start_replica=lambda: replica)
+    encoder = SimpleNamespace(_started_replica=lambda: replica)
     told = app.Encoder.func_or_class.check_health
 
     with pytest.raises(RuntimeError, match="canary"):
@@ -65,7 +65,7 @@ def test_a_replica_that_is_taken_out_stays_while_it_is_reachable_and_well(
 
     replica = SimpleNamespace(health=SimpleNamespace(raise_if_faulty=check))
     encoder = SimpleNamespace(
-        _start_replica=lambda: replica,
+        _started_replica=lambda: replica,
         settings=SimpleNamespace(drain_seconds=drain_seconds),
         leaving=float("inf"),
     )
@@ -87,7 +87,7 @@ def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> 
     health = SimpleNamespace(raise_if_faulty=check, fault=None)
     replica = SimpleNamespace(health=health, check_health=check)
     encoder = SimpleNamespace(
-        _start_replica=lambda: replica,
+        _started_replica=lambda: replica,
         settings=SimpleNamespace(drain_seconds=60),
         leaving=float("inf"),
     )

@@ -196,7 +196,7 @@ def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path:
     file.write_text("a:the-key-of-a-12345678\nb:short\n")
     settings = Settings(api_keys_file=file)
     os.environ.update(ingress.cluster_variables(settings))
-    told = model.examine(settings).fault
+    told = model.examine_node(settings).fault
     result = CliRunner().invoke(main, ["serve", "--api-keys-file", str(file)])
 
     line = f"api_keys_file {file}: line 2 has no key of 16 to 256 letters, digits and ._~+/-"
