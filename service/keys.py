@@ -196,11 +196,7 @@ def _parse_limits(words: list[str], line: int) -> Limits:
 
 
 def _name_keys(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
-    """Yield the keys, one without a name as key-1, key-2, .. by its place.
-
-    Args:
-        names: those that other keys have.
-    """
+    """Yield the keys, one without a name as key-<place>, which none of `names` may be."""
     taken = frozenset(names)
     for place, key in enumerate(keys, start=1):
         name = key.name or f"key-{place}"
@@ -224,10 +220,6 @@ class KeyRing:
         kept: a folder for digests of the last good keys; None: a wrong file is refused.
         clock: returns seconds.
 
-    Attributes:
-        keys: the valid ones.
-        fault: why the file cannot be used now; None: it can.
-
     Raises:
         UnusableKeys: the file cannot be used, and no good keys of it are kept.
     """
@@ -241,7 +233,7 @@ class KeyRing:
     ) -> None:
         self._held, self._file, self._kept, self._clock = held, file, kept, clock
         self.keys, self._digest = held, b""
-        self.fault: str | None = None
+        self.fault: str | None = None  # why the file cannot be used now
         if file:
             content = _read_file(file)
             self._digest = _digest(content)

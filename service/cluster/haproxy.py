@@ -198,11 +198,7 @@ def rewrite(
 def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
     """Return the rules that refuse connections, before any that choose a replica.
 
-    Each connection is judged on arrival: those before it are served.
-
-    Args:
-        most: connections of all clients together, probes aside.
-        per_source: connections of one client.
+    Each connection is judged on arrival, by how many there are of all clients and of its own.
     """
     return (
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",

@@ -74,11 +74,7 @@ def follow_certificate(
 ) -> Iterator[None]:
     """Hand each renewed certificate to HAProxy while the block runs.
 
-    One that cannot be used is reported once, and the last good one stays.
-
-    Args:
-        folder: where the certificate in use was written.
-        say: prints a line.
+    One that cannot be used is reported once, and the last good one in `folder` stays.
     """
     ended = threading.Event()
 

@@ -188,11 +188,7 @@ def _run_converter(source: Path, target: Path, job: ConvertJob) -> dict[str, int
 def _write_index(
     staging: Path, shards: dict[str, str], sizes: dict[ConvertJob, dict[str, int]]
 ) -> None:
-    """Write the index of the safetensors shards.
-
-    Args:
-        shards: the pickle shard of each tensor, by the index of the pickles.
-        sizes: the bytes of each tensor that was read of each pickle.
+    """Write the index of the safetensors shards, from the pickles' shards and tensor sizes.
 
     Raises:
         Failed: the pickles hold other tensors than their index says.

@@ -95,11 +95,7 @@ def relation_label(relation: str, verdict: Facts) -> str:
 
 
 def draw_ablations(distances: Sequence[Sequence[float]]) -> Table:
-    """Return a table of the heads of each layer, the one that the encoding needs most first.
-
-    Args:
-        distances: of the encoding without the head, (layers, heads).
-    """
+    """Return a table of each layer's heads by their distances, (layers, heads), largest first."""
     table = Table(
         "layer",
         "heads",

@@ -106,11 +106,7 @@ def _read_threshold(text: str) -> tuple[str, float]:
 
 
 def _measure_model(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
-    """Load a model and return the survey of its heads, as LoadedModel.measure.
-
-    Raises:
-        BadCorpus: a sentence is too long for the model.
-    """
+    """Load a model and return the survey of its heads; raises BadCorpus for a long sentence."""
     loaded = LoadedModel(model)
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):

@@ -50,7 +50,6 @@ async def survey_heads(
     Args:
         name: what the answer calls the model.
         attend: returns the maps of a batch.
-        thresholds: the lowest score of each role.
 
     Raises:
         SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
@@ -132,12 +131,7 @@ class SurveyEvidence:
 
 
 def _judge_sentence(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
-    """Return for which heads a sentence's source attends most to its target.
-
-    Args:
-        maps: of all heads, (heads, query, key).
-        words: the index of each token's word.
-    """
+    """Return for which heads, by their maps, a sentence's source attends most to its target."""
     right = relations.most_attended_words(maps, words, sentence.source) == sentence.target
     return Link(
         sentence.control,

@@ -177,11 +177,7 @@ def can_host(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
 
 
 def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
-    """Return the amount of each resource that a replica takes, by Ray's names.
-
-    Args:
-        actor: ray_actor_options.
-    """
+    """Return the amount of each of Ray's resources that these ray_actor_options take."""
     amounts = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
     return {
         name: amount

@@ -33,8 +33,7 @@ class Finding:
         place: the part of the machine, or the key of a file; empty where `what` says it.
         what: what is wrong there, or what is there.
         mend: what to do about it; empty if there is nothing to do.
-        grade: ok: as it must be; FAIL: nothing starts with it; note: right in some places, or
-            slower.
+        grade: FAIL: nothing starts with it; note: right in some places, or slower.
     """
 
     place: str

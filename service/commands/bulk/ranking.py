@@ -165,13 +165,7 @@ def _ranking_rows(
     best: Sequence[int],
     values: Array,
 ) -> list[dict[str, Any]]:
-    """Return an entry for each of the best texts, with the pairs of words that the head links.
-
-    Args:
-        origin: of the values, which the words must share.
-        best: indices of the texts in the file.
-        values: of all texts.
-    """
+    """Return an entry for each of the best texts, given by index, with its strongest pairs."""
     wanted = set(best)
     texts = {index: text for index, text in enumerate(source.texts(0)) if index in wanted}
     shown = {"form": "top", "k": SHOWN_PAIRS, "level": "word", "specials": "drop"}
