@@ -60,7 +60,7 @@ SET_ELSEWHERE = {
 SURGE_PERCENT = 20
 # How long a replica that finds itself wrong refuses all before it exits: its metrics are scraped
 LEAVE_SECONDS = 6.0
-HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
+HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # of Ray's checks; three failures end it
 # Objects between two looks through the young ones, and looks between those through older ones: at
 # Python's own 700, 10 and 10 they take some 1 % of the event loop's time under load
 GC_THRESHOLDS = 2000, 20, 20

@@ -45,7 +45,7 @@ from service.settings import Settings, describe_error, load_settings
 if TYPE_CHECKING:
     from service.preflight.finding import Finding
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # each ends a command
 
 
 @click.group(cls=GroupedCommands)

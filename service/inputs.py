@@ -281,7 +281,7 @@ class Item(Wire):
 
     @property
     def kind(self) -> str:
-        """Return which of the three it is, as the metrics' label."""
+        """Return "text", "tokens" or "embeddings", the label in the metrics."""
         if self.text is not None:
             return "text"
         return "tokens" if self.token_ids is not None else "embeddings"

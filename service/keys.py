@@ -35,12 +35,12 @@ from typing import NoReturn
 logger = logging.getLogger(__name__)
 
 KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a key
 SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
 OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # what looks like a limit; no part of a key does
-LIMIT_OPTIONS = ("requests", "tokens")
+LIMIT_OPTIONS = ("requests", "tokens")  # the fields of Limits
 LIMIT = re.compile(rf"({'|'.join(LIMIT_OPTIONS)})=([1-9][0-9]{{0,11}})")
-METRICS_OPTION = "metrics"
+METRICS_OPTION = "metrics"  # marks a key that may read the metrics
 DIGEST = r"[0-9a-f]{64}"  # SHA-256 in hexadecimal
 # What a mistyped digest begins with, before a colon or in the key: it would pass for a key
 ANY_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One API key; keys of one name are one client's, who changes from one to another.
+    """One API key; keys of one name belong to one client, who replaces one by another.
 
     Args:
         digest: its SHA-256, hexadecimal.
@@ -129,7 +129,7 @@ def first_key(text: str) -> str:
 
 
 def limits_by_name(keys: Iterable[Key]) -> dict[str, Limits]:
-    """Return the limits of each name."""
+    """Return the limits of each name of a key."""
     return {key.name: key.limits for key in keys}
 
 

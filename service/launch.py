@@ -58,7 +58,7 @@ def run_service(settings: Settings, say: Say) -> Iterator[str]:
 
 @contextmanager
 def claim_service_port(settings: Settings) -> Iterator[None]:
-    """Keep the service's port from others; raises as `run_service`."""
+    """Claim the service's port against other services; raises as `run_service`."""
     with ExitStack() as stack:
         try:
             stack.enter_context(network.claim_port(settings.host, settings.port))
@@ -251,7 +251,7 @@ def connect(settings: Settings) -> list[str]:
     from service.preflight.cluster import CHECKS, REMEDY, read_cluster
 
     try:
-        network.connect(settings.address or "")
+        network.check_ray_answers(settings.address or "")
         ray.init(address=settings.address, job_config=job_config(), log_to_driver=False)
         cluster = read_cluster(settings.host)
         require(run("join", CHECKS, settings, cluster))

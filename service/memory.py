@@ -9,7 +9,7 @@ Memory belongs to the process, and so does the count.
 
 import sys
 
-KINDS = ("bodies", "arrays", "answers")
+KINDS = ("bodies", "arrays", "answers")  # of bytes, see above
 UNBOUNDED = sys.maxsize  # limit of work that no client asked for
 SMALL_BYTES = 64 * 1024  # what a request may always hold: the queue bounds how many there are
 

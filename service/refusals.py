@@ -152,7 +152,7 @@ CALLER_CODES = frozenset(
     code for code, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429
 )
 SERVICE_CODES = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
-UNAUTHORIZED_STATUS = 401
+UNAUTHORIZED_STATUS = 401  # of a missing or wrong key
 
 # Statuses that clients of other APIs expect instead: OpenAI's openapi.yaml; TEI 1.9's
 # router/src/http/server.rs, From<&ErrorType> for StatusCode

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "HEADLIGHT_"  # of the variables
 # Settings that refuse an empty variable, which counts as none for others: the service would be open
 NEVER_EMPTY = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
-KIB, MIB = 1024, 1024 * 1024
+KIB, MIB = 1024, 1024 * 1024  # bytes
 
 # What a browser sends: without the port that its scheme has, and without a path
 ORIGIN = re.compile(r"(?!https://[^/]*:443$|http://[^/]*:80$)[a-z][a-z0-9.+-]*://[a-z0-9._\[\]:-]+")
@@ -35,7 +35,7 @@ KUBERNETES_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
-ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
+ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")  # name=folder
 MOST_ADAPTERS = 32  # each is proved at the start
 
 BODY_FACTOR = 2  # memory for a body, in times its bytes: itself, and what is parsed of it

@@ -40,7 +40,7 @@ class Wire(BaseModel):
     @classmethod
     @cache
     def named_fields(cls) -> Mapping[str, FieldInfo]:
-        """Return its fields by the names used in requests."""
+        """Return the fields of the model by the names used in requests."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     def altered(self, **fields: Any) -> Self:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from service.cluster.haproxy import STOPPING_FILE
 
-REFUSING_BACKEND = "default_backend"  # which answers 503 by itself
+REFUSING_BACKEND = "default_backend"  # HAProxy's, in which it answers 503 by itself
 # What HAProxy sends of its sockets: their number, and then up to 252 at once with their names
 COUNT_BYTES, NAME_BYTES, MOST_SOCKETS = 4, 65536, 252
 TCPI_UNACKED = 24  # where struct tcp_info (linux/tcp.h) has, for a socket that listens, its backlog
-LAST_SECONDS = 1.0  # for the connections that were accepted last
+LAST_SECONDS = 1.0  # to answer the connections that were accepted last
 POLL_SECONDS = 0.02  # between two checks of what is waited for
 
 # A filter of the kernel's (linux/filter.h) for a socket that listens: a SYN is dropped, all else

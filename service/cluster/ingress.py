@@ -60,11 +60,11 @@ HAPROXY_MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all
 SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"  # how long a replica may answer nothing
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"  # how long a replaced HAProxy runs
 REPLICA_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"  # a replica's time to leave
-NODE_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # a node's, which covers its replicas'
+NODE_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # a node's time to leave
 
 # The label of nodes that were started with our variables, which each replica demands
 NODE_LABEL = {"headlight": "serves"}
-LABEL_DEMAND = {"label_selector": NODE_LABEL}
+LABEL_DEMAND = {"label_selector": NODE_LABEL}  # in ray_actor_options
 LABEL_ENV = {"RAY_OVERRIDE_LABELS": json.dumps(NODE_LABEL)}  # which Ray reads when a node starts
 
 TOKEN_AUTH_ENV = {"RAY_AUTH_MODE": "token"}  # without it, anyone who reaches Ray can run code

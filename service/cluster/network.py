@@ -91,7 +91,7 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def connect(address: str) -> None:
+def check_ray_answers(address: str) -> None:
     """Check once that Ray answers at a cluster's host:port, where Ray would try for minutes.
 
     Raises:

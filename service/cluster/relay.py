@@ -18,7 +18,7 @@ from typing import Self
 
 PIPE_BYTES = 1024 * 1024  # the most for an unprivileged process: some 3,000 lines
 POLL_SECONDS = 0.2  # between two checks of which replicas still run
-JOIN_SECONDS = 2  # for the last lines
+JOIN_SECONDS = 2  # to pass on the last lines at the end
 HELLO = b"\0"  # begins a replica's first line: its process id and its name
 
 

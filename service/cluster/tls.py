@@ -15,8 +15,8 @@ from pathlib import Path
 from service.cluster.drain import Frontend
 from service.settings import Settings
 
-POLL_SECONDS = 5.0
-PEM_NAME = "tls.pem"
+POLL_SECONDS = 5.0  # between two readings of the files
+PEM_NAME = "tls.pem"  # of certificate and key as HAProxy reads them
 
 
 class BadCertificate(Exception):

@@ -26,8 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # in the private directory
-PATIENCE_SECONDS = 1.0  # for what ends by itself, before it is killed
-KEPT_RUNS = 5  # of a service, whose logs are kept
+PATIENCE_SECONDS = 1.0  # for processes that end by themselves, before they are killed
+KEPT_RUNS = 5  # runs of a service whose logs are kept
 SWEEP_ROUNDS = 50  # of 50 ms; processes that start processes need more than one
 STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 

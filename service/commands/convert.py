@@ -26,11 +26,11 @@ from service.commands import pickles
 from service.commands.terminal import Failed
 from service.engine import tokenizers, weights
 
-PICKLE_FILES = ("pytorch_model.bin", "model.pt", "model.bin")
-PICKLE_INDEX = "pytorch_model.bin.index.json"
+PICKLE_FILES = ("pytorch_model.bin", "model.pt", "model.bin")  # the first that exists is read
+PICKLE_INDEX = "pytorch_model.bin.index.json"  # which shard has each tensor
 SAFETENSORS_FILE, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 LINEAR_FILES = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
-COPIED_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".metadata")
+COPIED_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".metadata")  # copied as they are
 MODULE_FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # globs of folders of modules, and of a Router's
 STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # time to read a pickle: fixed, and by size
 Say = Callable[[str], None]  # prints a line

@@ -18,7 +18,7 @@ ROLE_BADGES = {
     "agreement": "agr",
     "object": "obj",
 }
-BADGE_LETTERS = 4
+BADGE_LETTERS = 4  # of a role that has no badge here
 MORE_ROLES_MARK = "+"  # after the badge of a head that fills other roles too
 CELL_WIDTH = 5  # letters; twelve heads then fit into a terminal of 80
 COMMON_ROLES = ("delimiter sink", "broad")  # of most heads, so dimmed

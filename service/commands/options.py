@@ -21,7 +21,7 @@ CONFIG = click.option(
     type=EXISTING_FILE,
     help="YAML file of settings; flags and HEADLIGHT_* variables override it",
 )
-DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_URL = "http://127.0.0.1:8000"  # of a service with default settings
 URL = click.option("--url", default=DEFAULT_URL, show_default=True, help="the service")
 KEY_FILE = click.option(
     "--key-file",
@@ -164,7 +164,7 @@ def _setting_type(field: FieldInfo) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-SWITCHES = {
+SWITCHES = {  # flags of the boolean settings
     "--" + name.replace("_", "-")
     for name, field in Settings.model_fields.items()
     if _setting_type(field) is bool

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REFUSED_EXIT_CODE = 3
+REFUSED_EXIT_CODE = 3  # the process's status after Refused
 MIB = 2**20
 # Memory beyond what Python and torch have mapped: the file, its tensors, the output and one more
 # copy of it; and a fixed part

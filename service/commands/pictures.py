@@ -55,7 +55,7 @@ ROLE_COLOURS = {
 }
 OTHER_COLOUR, NO_ROLE_COLOUR = "#333333", "#ffffff"  # a relation of the user's own; no role
 DARK_COLOURS = ("#d55e00", "#009e73", "#0072b2", OTHER_COLOUR)  # letters on these are white
-RIM_STYLE = {"edgecolor": "#9a9a9a", "linewidth": 0.6}
+RIM_STYLE = {"edgecolor": "#9a9a9a", "linewidth": 0.6}  # of a square's edge
 # Side of a cell in a map and in a survey, and height of a line of text
 MAP_CELL_INCHES, SURVEY_CELL_INCHES, LINE_INCHES = 0.44, 0.6, 0.2
 

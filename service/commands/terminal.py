@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 def open_standard_streams() -> None:
-    """Open closed ones of stdin, stdout and stderr on /dev/null: else the next file takes it."""
+    """Open stdin, stdout and stderr on /dev/null where closed: else files take their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.heads import relations, roles
 
-BUNDLED_CORPUS = "relations.jsonl"
+BUNDLED_CORPUS = "relations.jsonl"  # a file of this package
 EVEN_TEXTS = 8  # of the bundled corpus, by which a start checks that a model tells texts apart
 
 Span = tuple[int, int]  # [start, end) in characters

@@ -38,7 +38,7 @@ RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
 
 
 class StoredSurvey:
-    """The answer of GET /v1/heads.
+    """Answers GET /v1/heads with the stored survey, made once where there is none.
 
     Args:
         name: what clients call the model.

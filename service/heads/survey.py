@@ -23,7 +23,7 @@ from service.heads.sentences import Corpus, Sentence
 
 BATCH_SENTENCES = 16  # sentences; a large model's maps of them are some megabytes
 DECIMAL_PLACES = 4  # of a number in the answer
-NO_HEAD = "no head found"
+NO_HEAD = "no head found"  # in place of a relation's head
 
 # the kind that each relation of the bundled corpus belongs to
 KIND_OF_RELATION = {

@@ -11,7 +11,7 @@ CONTENT_POLICY = (
     " img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-_ROOT = files("service").joinpath("page")
+_ROOT = files("service").joinpath("page")  # this folder
 # Files of the pages, by path below /page/
 PAGE_FILES = {
     file.name: file for file in _ROOT.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES

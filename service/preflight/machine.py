@@ -118,7 +118,7 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
 
 
 def check_memory(_: Settings) -> Iterator[Finding]:
-    """Say how much memory is free; whether that is enough depends on the model."""
+    """Report how much memory is free; whether that is enough depends on the model."""
     yield Finding("memory", f"{mib(free_memory())} free", grade="ok")
 
 

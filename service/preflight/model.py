@@ -55,7 +55,7 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
 
 
 def rehearse(settings: Settings, source: ModelSource) -> Model | None:
-    """Load a model as a replica's start does, but its weights.
+    """Load a model without its weights, and check it as a replica's start does.
 
     Returns:
         The model, with a digest if its weights were read whole; None for a preset.

@@ -38,7 +38,7 @@ SAVED_DIGITS = 16  # of the digest in the name of the file that holds the work s
 
 @dataclass(frozen=True, slots=True)
 class RankingQuestion:
-    """A question by what statistic of what head to rank texts.
+    """What to rank texts by: a statistic of one head.
 
     Args:
         layer, head: both counted from 0.

@@ -26,7 +26,7 @@ LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fil
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
-Format = Literal["jsonl", "txt", "csv", "tsv"]
+Format = Literal["jsonl", "txt", "csv", "tsv"]  # of a file of texts
 Texts = str | tuple[str, str]  # a text, or a pair of them
 
 
@@ -40,7 +40,7 @@ class TextLine(BaseModel):
     id: str | int | None = None
 
 
-LINE_ADAPTER: TypeAdapter[str | TextLine] = TypeAdapter(str | TextLine)
+LINE_ADAPTER: TypeAdapter[str | TextLine] = TypeAdapter(str | TextLine)  # of a line of jsonl
 
 
 class BadLine(Exception):

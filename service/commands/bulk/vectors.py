@@ -24,7 +24,7 @@ from service.commands.terminal import Unusable
 
 TENSOR_NAME = "pooled"  # of the file's only tensor
 LONGEST_HEADER = 1 << 20  # bytes
-PARTIAL_SUFFIX = ".partial"
+PARTIAL_SUFFIX = ".partial"  # after the name of the output, until all rows are there
 NPY_SUFFIX = ".npy"
 OUTPUT_SUFFIXES = (".safetensors", NPY_SUFFIX)
 SPARE_BYTES = 32  # of a header, for an origin that becomes longer

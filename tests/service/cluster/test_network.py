@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from service.cluster.network import claim_port, connect, restrict_hosts, warn_of_exposure
+from service.cluster.network import check_ray_answers, claim_port, restrict_hosts, warn_of_exposure
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -52,7 +52,7 @@ def test_what_listens_and_is_no_ray_is_told_apart(
         answer = threading.Thread(target=speak, args=[server, first])
         answer.start()
         with expected:
-            connect(f"127.0.0.1:{server.getsockname()[1]}")
+            check_ray_answers(f"127.0.0.1:{server.getsockname()[1]}")
         answer.join()
 
 
