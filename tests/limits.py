@@ -406,7 +406,7 @@ NO_LIMITS = {
     "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.selection.MOST_KEYS", "encode.selection.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "questions.similarity.table.MOST_PAIRS", "questions.similarity.MOST_K",
-    "engine.tokenizers.SECONDS", "keys.POLL_SECONDS",
+    "engine.tokenizers.TIMEOUT_SECONDS", "keys.POLL_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
