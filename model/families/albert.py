@@ -8,8 +8,8 @@ from model.families import bert
 from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
 from model.families.fields import Config, name_sizes, refuse_other_values
 
-_LAYER_PREFIX = "encoder.albert_layer_groups.{i}.albert_layers.0"
-TENSOR_NAMES = {
+_LAYER_PREFIX = "encoder.albert_layer_groups.{i}.albert_layers.0"  # the one layer's tensors
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TABLE_TENSORS,
     "project": "encoder.embedding_hidden_mapping_in",
     "layers.{i}.query": f"{_LAYER_PREFIX}.attention.query",
@@ -21,7 +21,7 @@ TENSOR_NAMES = {
     "layers.{i}.down": f"{_LAYER_PREFIX}.ffn_output",
     "layers.{i}.feed_forward_norm": f"{_LAYER_PREFIX}.full_layer_layer_norm",
 }
-HEAD_RECIPES = bert.HEAD_RECIPES | {
+HEAD_RECIPES = bert.HEAD_RECIPES | {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe("classifier", dense="pooler", activation="tanh"),
     MASKED_LM: HeadRecipe(
         "predictions.decoder",

@@ -21,13 +21,13 @@ from model.families.fields import (
     refuse_other_values,
 )
 
-TABLE_TENSORS = {
+TABLE_TENSORS = {  # of the embeddings: our names -> the checkpoint's
     "word": "embeddings.word_embeddings",
     "position": "embeddings.position_embeddings",
     "types": "embeddings.token_type_embeddings",
     "norm": "embeddings.LayerNorm",
 }
-TENSOR_NAMES: TensorNames = {
+TENSOR_NAMES: TensorNames = {  # our names -> the checkpoint's
     **TABLE_TENSORS,
     "layers.{i}.query": "encoder.layer.{i}.attention.self.query",
     "layers.{i}.key": "encoder.layer.{i}.attention.self.key",
@@ -38,7 +38,7 @@ TENSOR_NAMES: TensorNames = {
     "layers.{i}.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
 }
-HEAD_RECIPES = {
+HEAD_RECIPES = {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe("classifier", dense="pooler.dense", activation="tanh"),
     TOKEN_CLASSIFICATION: HeadRecipe("classifier"),
     MASKED_LM: HeadRecipe(
@@ -50,7 +50,7 @@ HEAD_RECIPES = {
     ),
 }
 CONFIG_DEFAULTS = name_sizes(30522, 768, 12, 12, 3072, 512, layer_norm_eps=1e-12, type_vocab_size=2)
-TINY_BERT = {**TINY_SIZES, "type_vocab_size": 3}
+TINY_BERT = {**TINY_SIZES, "type_vocab_size": 3}  # config of a model for tests
 
 
 def read_config(config: Config) -> EncoderConfig:

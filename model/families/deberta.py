@@ -9,7 +9,7 @@ from model.families.family import SEQUENCE_CLASSIFICATION, Family, HeadRecipe, T
 from model.families.fields import Config, find_differences, name_sizes
 
 FIELD_OF_TERM = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TENSOR_NAMES,
     "relative": "encoder.rel_embeddings",
     "relative_norm": "encoder.LayerNorm",
@@ -19,7 +19,7 @@ TENSOR_NAMES = {
     "layers.{i}.relative_key": "encoder.layer.{i}.attention.self.pos_key_proj",
     "layers.{i}.relative_query": "encoder.layer.{i}.attention.self.pos_query_proj",
 }
-HEAD_RECIPES = bert.HEAD_RECIPES | {
+HEAD_RECIPES = bert.HEAD_RECIPES | {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe(
         "classifier", dense="pooler.dense", activation_key="pooler_hidden_act"
     )

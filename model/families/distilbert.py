@@ -6,7 +6,7 @@ from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, He
 from model.families.fields import Config, read_activation, read_sizes, refuse_other_values
 
 NORM_EPS = 1e-12  # written into its code, not its config
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TABLE_TENSORS,
     "layers.{i}.query": "transformer.layer.{i}.attention.q_lin",
     "layers.{i}.key": "transformer.layer.{i}.attention.k_lin",
@@ -17,7 +17,7 @@ TENSOR_NAMES = {
     "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
     "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
 }
-HEAD_RECIPES = bert.HEAD_RECIPES | {
+HEAD_RECIPES = bert.HEAD_RECIPES | {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe("classifier", dense="pre_classifier", activation="relu"),
     MASKED_LM: HeadRecipe(
         "vocab_projector",

@@ -5,7 +5,7 @@ from model.families import bert
 from model.families.family import MASKED_LM, SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
 from model.families.fields import Config, name_sizes
 
-HEAD_RECIPES = bert.HEAD_RECIPES | {
+HEAD_RECIPES = bert.HEAD_RECIPES | {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe("classifier.out_proj", dense="classifier.dense"),
     MASKED_LM: HeadRecipe(
         "generator_lm_head",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from model.config import EncoderConfig
 from model.families.fields import Config
 
-TensorNames = Mapping[str, str]
+TensorNames = Mapping[str, str]  # our names -> the checkpoint's
 # how the names of transformers' classes with a task head end
 SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM = (
     "ForSequenceClassification",

@@ -27,7 +27,7 @@ TENSOR_NAMES = {
     "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
     "layers.{i}.down_norm": "layers.{i}.post_feedforward_layernorm",
 }
-TINY_GEMMA3 = {
+TINY_GEMMA3 = {  # config of a model for tests
     **qwen3.TINY_QWEN3,
     "query_pre_attn_scalar": 11,
     "sliding_window": 16,
@@ -102,9 +102,7 @@ def _read_ropes(config: Config) -> dict[str, Rope]:
     ropes = {kind: dict(read_dictionary(settings, kind) or {}) for kind in THETAS}
     ropes[EVERYWHERE] |= over or {}
     for rope in ropes.values():
-        refuse_other_values(
-            rope, truncate=None
-        )  # of one kind of layer, where transformers does not look for it
+        refuse_other_values(rope, truncate=None)  # transformers does not look for it here
     return {
         kind: read_rope(config, ropes[kind], config.get(key, theta))
         for kind, (key, theta) in THETAS.items()

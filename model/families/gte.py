@@ -11,7 +11,7 @@ from model.positions import NtkRope, Rope
 
 THETA = 160_000.0  # where config.json does not say
 NTK_KEYS = {"type", "factor"}  # of rope_scaling
-HUB_TENSOR_NAMES = {
+HUB_TENSOR_NAMES = {  # our names -> those on the hub
     **bert.TABLE_TENSORS,
     "layers.{i}.qkv": "encoder.layer.{i}.attention.qkv_proj",
     "layers.{i}.output": "encoder.layer.{i}.attention.o_proj",
@@ -21,7 +21,7 @@ HUB_TENSOR_NAMES = {
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }
 
-HEAD_RECIPES = bert.HEAD_RECIPES | {
+HEAD_RECIPES = bert.HEAD_RECIPES | {  # by end of transformers' class name
     MASKED_LM: HeadRecipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
 }
 

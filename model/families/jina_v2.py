@@ -10,9 +10,9 @@ from model.errors import CheckpointError
 from model.families import bert
 from model.families.fields import Config, refuse_other_values
 
-FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
+FEED_FORWARDS: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # gated
 CODE_REPOSITORY = "jina-bert-v2-qk-post-norm"  # its layers have three more norms: refused
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **{ours: theirs for ours, theirs in bert.TENSOR_NAMES.items() if ours != "layers.{i}.up"},
     "layers.{i}.gate_up": "encoder.layer.{i}.mlp.gated_layers",
     "layers.{i}.down": "encoder.layer.{i}.mlp.wo",

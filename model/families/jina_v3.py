@@ -12,7 +12,7 @@ from model.positions import Rope
 NAME, ROBERTA = "jina_embeddings_v3", "xlm-roberta"  # transformers' name, and its own code's
 CODE_REPOSITORY = "xlm-roberta-flash-implementation"  # as auto_map names it
 THETA = 20_000.0  # where config.json does not say
-HUB_TENSOR_NAMES = {
+HUB_TENSOR_NAMES = {  # our names -> those on the hub
     **bert.TABLE_TENSORS,
     "norm": "emb_ln",
     "layers.{i}.qkv": "encoder.layers.{i}.mixer.Wqkv",
@@ -22,7 +22,7 @@ HUB_TENSOR_NAMES = {
     "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
     "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
 }
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> transformers'
     **nomic.TENSOR_NAMES,
     "layers.{i}.up": "layers.{i}.mlp.fc1",
     "layers.{i}.down": "layers.{i}.mlp.fc2",

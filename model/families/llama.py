@@ -14,12 +14,12 @@ from model.families.fields import (
 )
 from model.families.ropes import read_single_rope
 
-ATTENTION_LINEARS, FEED_FORWARD_LINEARS = (
+ATTENTION_LINEARS, FEED_FORWARD_LINEARS = (  # by our names
     ("query", "key", "value", "output"),
     ("gate", "up", "down"),
 )
 THETA = 10_000.0  # where config.json does not say
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     "word": "embed_tokens",
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",

@@ -25,7 +25,7 @@ from model.positions import Rope
 
 GLOBAL_EVERY = 3  # without layer_types every third layer attends everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # where config.json does not say
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     "word": "embeddings.tok_embeddings",
     "norm": "embeddings.norm",
     "layers.{i}.qkv": "layers.{i}.attn.Wqkv",
@@ -36,7 +36,7 @@ TENSOR_NAMES = {
     "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
-CLASSIFIER_RECIPE = HeadRecipe(
+CLASSIFIER_RECIPE = HeadRecipe(  # of all heads; one over the vocabulary has another output
     "classifier",
     dense="head.dense",
     norm="head.norm",
@@ -47,7 +47,7 @@ CLASSIFIER_RECIPE = HeadRecipe(
         "decoder.bias": ("decoder_bias", True),
     },
 )
-TINY_MODERNBERT = {
+TINY_MODERNBERT = {  # config of a model for tests
     **TINY_SIZES,
     "local_attention": 16,
     "pad_token_id": 0,
@@ -103,9 +103,7 @@ def _read_ropes(config: Config) -> dict[str, Rope]:
     if over is not None:
         ropes = {kind: {**settings[kind], **over} for kind in thetas}
     for rope in ropes.values():
-        refuse_other_values(
-            rope, truncate=None
-        )  # of one kind of layer, where transformers does not look for it
+        refuse_other_values(rope, truncate=None)  # transformers does not look for it here
     check_head_size(config)
     return {kind: read_rope(config, ropes[kind], thetas[kind]) for kind in thetas}
 

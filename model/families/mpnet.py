@@ -8,7 +8,7 @@ from model.families.family import Family, TinyModel
 from model.families.fields import TINY_SIZES, Config
 
 PAD_TOKEN_ID = 1  # written into its code, not its config
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TENSOR_NAMES,
     "distances": "encoder.relative_attention_bias",
     "layers.{i}.query": "encoder.layer.{i}.attention.attn.q",

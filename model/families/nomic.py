@@ -14,7 +14,7 @@ from model.families.ropes import read_angles_of_width
 from model.positions import Rope
 
 THETA = 1000.0  # where config.json does not say
-HUB_SIZE_KEYS = {
+HUB_SIZE_KEYS = {  # as SIZE_KEYS, for configs on the hub
     "width": "n_embd",
     "layers": "n_layer",
     "heads": "n_head",
@@ -22,7 +22,7 @@ HUB_SIZE_KEYS = {
     "max_tokens": "n_positions",
     "norm_eps": "layer_norm_epsilon",
 }
-HUB_TENSOR_NAMES = {
+HUB_TENSOR_NAMES = {  # our names -> those on the hub
     **bert.TABLE_TENSORS,
     "norm": "emb_ln",
     "layers.{i}.qkv": "encoder.layers.{i}.attn.Wqkv",
@@ -33,7 +33,7 @@ HUB_TENSOR_NAMES = {
     "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
     "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
 }
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> transformers'
     **bert.TABLE_TENSORS,
     "layers.{i}.query": "layers.{i}.self_attn.q_proj",
     "layers.{i}.key": "layers.{i}.self_attn.k_proj",

@@ -9,7 +9,7 @@ from model.families.family import CAUSAL_LM, Family, HeadRecipe, TinyModel
 from model.families.fields import TINY_SIZES, Config, name_sizes, refuse_other_values
 
 DEFAULT_HEAD_DIM = 128  # channels of a head where config.json does not say
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **llama.TENSOR_NAMES,
     "layers.{i}.query_norm": "layers.{i}.self_attn.q_norm",
     "layers.{i}.key_norm": "layers.{i}.self_attn.k_norm",

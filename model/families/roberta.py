@@ -14,7 +14,7 @@ from model.families.family import (
 )
 from model.families.fields import Config
 
-HEAD_RECIPES = {
+HEAD_RECIPES = {  # by end of transformers' class name
     SEQUENCE_CLASSIFICATION: HeadRecipe(
         "classifier.out_proj", dense="classifier.dense", activation="tanh"
     ),
@@ -24,7 +24,7 @@ HEAD_RECIPES = {
     ),
 }
 CONFIG_DEFAULTS = bert.CONFIG_DEFAULTS | {"pad_token_id": 1}
-TINY_ROBERTA = {
+TINY_ROBERTA = {  # config of a model for tests
     **bert.TINY_BERT,
     "max_position_embeddings": 42,
     "pad_token_id": 1,

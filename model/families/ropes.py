@@ -13,7 +13,7 @@ from model.positions import LinearRope, Llama3Rope, ProportionalRope, Rope, Yarn
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # kinds of layer, where there are two
 # keys that a dictionary of any rope_type may have, and those that each rope_type adds
 COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-KEYS_BY_KIND = {
+KEYS_BY_KIND = {  # by rope_type
     "default": set[str](),
     "linear": {"factor"},
     "dynamic": {"factor"},
@@ -82,9 +82,8 @@ def read_rope(config: Config, settings: Config, theta: object) -> Rope:
         return ProportionalRope(
             theta=base, factor=read_number({"factor": 1, **merged}, "factor"), share=part
         )
-    refuse_other_values(
-        merged, partial_rotary_factor=1
-    )  # of other kinds these families turn all channels or fail
+    # for other kinds these families' code rotates all channels or fails
+    refuse_other_values(merged, partial_rotary_factor=1)
     if kind == "linear":
         return LinearRope(theta=base, factor=read_number(merged, "factor"))
     if kind == "yarn":

@@ -39,12 +39,12 @@ class TokenizerKind:
 
 
 def _name_special_tokens(*texts: str) -> Mapping[str, str]:
-    """Return tokens by name; the last of them is a mask_token, the one before a cls_token .."""
+    """Return tokens by name, matched to as many names at the end of SPECIAL_TOKENS."""
     return dict(zip(SPECIAL_TOKENS[-len(texts) :], texts, strict=True))
 
 
 READ_FROM_FILE = TokenizerKind()  # tokenizer.json is read as it is
-GENERIC_CLASSES = (
+GENERIC_CLASSES = (  # of transformers; they read tokenizer.json
     "TokenizersBackend",
     "PreTrainedTokenizerFast",
     "PreTrainedTokenizer",
@@ -71,7 +71,7 @@ _XLM_ROBERTA = TokenizerKind(
     ("bos_token", "eos_token"),
     between=2,
 )
-TOKENIZER_KINDS = {
+TOKENIZER_KINDS = {  # by transformers' class
     **dict.fromkeys(GENERIC_CLASSES, READ_FROM_FILE),
     "BertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
