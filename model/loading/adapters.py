@@ -34,7 +34,7 @@ from model.loading.tensors import (
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NAME_PREFIX = "base_model.model."  # PEFT's, before every name
 POOLER_PREFIX = "pooler."  # of task heads alone, not of the encoder
-MATRIX_SUFFIXES = (".lora_A.weight", ".lora_B.weight")
+MATRIX_SUFFIXES = (".lora_A.weight", ".lora_B.weight")  # of A and B, after a linear's name
 KEYS_READ = {"peft_type", "r", "lora_alpha", "use_rslora", "init_lora_weights", "bias"}
 KEYS_WITHOUT_EFFECT = {  # they only say which tensors there are, or matter in training alone
     "task_type",
@@ -80,7 +80,7 @@ class LinearPart(NamedTuple):
 def read_adapter(
     folder: Path, encoder: Encoder, family: Family, digest: str, dtype: torch.dtype, heads: bool
 ) -> Adapter:
-    """Read an adapter's folder.
+    """Load the adapter of a PEFT folder.
 
     Args:
         digest: the model's.

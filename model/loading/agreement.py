@@ -51,11 +51,11 @@ def read_tokenizer(
     library.no_truncation()
     library.no_padding()
     if wrong := list(_find_differences(library, rules)):
-        told = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
+        problem = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
         if not (find_encoder_folder(folder) / TOKENIZER_CONFIG).is_file():
             without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
-            told = f"{TOKENIZER} contradicts the tokenizer that {without}"
-        raise Contradiction(f"{told}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
+            problem = f"{TOKENIZER} contradicts the tokenizer that {without}"
+        raise Contradiction(f"{problem}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
     tokenizer = Tokenizer(
         library, side=side, types=rules.types, lower_case=lower_case, template=template
     )
@@ -64,9 +64,9 @@ def read_tokenizer(
 
 def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
     """Describe each setting that differs from what tokenizer.json does."""
-    wanted, has = rules.kind.model, type(library.model).__name__
-    if wanted not in ("", has):
-        yield f"tokenizer_class is one of {wanted}, and the file holds {has}"
+    expected, found = rules.kind.model, type(library.model).__name__
+    if expected not in ("", found):
+        yield f"tokenizer_class is one of {expected}, and the file holds {found}"
         return
     for name, value in rules.switches.items():
         if SWITCH_PROBES[name](library) not in (None, value):
@@ -111,14 +111,14 @@ def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[s
         first, last = map(rules.special_token, names)
         pair = [first, *[last] * (rules.kind.between + 1)]
         found = library.encode("").tokens, library.encode("", "").tokens
-        for around, wanted in zip(found, ([first, last], pair), strict=True):
-            if around != wanted:
-                told = f"{' and '.join(names)} are {first!r} and {last!r}"
-                yield f"{told}, and the file puts {' '.join(around) or 'nothing'} around texts"
+        for around, expected in zip(found, ([first, last], pair), strict=True):
+            if around != expected:
+                problem = f"{' and '.join(names)} are {first!r} and {last!r}"
+                yield f"{problem}, and the file puts {' '.join(around) or 'nothing'} around texts"
                 break
-        unknown, said = _unknown_token(library), rules.special_token("unk_token")
-        if rules.kind.model != "BPE" and unknown != said:
-            yield f"unk_token is {said!r}, and the file has {unknown!r}"
+        unknown, stated = _unknown_token(library), rules.special_token("unk_token")
+        if rules.kind.model != "BPE" and unknown != stated:
+            yield f"unk_token is {stated!r}, and the file has {unknown!r}"
     own = {
         name: mark for name, mark in rules.kind.special_tokens.items() if name not in rules.special
     }
@@ -142,11 +142,11 @@ def _unknown_token(library: Library) -> str | None:
 
 def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
     """Describe each added token that only one file has, or that the files read differently."""
-    there = library.get_added_tokens_decoder()
-    texts = {token.content for token in there.values()}
+    in_file = library.get_added_tokens_decoder()
+    texts = {token.content for token in in_file.values()}
     for id, token in rules.added.items():
         if rules.whole:
-            known = id in there and _matching_flags(library, there[id]) == _matching_flags(
+            known = id in in_file and _matching_flags(library, in_file[id]) == _matching_flags(
                 library, token
             )
         else:
@@ -155,7 +155,7 @@ def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[
             yield f"added token {id} is {token.content!r}, and the file reads it otherwise"
     if rules.whole and rules.kind is not READ_FROM_FILE:
         named = {*rules.special.values(), *rules.extra}
-        for id, token in there.items():
+        for id, token in in_file.items():
             if id not in rules.added and token.content not in named:
                 yield f"added_tokens_decoder lacks {id}, {token.content!r} of the file"
 

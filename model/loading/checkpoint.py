@@ -111,7 +111,7 @@ def load_checkpoint(
     *,
     numbers: bool = True,
 ) -> Model:
-    """Load a checkpoint folder.
+    """Load a checkpoint folder as a model.
 
     Args:
         numbers: whether the encoder's weights are read; else only the headers of their files are
@@ -128,15 +128,14 @@ def load_checkpoint(
     config, family = read_config_and_family(raw)
     form, stack = find_format(folder, raw), tasks.read_stack(raw, family)
     lower_case = sentence_transformers.read_lower_case(folder)
-    tokenizer, said = read_tokenizer(
+    tokenizer, rules = read_tokenizer(
         folder, family, raw, lower_case=lower_case, template=form.read_template()
     )
     _check_vocabulary(tokenizer, config)
     roles = form.read_roles(config, tokenizer)
     if roles and kernels.attend_packed and roles["query"].filling and not roles["query"].attended:
-        kernels = replace(
-            kernels, name="grouped", attend_packed=None
-        )  # varlen attention cannot hide tokens
+        # varlen attention cannot hide tokens
+        kernels = replace(kernels, name="grouped", attend_packed=None)
     pooling = form.choose_pooling(
         sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
     )
@@ -151,7 +150,7 @@ def load_checkpoint(
         parts = HeadSource(
             folder, raw, config, family, by_bare_name(tensors, family), device, kernels
         )
-        heads = form.read_heads(parts, ReadingRules(said, tokenizer, max_tokens, prompts, roles))
+        heads = form.read_heads(parts, ReadingRules(rules, tokenizer, max_tokens, prompts, roles))
     # a late interaction states its own lengths, which override that file's
     longest = (head.longest for head in heads if isinstance(head, VectorHead))
     max_tokens = next(longest, max_tokens)
@@ -265,8 +264,8 @@ def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
             _hash_file(file) for file in find_weighed_files(place) if file.name == WEIGHTS
         ]
     if other := [name for name in its | ours if its.get(name) != ours.get(name)]:
-        told = f"its {MODULES_FILE} and the model's differ in {', '.join(other)}"
-        raise CheckpointError(f"adapter {own}: {told}; without that file the model's holds")
+        problem = f"its {MODULES_FILE} and the model's differ in {', '.join(other)}"
+        raise CheckpointError(f"adapter {own}: {problem}; without that file the model's holds")
 
 
 def make_untrained(

@@ -8,7 +8,7 @@ from typing import Any
 from model.errors import CheckpointError, advise_conversion, advise_tokenizer
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
-GLINER = "gliner_config.json"
+GLINER = "gliner_config.json"  # of another kind of model, refused
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = (  # files from which tokenizer.json can be made
     "vocab.txt",
@@ -19,7 +19,7 @@ VOCABULARIES = (  # files from which tokenizer.json can be made
     "tokenizer.model",
 )
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")  # refused
 
 
 def check_fetched(paths: Iterable[Path]) -> None:
@@ -84,8 +84,8 @@ def find_weight_files(folder: Path, whole: Path) -> list[Path]:
             Git-LFS pointer instead, or holds an adapter too.
     """
     if (folder / ADAPTER).is_file():
-        told = "is not applied from a model's folder: move it and its weights to one of their own"
-        raise CheckpointError(f"{ADAPTER} {told}, and serve them with --adapter NAME=FOLDER")
+        hint = "is not applied from a model's folder: move it and its weights to one of their own"
+        raise CheckpointError(f"{ADAPTER} {hint}, and serve them with --adapter NAME=FOLDER")
     if (whole / GLINER).is_file():
         raise CheckpointError(f"{GLINER}: not supported: a GLiNER is served by gliner.serve")
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]

@@ -13,7 +13,7 @@ FORMATS = (Reranker, BgeM3, LateInteraction, FolderFormat)  # the first that fit
 
 
 def find_format(folder: Path, raw: Mapping[str, Any]) -> FolderFormat:
-    """Find a folder's format.
+    """Return a folder's format, the first of FORMATS that fits.
 
     Args:
         raw: config.json.

@@ -16,9 +16,9 @@ from model.errors import CheckpointError
 from model.families import find_family
 from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
-MODULES_FILE = "modules.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-ROUTER_FILE = "router_config.json"
+MODULES_FILE = "modules.json"  # the list of modules
+PROMPTS_FILE = "config_sentence_transformers.json"  # prompts, and settings of the whole model
+ROUTER_FILE = "router_config.json"  # the modules of each route
 # which sentence-transformers tries for its Transformer, in this order
 TRANSFORMER_SETTINGS_FILES = tuple(
     f"sentence_{kind}_config.json"

@@ -40,6 +40,7 @@ class FolderFormat:
     """The format with an encoder, and the task head that config.json names, if any.
 
     Args:
+        folder: of the checkpoint.
         raw: config.json.
     """
 

@@ -78,8 +78,8 @@ class Reranker(FolderFormat):
             raise CheckpointError(f"{LOGIT_SCORE}: not supported: of {config.family!r}")
         beyond = [id for id in (yes, no) if id is not None and not 0 <= id < config.vocabulary]
         if beyond:
-            told = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
-            raise CheckpointError(f"{LOGIT_SCORE}: not supported: {told}")
+            problem = f"token {beyond[0]}, and the vocabulary has {config.vocabulary}"
+            raise CheckpointError(f"{LOGIT_SCORE}: not supported: {problem}")
         output = f"{recipe.output}.weight"
         tied = parts.raw.get("tie_word_embeddings", False) and output not in parts.tensors
         name = parts.embeddings_name if tied else output
@@ -98,6 +98,6 @@ class Reranker(FolderFormat):
         config = read_object(path / CONFIG)
         yes, no = config.get("true_token_id"), config.get("false_token_id")
         if type(yes) is not int or not isinstance(no, int | None):
-            told = f"true_token_id {yes!r}, false_token_id {no!r}"
-            raise CheckpointError(f"{path.name}: not supported: {told}")
+            problem = f"true_token_id {yes!r}, false_token_id {no!r}"
+            raise CheckpointError(f"{path.name}: not supported: {problem}")
         return yes, no

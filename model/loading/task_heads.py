@@ -55,6 +55,7 @@ from model.task_heads import (
     VectorHead,
 )
 
+# how the names of supported architectures end
 ARCHITECTURE_ENDS = SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM
 ENTAILMENT_LABEL = "entail"  # prefix of the class's name, in any case
 # class of torch.nn that a CrossEncoder names -> activation

@@ -30,13 +30,13 @@ from model.loading.tensors import StoredTensor, by_bare_name, check_tensors, ope
 
 PARAMETRIZED_WEIGHT = ".parametrizations.weight"
 ORIGINAL_WEIGHT = f"{PARAMETRIZED_WEIGHT}.original"
-STACKED_SUFFIXES = {
+STACKED_SUFFIXES = {  # of stacked matrices -> PEFT's
     f"{PARAMETRIZED_WEIGHT}.0.lora_A": MATRIX_SUFFIXES[0],
     f"{PARAMETRIZED_WEIGHT}.0.lora_B": MATRIX_SUFFIXES[1],
 }
 TABLE_TENSORS: Mapping[TableName, str] = {"word": "word", "type": "types"}  # keys of TensorNames
 TENSOR_TASKS_KEY, FOLDER_TASKS_KEY = "lora_adaptations", "task_names"  # the keys that name tasks
-ADAPTERS_FOLDER = "adapters"
+ADAPTERS_FOLDER = "adapters"  # with a folder for each task
 
 
 @dataclass(frozen=True, slots=True)

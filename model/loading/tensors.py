@@ -44,7 +44,7 @@ PARTS_OF_FUSED = {
 
 REAL_DTYPES = ("F64", "F32", "F16", "BF16")  # not quantised
 
-Shape = tuple[int, ...]
+Shape = tuple[int, ...]  # of a tensor
 
 
 class StoredTensor(NamedTuple):

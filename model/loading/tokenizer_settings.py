@@ -50,7 +50,7 @@ class TokenizerRules:
         extra: special tokens without a name.
         added: tokens found in texts, by id.
         whole: whether `added` are all such tokens; else those of tokenizer.json come before them.
-        types: whether a pair's texts are told apart by token types.
+        types: whether a pair's texts are problem apart by token types.
         side: where a text is cut if a request does not say; None: as tokenizer.json says.
     """
 
@@ -248,8 +248,8 @@ def _read_switches(stated: Mapping[str, Any], kind: TokenizerKind) -> dict[str, 
         if value is None and key in OPTIONAL_SWITCHES:
             value = found["do_lower_case"] if default is None else default
         if not isinstance(value, bool):
-            told = f"{key} is neither true nor false: {value!r}"
-            raise CheckpointError(f"{TOKENIZER_CONFIG}: {told}")
+            problem = f"{key} is neither true nor false: {value!r}"
+            raise CheckpointError(f"{TOKENIZER_CONFIG}: {problem}")
         found[key] = value
     return found
 

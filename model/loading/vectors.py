@@ -32,14 +32,14 @@ from model.task_heads import VectorHead
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
-STANFORD_FILE = "artifact.metadata"
+STANFORD_FILE = "artifact.metadata"  # Stanford's settings
 STANFORD_LINEAR = "linear.weight"  # of Stanford's files, next to the encoder's tensors
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # tokens, where PyLate's file does not say
 STANFORD_LENGTH = 220  # tokens of a document, where Stanford's file does not say
 SHORTEST_LENGTH = 4  # tokens: the special ones, the marker, and one of the text
 SCORING_KEYS = {"similarity": "cosine", "interaction": "colbert"}  # supported values in Stanford's
 
-Roles = Mapping[Side, Role]
+Roles = Mapping[Side, Role]  # how either side's texts are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ def _check_choices(choices: LateChoices, config: EncoderConfig) -> None:
     ):
         raise CheckpointError(f"{choices.file}: expected texts as markers and words, and switches")
     if not all(type(one) is int and one >= SHORTEST_LENGTH for one in choices.lengths):
-        told = f"expected {SHORTEST_LENGTH} or more tokens of a query and a document"
-        raise CheckpointError(f"{choices.file}: {told}, received {choices.lengths}")
+        problem = f"expected {SHORTEST_LENGTH} or more tokens of a query and a document"
+        raise CheckpointError(f"{choices.file}: {problem}, received {choices.lengths}")
     length = choices.lengths[0]
     if length > config.max_tokens:
         most = f"the model takes {config.max_tokens}"

@@ -24,9 +24,10 @@ from model.loading.modules import (
 from model.loading.pipeline.router import check_routes
 
 SETTINGS_FILE = "sentence_bert_config.json"  # in messages; older folders have other names
+# names by which modules pass on their outputs
 TOKENS_OUTPUT, VECTOR_OUTPUT, SCORES_OUTPUT = "token_embeddings", "sentence_embedding", "scores"
 LOGITS_OUTPUT = "causal_logits"  # of the next token
-GENERATION_TASK = "text-generation"
+GENERATION_TASK = "text-generation"  # the transformer_task of a generative reranker
 SIDE_KEYS = ("query_length", "document_length", "query_expansion")  # of a late interaction
 CUT_KEYS = ("truncate_dim", "max_active_dims")  # cut vectors after all modules
 # keys of which only the default is supported
@@ -131,8 +132,8 @@ def _check_output(kind: str, config: Mapping[str, Any], expected: str) -> None:
     """Refuse a Transformer of another task than expected, or with another output."""
     task = config.get("transformer_task", "fill-mask" if kind == "MLMTransformer" else None)
     if (task or "feature-extraction") != expected:
-        told = f"transformer_task {task!r}, and the modules take {expected!r}"
-        _refuse_wrong(SETTINGS_FILE, [told])
+        problem = f"transformer_task {task!r}, and the modules take {expected!r}"
+        _refuse_wrong(SETTINGS_FILE, [problem])
     output, name = OUTPUT_OF_TASK[expected]
     modality = {"text": {"method": "forward", "method_output_name": output}}
     stored = config.get("modality_config", modality)

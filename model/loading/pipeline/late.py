@@ -52,9 +52,9 @@ def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Map
     stored, prompts = read_transformer_settings(modules[0][1]), read_prompts(folder).texts
     masks = [read_object(path / CONFIG) for kind, path in modules if kind == "MultiVectorMask"]
     skipped = _read_skipped(masks[0] if masks else {}, tokenizer)
-    most = read_max_tokens(folder, config.max_tokens)
+    limit = read_max_tokens(folder, config.max_tokens)
     query, document = (
-        min(_read_length(stored, f"{side}_length") or most, config.max_tokens)
+        min(_read_length(stored, f"{side}_length") or limit, config.max_tokens)
         for side in ("query", "document")
     )
     reading = Role(query, skipped=skipped["query"], prompt=prompts.get("query", ""))
@@ -99,8 +99,8 @@ def check_windows(config: EncoderConfig, length: int, where: str) -> None:
     """
     windows = [window for window in config.windows if window is not None]
     if any(length > window + 1 for window in windows):
-        told = f"filling that no token looks at, beyond a window of {min(windows)}"
-        raise CheckpointError(f"{where}: not supported: {told}")
+        problem = f"filling that no token looks at, beyond a window of {min(windows)}"
+        raise CheckpointError(f"{where}: not supported: {problem}")
 
 
 def _fill_queries(
@@ -165,8 +165,8 @@ def _check_module_order(modules: Sequence[tuple[str, Path]]) -> None:
             TOKENS_OUTPUT,
             TOKENS_OUTPUT,
         ):
-            told = f"module_input_name {names[0]!r}, module_output_name {names[1]!r}"
-            raise CheckpointError(f"{path.name}: not supported: {told}")
+            problem = f"module_input_name {names[0]!r}, module_output_name {names[1]!r}"
+            raise CheckpointError(f"{path.name}: not supported: {problem}")
         if kind == "Normalize" and read_normalized_input(path) != TOKENS_OUTPUT:
             raise CheckpointError(f"{path.name}: not supported: vectors of another length than 1")
 

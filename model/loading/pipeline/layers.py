@@ -22,7 +22,7 @@ from model.loading.pipeline.keys import TOKENS_OUTPUT, VECTOR_OUTPUT
 from model.loading.tensors import Shape, check_tensors, open_tensors
 from model.pooling import Dense, Norm, PoolingLayer, Unit, identity
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by the class that a Dense names
     "torch.nn.modules.linear.Identity": identity,
     "torch.nn.modules.activation.Tanh": torch.tanh,
     "torch.nn.modules.activation.ReLU": F.relu,
@@ -38,8 +38,8 @@ MODE_OF_FLAG = {  # in the order in which several vectors are joined
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-MODE_OF_NAME = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
-LAYER_KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
+MODE_OF_NAME = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}  # others are alike
+LAYER_KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")  # modules behind a Pooling
 NORM_EPS = 1e-5  # torch.nn.LayerNorm's default, which no file states
 
 
@@ -132,10 +132,10 @@ def read_normalized_input(folder: Path) -> str:
     """
     config = read_optional(folder / CONFIG)
     name = config.get("module_input_name", VECTOR_OUTPUT)
-    handed = config.get("module_output_name")
-    if name not in (VECTOR_OUTPUT, TOKENS_OUTPUT) or handed not in (None, name):
-        told = f"module_input_name {name!r}, module_output_name {handed!r}"
-        raise CheckpointError(f"{folder.name}: not supported: {told}")
+    written = config.get("module_output_name")
+    if name not in (VECTOR_OUTPUT, TOKENS_OUTPUT) or written not in (None, name):
+        problem = f"module_input_name {name!r}, module_output_name {written!r}"
+        raise CheckpointError(f"{folder.name}: not supported: {problem}")
     return str(name)
 
 
@@ -161,8 +161,8 @@ def find_weights_file(folder: Path) -> tuple[Path, str]:
         raise CheckpointError(f"{what}; {advise_conversion(str(folder.parent))}")
     if not path.is_file():
         # pickles are not fetched from the hub, so the missing file may be one
-        told = f"; if the hub has a pickle there, {advise_conversion('ORG/NAME')}"
-        raise CheckpointError(f"{folder.parent} lacks {where}{told}")
+        problem = f"; if the hub has a pickle there, {advise_conversion('ORG/NAME')}"
+        raise CheckpointError(f"{folder.parent} lacks {where}{problem}")
     return path, where
 
 

@@ -19,7 +19,7 @@ from model.loading.modules import ROUTER_FILE, TRANSFORMER_KINDS, read_routes
 from model.text.frame import Role
 
 BOTH_SIDES: tuple[Side, ...] = ("query", "document")
-STATIC_EMBEDDING = "SparseStaticEmbedding"
+STATIC_EMBEDDING = "SparseStaticEmbedding"  # the module with a table of queries' weights
 
 
 def check_routes(folder: Path) -> None:
@@ -33,8 +33,8 @@ def check_routes(folder: Path) -> None:
     kinds = {name: [kind for kind, _ in modules] for name, modules in routes.items()}
     document_routes = [[kind, "SpladePooling"] for kind in TRANSFORMER_KINDS]
     if kinds not in [{"query": [STATIC_EMBEDDING], "document": each} for each in document_routes]:
-        told = "; ".join(f"{name} by {', '.join(each)}" for name, each in kinds.items())
-        raise CheckpointError(f"{ROUTER_FILE}: not supported: {told or 'no route'}")
+        problem = "; ".join(f"{name} by {', '.join(each)}" for name, each in kinds.items())
+        raise CheckpointError(f"{ROUTER_FILE}: not supported: {problem or 'no route'}")
     choices = read_object(folder / ROUTER_FILE).get("parameters", {})
     known = {"default_route", "allow_empty_key", "route_mappings"}
     wrong = [f"unknown key {key!r}" for key in choices if key not in known]
