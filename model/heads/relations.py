@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 BEST_MARGIN = 0.10  # of scores, as in Voita et al.
-WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
+WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")  # or a punctuation mark
 
+# reasons of a Verdict without a head
 NO_CONTROLS = "no controls to judge it by"
 NO_WORDS = "the tokenizer gives no words"
 NOT_BETTER = "on the controls it does not beat the baseline by the margin"
@@ -122,10 +123,9 @@ def most_attended_words(maps: Tensor, words: Sequence[int | None], source: int) 
     weights = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
     weights[:, source] = -1.0  # below every other weight
     most, word = weights.max(1)
-    several = (weights == most[:, None]).sum(
-        1
-    ) > 1  # a head that attends to all alike must not be right
-    return word.masked_fill(several, -1)
+    # a head that attends to all alike must not be right
+    is_tie = (weights == most[:, None]).sum(1) > 1
+    return word.masked_fill(is_tie, -1)
 
 
 def judge_relation(links: Sequence[Link]) -> Verdict:
@@ -172,11 +172,11 @@ def _best_head(links: Sequence[Link]) -> int:
 
 
 def _score_blind(links: Sequence[Link]) -> float:
-    """Return the best score of one word per group of sentences; 0 if a group has one right word."""
+    """Return the best score of one answer for each group; 0 if a group has one right word."""
     groups: dict[str, list[int]] = {}
     for link in links:
         groups.setdefault(link.group, []).append(link.place)
     if any(len(set(places)) == 1 for places in groups.values()):
         return 0.0
-    most = sum(max(Counter(places).values()) for places in groups.values())
-    return most / len(links)
+    right = sum(max(Counter(places).values()) for places in groups.values())
+    return right / len(links)

@@ -27,8 +27,9 @@ from torch import Tensor
 
 from model.reach import Reach
 
+# measures that are means over rows
 AVERAGED_MEASURES = ("previous", "next", "self", "cls", "sep", "special", "entropy_ratio")
-DIAGONAL_OFFSETS = {"previous": -1, "next": 1, "self": 0}
+DIAGONAL_OFFSETS = {"previous": -1, "next": 1, "self": 0}  # of the key from the query
 FARTHEST_OFFSET = 8  # tokens; the farthest at which a head counts as positional
 
 # Clark's: 0.5 next to oneself, 0.6 on separators. Voita's: the strongest key at one offset in
@@ -94,17 +95,15 @@ class RoleTally:
             self._add_to_mean(name, maps.diagonal(offset, 1, 2), seen.diagonal(offset, 1, 2))
         decodes = self._reaches[0].after == 0
         places = [at for at, added in enumerate(special) if added or (decodes and at == 0)]
-        for name, keys_of_name in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
-            self._add_to_mean(
-                name, maps[:, :, keys_of_name].sum(2), seen[:, :, keys_of_name].sum(2) > 0
-            )
+        for name, columns in (("cls", places[:1]), ("sep", places[1:]), ("special", places)):
+            self._add_to_mean(name, maps[:, :, columns].sum(2), seen[:, :, columns].sum(2) > 0)
         keys = seen.sum(2)
         entropy = torch.special.entr(maps).sum(2) / keys.log()
         self._add_to_mean("entropy_ratio", entropy.masked_fill(keys < 2, 0.0), keys > 1)
         self._count_strongest(maps, seen, [place for place in range(tokens) if not special[place]])
 
     def _add_to_mean(self, name: str, values: Tensor, rows: Tensor) -> None:
-        """Add values, (heads, rows), to a measure's mean; `rows`, alike, tell which count."""
+        """Add values to a measure's mean over the rows that count, both (heads, rows)."""
         self._sums[name] = self._sums[name] + (values * rows).sum(1)
         self._rows[name] = self._rows[name] + rows.sum(1)
 
