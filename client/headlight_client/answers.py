@@ -17,7 +17,8 @@ from headlight_client.errors import ModelChanged, NoAnswer
 from headlight_client.formats import Array, read_json, read_safetensors
 
 METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
-ORIGIN_FIELDS = ("model", "weights", "numerics")
+ORIGIN_FIELDS = ("model", "weights", "numerics")  # of an answer: what computed it
+# arrays of a Similar
 COMPARISON_ARRAYS = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
@@ -278,11 +279,11 @@ class Scored(Answer):
     results: list[Score]
 
 
-Kind = TypeVar("Kind", bound=Answer)
+Kind = TypeVar("Kind", bound=Answer)  # of answer
 
 
 def read_answer(kind: type[Kind], body: bytes) -> Kind:
-    """Read a safetensors answer of this kind.
+    """Read a safetensors answer as Encoded, Compared or Scored.
 
     Raises:
         NoAnswer: the body is not in that format.
@@ -319,6 +320,7 @@ def _join_values(values: Sequence[Any]) -> Any:
 
 
 def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Encoded, from the answer's JSON and the arrays by input."""
     items = [_read_item(facts, arrays[index]) for index, facts in enumerate(answer["data"])]
     pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
     return {
@@ -329,11 +331,13 @@ def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> di
 
 
 def _read_compared(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Compared; as `_read_encoded`."""
     right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(answer["right"])]
     return {"dtype": answer["dtype"], "left": answer["left"], "right": right}
 
 
 def _read_scored(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Scored; as `_read_encoded`."""
     results = [_read_score(facts, arrays[facts["index"]]) for facts in answer["results"]]
     return {"query": _read_item(answer["query"], {}), "results": results}
 
@@ -343,6 +347,7 @@ READERS = {Encoded: _read_encoded, Compared: _read_compared, Scored: _read_score
 
 
 def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
+    """Read one input's part of an answer, from its JSON and its arrays."""
     own = dict(facts)
     attention, sparse = own.pop("attention", None), own.pop("sparse", None)
     sweep = own.pop("sweep", {})

@@ -53,7 +53,7 @@ from headlight_client.spaces import (
 )
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5.0  # limit for opening a connection
 GRACE_SECONDS = 10.0  # beyond the service's deadline, so that its 504 comes before our timeout
 MOST_MILLISECONDS = 999_999_999  # the largest number that the deadline's header takes
 # Codes of requests refused for their size before any work: half of one may pass
@@ -144,7 +144,7 @@ class AsyncClient:
         progress: Progress | None = None,
         **options: Unpack[Options],
     ) -> Encoded:
-        """Encode inputs.
+        """Encode inputs in as many requests as they need, and return the joined answer.
 
         Args:
             inputs: texts, pairs of texts (tuples), lists of token ids, (tokens, embedding width)

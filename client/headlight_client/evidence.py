@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
 from headlight_client.errors import NoAnswer
 
+# of Evidence, as they are in the answer
 FACT_FIELDS = ("index", "score", "method", "rest", "without", "truncated", "length")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+Array = NDArray[Any]  # of any dtype
 
 LENGTH_BYTES = 8  # at the start of a safetensors file: the length of its header
 METADATA = "__metadata__"  # key of the header that is no array
-DTYPES: dict[str, np.dtype[Any]] = {
+DTYPES: dict[str, np.dtype[Any]] = {  # by safetensors' names
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "I32": np.dtype("<i4"),

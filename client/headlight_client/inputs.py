@@ -14,7 +14,7 @@ from headlight_client.formats import write_json
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
 
 BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong estimate costs a refusal and a smaller request
-SPECIAL_TOKENS_PER_TEXT = 2
+SPECIAL_TOKENS_PER_TEXT = 2  # estimate
 # Batches in one request: enough to keep a replica busy, about a second at 0.1 s each
 BATCHES_PER_REQUEST = 8
 SPARE_BYTES = 64 * 1024  # of a body, for options

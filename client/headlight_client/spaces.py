@@ -16,6 +16,7 @@ from headlight_client.formats import Array, read_json, write_json
 
 FORMAT = 1  # version of the file
 DTYPE = np.dtype("<f4")  # of the vectors in the file
+# fields of GET /info that a saved space keeps
 SPACE_FACTS = ("model", "weights", "numerics", "space", "space_parts", "space_bound")
 # of few and of many words, of names, numbers and other scripts, so that a tokenizer shows
 CANARY_TEXTS = (
