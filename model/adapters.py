@@ -27,7 +27,7 @@ from model.packing import Packed, filled_rows
 # a layer with weights of its own, counted from 0, and a linear of it: project, output, up or down
 LinearKey = tuple[int, str]
 TableName = Literal["word", "type"]  # an embedding table
-TABLE_NAMES: tuple[TableName, ...] = ("word", "type")
+TABLE_NAMES: tuple[TableName, ...] = ("word", "type")  # all of them
 
 # Rows an adapter adds to at a time: more do not stay in the cache between product and sum.
 BLOCK_ROWS = 256

@@ -35,9 +35,8 @@ from model.reach import EVERYWHERE, Reach
 
 TILE_QUERIES = 128  # queries computed at a time, where not all keys or maps are needed at once
 
-Gates = Sequence[
-    tuple[slice, Mapping[int, float]]
-]  # rows, and the factor of each head's mixed values
+# rows, and the factor of each head's mixed values
+Gates = Sequence[tuple[slice, Mapping[int, float]]]
 Biases = Sequence[Tensor | None]  # added to each group's scores; None: no bias
 # rows, and what replaces each head's mixed values there, (tokens, head_dim)
 Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]
@@ -165,7 +164,7 @@ class MultiHeadAttention:
         gates: Gates = (),
         patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
-        """Mix each row with the rows of its own sequence, then add `residual`.
+        """Attend within the sequence of each row, apply W^O, and add `residual`.
 
         Args:
             x, residual: (rows, width).
@@ -219,7 +218,7 @@ class MultiHeadAttention:
         return q, k, v
 
     def repeat_shared(self, shared: Tensor, axis: int = 1) -> Tensor:
-        """Return keys or values once for each head that reads them, along the axis of heads."""
+        """Repeat keys or values once for each head that shares them, along the axis of heads."""
         return shared if self.sharing == 1 else shared.repeat_interleave(self.sharing, axis)
 
     def edit_heads(self, z: Tensor, gates: Gates, patches: Patches) -> None:

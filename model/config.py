@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from model.positions import Rope  # needs torch; this file does not
 
 
-Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Positions = Literal["learned", "sinusoidal", "rotary", "relative", "alibi"]  # how they enter
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]  # of a feed-forward block or a head
 NormKind = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 PoolingMode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # see Pooling
-Task = Literal[
+Task = Literal[  # what requests may ask a model to do
     "encode",
     "classify",
     "zero_shot",

@@ -14,12 +14,13 @@ from torch import Tensor
 from model.packing import Packed
 from model.reach import Reach
 
-HALF_PRECISIONS = (torch.bfloat16, torch.float16)
+HALF_PRECISIONS = (torch.bfloat16, torch.float16)  # the only dtypes of varlen_attn
 REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits"}  # of varlen_attn
 # The memory-efficient kernel reads a bias whose rows begin at multiples of so many numbers, and
 # pads the normaliser it returns to multiples of 32 queries
 BIAS_ALIGNMENT = 8
 
+# the type of `attend_packed`
 AttendPacked = Callable[[Tensor, Tensor, Tensor, Packed, float, Reach], tuple[Tensor, Tensor]]
 
 

@@ -143,13 +143,13 @@ class Layer:
         return self._finish(a), trace
 
     def resume(self, entry: Entry, gates: Gates, patches: Patches) -> Tensor:
-        """Run the layer from its W^O on; return the next residual stream, (rows, width)."""
+        """Run the layer from an entry, before W^O, on; return the next residual stream."""
         z = entry.mixed.clone()
         self.attention.edit_heads(z, gates, patches)
         return self._finish(self.attention.output.add_to(z, entry.residual))
 
     def _finish(self, a: Tensor) -> Tensor:
-        """Run the layer from a, the attention's output plus residual, on, (rows, width)."""
+        """Return the layer's output for a, the attention's output plus residual, (rows, width)."""
         if self.config.pre_norm:
             return self._feed_forward(self._normalise(a, self.feed_forward_norm), a)
         a = self._normalise(a, self.attention_norm)
@@ -275,9 +275,7 @@ class Encoder:
             return [_unseen_bias(group, self.embeddings.word) for group in packed.groups]
         longest = max(group.length for group in packed.groups)
         widest = self._widest
-        if (
-            widest is None or widest.shape[1] < longest
-        ):  # threads that run at once may each compute it
+        if widest is None or widest.shape[1] < longest:  # several threads may compute it at once
             widest = self._widest = _distance_bias(self.distances, longest)
         return [_group_distance_bias(group, widest) for group in packed.groups]
 

@@ -255,7 +255,7 @@ class Kernels:
         return self.attend is attend_fused
 
 
-PLAIN = Kernels("plain", PlainLinear, attend_plain)
+PLAIN = Kernels("plain", PlainLinear, attend_plain)  # public torch operators; the reference
 
 try:
     _pointwise: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
@@ -292,7 +292,7 @@ def choose_kernels(
 def _agrees_with_plain(
     fast: Kernels, device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> bool:
-    """Compare every operation of `fast` with PLAIN on numbers from a fixed seed."""
+    """Tell whether all operations of `fast` agree with PLAIN on numbers from a fixed seed."""
     random = torch.Generator().manual_seed(0)
     # the last: two sequences of 7 tokens, 4 heads; queries, keys and values as a layer has them
     shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head_dim))

@@ -54,7 +54,7 @@ from model.positions import distance_buckets, hiding_bias
 
 
 def score_keys(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
-    """Compare every query, (..., query, d_k), with every key, (..., key, d_k).
+    """Score every query, (..., query, d_k), against every key, (..., key, d_k).
 
     Args:
         scale: what the products are multiplied by; None is 1 / sqrt(d_k).

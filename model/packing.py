@@ -99,11 +99,11 @@ class Packed:
     embeddings: tuple[tuple[slice, Tensor], ...]  # rows, (tokens, embedding width)
     groups: tuple[Group, ...]  # in the order of their rows
     starts: tuple[int, ...]
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...]  # of the sequences, likewise
     # rows of a sequence, and its gates or patches
     gates: tuple[tuple[slice, Mapping[int, Mapping[int, float]]], ...] = ()
     patches: tuple[tuple[slice, Mapping[int, Mapping[int, Tensor]]], ...] = ()
-    entry: Entry | None = None
+    entry: Entry | None = None  # where the pass begins; None: at the embeddings
 
     def rows(self, index: int) -> slice:
         """Return the rows of the sequence with this index in the caller's order."""

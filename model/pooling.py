@@ -31,8 +31,9 @@ class Dense:
     All is float32, as in all layers here, whatever the encoder's dtype.
 
     Args:
-        outputs: numbers that come out.
-        weight_count: numbers of its matrices.
+        linear: W and b.
+        outputs: numbers of a row that come out.
+        weight_count: how many weights its matrices have.
         residual: maps x to what is added; None: nothing is.
     """
 
@@ -84,7 +85,7 @@ class Unit:
         return F.normalize(x, dim=1)
 
 
-PoolingLayer = Dense | Norm | Unit
+PoolingLayer = Dense | Norm | Unit  # a step between reducing and cutting
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model.reach import Reach
 
-SINUSOID_BASE = 10_000.0
+SINUSOID_BASE = 10_000.0  # of the wavelengths
 FURTHEST_BUCKET = 128  # distances from here on share the last bucket, in MPNet as in T5
 
 
@@ -97,7 +97,7 @@ class LinearRope(Rope):
     factor: float
 
     def rotation_rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rotation_rates does."""
+        """Return Rope's rates divided by the factor, (head_dim / 2,) float32."""
         return 1.0 / self.rotation_bases(head_dim) / self.factor
 
 
@@ -111,7 +111,7 @@ class NtkRope(Rope):
     factor: float
 
     def rotation_rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rotation_rates does."""
+        """Return Rope's rates scaled by NTK, (head_dim / 2,) float32."""
         bases = Rope(theta=self.theta * self.factor).rotation_bases(head_dim)
         return (1.0 / bases).div(self.factor ** (2 / head_dim))
 
@@ -134,7 +134,7 @@ class YarnRope(Rope):
     whole: bool = True
 
     def rotation_rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rotation_rates does."""
+        """Return Rope's rates scaled by YaRN, (head_dim / 2,) float32."""
         low, high = (
             self._pair_with_turns(self.fast, head_dim),
             self._pair_with_turns(self.slow, head_dim),
@@ -168,7 +168,7 @@ class Llama3Rope(Rope):
     high: float
 
     def rotation_rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rotation_rates does."""
+        """Return Rope's rates scaled as in Llama 3, (head_dim / 2,) float32."""
         plain = 1.0 / self.rotation_bases(head_dim)
         wave = 2 * math.pi / plain
         share = (self.trained / wave - self.low) / (self.high - self.low)
@@ -185,7 +185,7 @@ class ProportionalRope(Rope):
     share: float
 
     def rotation_rates(self, head_dim: int) -> Tensor:
-        """Return rates as Rope.rotation_rates does."""
+        """Return Rope's rates divided by the factor, then 0 for still pairs, (head_dim / 2,)."""
         turning = int(self.share * head_dim // 2)
         still = torch.zeros(head_dim // 2 - turning)
         return torch.cat((1.0 / self.rotation_bases(head_dim, turning), still)) / self.factor

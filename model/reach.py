@@ -10,7 +10,7 @@ class Reach(NamedTuple):
     after: int | None = None
 
     def within(self, tokens: int) -> tuple[int, int]:
-        """Return `before` and `after` as numbers, at most those of a sequence of this length."""
+        """Return `before` and `after`, limited to what a sequence of this length has."""
         (before, after), last = self, tokens - 1
         return (
             last if before is None else min(before, last),
@@ -29,4 +29,4 @@ class Reach(NamedTuple):
         return tokens * (1 + before + after) - lacking // 2
 
 
-EVERYWHERE = Reach()
+EVERYWHERE = Reach()  # attention to all tokens

@@ -63,7 +63,7 @@ class CosineShares:
     bias: float
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield blocks of the matrix of shares, a pair of units each, (rows, right) float64."""
+        """Yield the matrix of shares of pairs of units in blocks of rows, (rows, right) float64."""
         rows = max(1, BLOCK_CELLS // len(self.right))
         for first in range(0, len(self.left), rows):
             yield self.left[first : first + rows] @ self.right.T * self.scale

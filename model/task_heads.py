@@ -117,7 +117,7 @@ class Classifier:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return its tasks; with one class it says how well two texts go together."""
+        """Return the tasks that the head serves; with a single class it also ranks."""
         if len(self.labels) == 1:
             return ("classify", "rerank")
         return ("classify",) if self.entailment is None else ("classify", "zero_shot")
@@ -149,11 +149,11 @@ class Tagger:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return its tasks."""
+        """Return the tasks that the head serves."""
         return ("label_tokens",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """Tag (tokens, width) -> the best label's place and its probability, (tokens,) each."""
+        """Tag (tokens, width) -> the best label's index and its probability, (tokens,) each."""
         probabilities, labels = self.project(tokens).softmax(-1).max(-1)
         return {"labels": labels.int(), "scores": probabilities}
 
@@ -188,7 +188,7 @@ class Splade:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return its tasks."""
+        """Return the tasks that the head serves."""
         return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -241,7 +241,7 @@ class Lexical:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return its tasks."""
+        """Return the tasks that the head serves."""
         return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -293,7 +293,7 @@ class VectorHead:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return its tasks."""
+        """Return the tasks that the head serves."""
         return ("multi_vector",)
 
     @property
@@ -331,7 +331,7 @@ class VectorHead:
         return 2 * self.count_vectors(tokens) * sum(layer.weight_count for layer in self.layers)
 
 
-TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead
+TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead  # tokens -> answer's tensors
 
 
 def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:

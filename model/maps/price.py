@@ -118,9 +118,9 @@ def count_flops(selection: Selection, config: EncoderConfig) -> int:
     """Estimate the time of `forms.show`, in operations of products that take as long."""
     terms, walks = distance_flops(config), _tile_walks(selection, config)
     cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
-    mass, extra = PRESCAN_CELL_FLOPS + terms, 0
+    prescan_cell, extra = PRESCAN_CELL_FLOPS + terms, 0
     for layers, heads, cells, tiles, before in walks:
-        extra += heads * (cell * cells + mass * before) + layers * TILE_FLOPS * (1 + tiles)
+        extra += heads * (cell * cells + prescan_cell * before) + layers * TILE_FLOPS * (1 + tiles)
     if selection.form == "top":
         extra += KEPT_KEY_FLOPS * _head_count(selection) * _kept_keys(selection)
     return _product_flops(selection, config, walks) + extra
@@ -149,23 +149,23 @@ def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
     """Return how much is read of the layers of each reach."""
     units, every = selection.units, selection.heads
     tokens, rows, passed = units.tokens, _walked_rows(selection), _walks_as_passed(selection)
-    masses = units.renormalize and selection.form != "rollout"
-    before, tiles = tokens**2 * masses, -(-(rows + tokens * masses) // tile_height(tokens))
+    prescans = units.renormalize and selection.form != "rollout"
+    before, tiles = tokens**2 * prescans, -(-(rows + tokens * prescans) // tile_height(tokens))
     if not passed:
         return [TileWalk(len(every), _head_count(selection), rows * tokens, tiles, before)]
     windows = config.windows or (None,) * config.layers
-    looks, heads = list(map(windows.__getitem__, every)), dict.fromkeys(windows, 0)
-    for window, some in zip(looks, every.values(), strict=True):
-        heads[window] += len(some)
+    layer_windows, heads = list(map(windows.__getitem__, every)), dict.fromkeys(windows, 0)
+    for window, layer_heads in zip(layer_windows, every.values(), strict=True):
+        heads[window] += len(layer_heads)
     return [
         TileWalk(
-            looks.count(one),
-            heads[one],
-            _visible_cells(config.reach_of_window(one), tokens),
+            layer_windows.count(window),
+            heads[window],
+            _visible_cells(config.reach_of_window(window), tokens),
             tiles,
             before,
         )
-        for one in set(looks)
+        for window in set(layer_windows)
     ]
 
 

@@ -32,8 +32,8 @@ from model.maps.choices import STATISTIC_FIELDS
 from model.maps.tiles import MapReader, Tile, output_norms
 
 LN2 = math.log(2)
-DIAGONAL_OFFSETS = {"self": 0, "previous": -1, "next": 1}
-SUMMED_FIELDS = (*DIAGONAL_OFFSETS, "entropy", "confidence", "distance")
+DIAGONAL_OFFSETS = {"self": 0, "previous": -1, "next": 1}  # of the key from the query
+SUMMED_FIELDS = (*DIAGONAL_OFFSETS, "entropy", "confidence", "distance")  # summed up over tiles
 
 
 def measure_heads(

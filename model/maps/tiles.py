@@ -29,7 +29,7 @@ from model.maps.units import Units, divide_into_units
 from model.positions import beyond_reach
 from model.reach import EVERYWHERE
 
-LOG2E = 1 / math.log(2)
+LOG2E = 1 / math.log(2)  # natural logarithms times it are to base 2
 HIDDEN_LOG = -1e30  # stands for the logarithm of 0; finite, since 0 times infinity is NaN
 MOST_CELLS = TILE_QUERIES * 1024  # most probabilities of one head in a tile
 SMALLEST_MASS = 1e-30  # least length of a value, since 0 has no logarithm

@@ -14,7 +14,7 @@ from model.encoder import Encoded, Encoder
 from model.native.stack import NativeStack
 from model.pooling import Pooling, pool_each
 
-POOLING_MODES = get_args(PoolingMode)
+POOLING_MODES = get_args(PoolingMode)  # all of them
 TESTED_LENGTHS = (1, 3, 40, 40, 40)  # tokens of each test sequence
 UNSEEN_SEQUENCE = 4  # index of the test sequence with unseen last tokens
 TILED_LENGTH = 2 * TILE_QUERIES + 1  # tokens of one more sequence, for encoders with windows

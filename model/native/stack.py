@@ -115,8 +115,8 @@ class NativeStack:
     def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
         """Pool as pooling.pool_each does, to the bit, but without the layers of a Pooling."""
         places = [(each.start, each.stop - each.start) for each in rows]
-        modes, most = list(pooling.modes), pooling.dimensions or 0
-        vectors: Tensor = self._stack.pool(last, places, modes, pooling.normalize, most)
+        modes, dimensions = list(pooling.modes), pooling.dimensions or 0
+        vectors: Tensor = self._stack.pool(last, places, modes, pooling.normalize, dimensions)
         return vectors
 
 

@@ -66,7 +66,7 @@ BARE_FRAME = (Slot(0, 0),)  # a lone text without special tokens
 
 
 def find_frame(library: Library, texts: int) -> list[Slot]:
-    """Return the slots of a text or a pair, as the tokenizer frames texts of one token."""
+    """Return the slots of a text (1) or a pair (2), as the tokenizer frames texts of one token."""
     words = ("a", *library.get_vocab())
     one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
     one.truncate(1)
@@ -143,7 +143,7 @@ def _segments_of(special: list[bool], first: int) -> list[int]:
     return [int(count > first) for count in counts]
 
 
-T = TypeVar("T")
+T = TypeVar("T")  # of the values of a list
 
 
 @dataclass(frozen=True, slots=True)

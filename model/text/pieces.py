@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
-Result = TypeVar("Result")
+Result = TypeVar("Result")  # of a reading
 Reading = Generator[None, None, Result]  # pauses after each bounded piece of work
 CutSide = Literal["right", "left"]  # the end at which tokens are cut off
 Offsets = list[tuple[int, int]]  # characters, [start, end)
@@ -28,18 +28,20 @@ PIECE_CHARACTERS = 2048  # of a piece: milliseconds of work, during which nothin
 BERT_SEAM = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
 BERT_SEAM_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
 SPACE_SEAM = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
+# normalizers that map the text on either side of a seam by itself
 SEAM_SAFE_NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
 # Qwen2's words: contractions, letters with one sign before them, single digits, signs, spaces
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2_SPLIT = {
+QWEN2_SPLIT = {  # the pre-tokenizer step that splits them
     "type": "Split",
     "pattern": {"Regex": QWEN2_WORDS},
     "behavior": "Isolated",
     "invert": False,
 }
+# a normalizer that joins runs of spaces
 JOINED_SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -72,7 +74,7 @@ class Seams:
 
     @classmethod
     def find_seams(cls, library: Library) -> "Seams":
-        """Find the seams of a tokenizer."""
+        """Return the seams that the steps of a tokenizer allow."""
         pattern = _seam_pattern(
             step_settings(library.normalizer), step_settings(library.pre_tokenizer)
         )

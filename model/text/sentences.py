@@ -16,15 +16,15 @@ from collections.abc import Iterator
 
 ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Jr Sr vs cf No Fig Eq Vol pp ed al e.g i.e".split()
 
-CLOSING_MARKS = r"[\"'”’»)\]\}」』）】]*+"
-SENTENCE_END = re.compile(
+CLOSING_MARKS = r"[\"'”’»)\]\}」』）】]*+"  # quotes and brackets behind a sentence's end
+SENTENCE_END = re.compile(  # what may end one; see `_continues`
     # from a run's first stop alone: from each of them, it would take the square of a run's length
     rf"(?<![.!?…])[.!?…]++{CLOSING_MARKS}(?=\s)"
     rf"|[。！？｡؟۔।॥]+{CLOSING_MARKS}"
     r"|(?=\r?\n[ \t]*\r?\n)"
     r"|(?=\r?\n[ \t]*(?:[-*•#]|\d{1,3}[.)])[ \t])"
 )
-LAST_WORD = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")
+LAST_WORD = re.compile(r"(?:^|[^\w.])((?:\w\.)*\w+)\.\Z")  # before a dot
 LONGEST_ABBREVIATION = 16  # characters before a dot in which an abbreviation is looked for
 
 

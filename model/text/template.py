@@ -20,12 +20,12 @@ from model.errors import CheckpointError, SequenceTooLong
 from model.text.frame import NO_OFFSETS, Tokenized
 from model.text.pieces import CutSide, ReadTokens, share_room
 
-MESSAGE_PLACE = re.compile(
+MESSAGE_PLACE = re.compile(  # the expression for the text of a role
     r"\{\{\s*messages\s*\|\s*selectattr\(\s*(['\"])role\1\s*,\s*(['\"])(?:eq|equalto|==)\2\s*,"
     r"\s*(['\"])(?P<role>\w+)\3\s*\)\s*\|\s*map\(\s*attribute\s*=\s*(['\"])content\5\s*\)"
     r"\s*\|\s*first\s*(?:\|\s*default\(\s*(['\"])(?P<default>[^'\"\\]*)\6\s*\)\s*)?\}\}"
 )
-JINJA_MARKS = ("{{", "{%", "{#", "}}", "%}", "#}")
+JINJA_MARKS = ("{{", "{%", "{#", "}}", "%}", "#}")  # refused elsewhere in a template
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class Template:
         roles = tuple(place["role"] for place in found)
         named = sorted(role for role in roles if role != "system")
         if beyond or named != ["document", "query"] or len(set(roles)) < len(roles):
-            told = f"with {beyond[0]!r}" if beyond else f"of the roles {', '.join(roles) or 'none'}"
+            flaw = f"with {beyond[0]!r}" if beyond else f"of the roles {', '.join(roles) or 'none'}"
             raise CheckpointError(
-                f"chat_template: not supported: {told}; a reranker's names the places of query and "
-                "document, each once, and of system"
+                f"chat_template: not supported: {flaw}; a reranker's names the places of query "
+                "and document, each once, and of system"
             )
         return cls(tuple(literals), roles, tuple(place["default"] or "" for place in found))
 
@@ -110,8 +110,8 @@ def cut_filled(
     length, room = added + sum(map(len, places)), limit - added
     if length > limit and (side is None or room < 2):
         raise SequenceTooLong(length, limit)
-    for each, most in zip(places, share_room([*map(len, places)], room), strict=True):
-        dropped |= set(each[most:] if side == "right" else each[: len(each) - most])
+    for indices, count in zip(places, share_room([*map(len, places)], room), strict=True):
+        dropped |= set(indices[count:] if side == "right" else indices[: len(indices) - count])
     return replace(_place_tokens(part, own, filled, dropped), length=whole)
 
 

@@ -269,8 +269,8 @@ class Tokenizer:
         if length > limit and (truncate == "refuse" or room < least):
             raise SequenceTooLong(length, limit)
         shares = [room - lengths[-1], lengths[-1]] if second_whole else share_room(lengths, room)
-        for part, most in zip(parts, shares, strict=True):
-            part.cut_to(most, side)
+        for part, share in zip(parts, shares, strict=True):
+            part.cut_to(share, side)
         return replace(frame_parts(parts, self._frames[len(parts)]), length=whole)
 
     def _read_text(
