@@ -1,1 +1,1 @@
-"""The spine: a request -> read, plan, price, run, answer; read gateway.py first."""
+"""The spine: the stages that answer a request, from reading to the answer; begin at gateway.py."""

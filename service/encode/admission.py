@@ -1,4 +1,4 @@
-"""The second gate: whether an answer may be made, for which there must be memory, room and time."""
+"""The second gate: admits an answer only if there is memory, room in the queue and time for it."""
 
 import asyncio
 import math
@@ -26,131 +26,134 @@ from service.refusals import Refused
 from service.settings import Settings
 
 LATE_ERRORS = (Overloaded, DeadlinePassed)
-ESTIMATE_MARGIN = 2  # tokens that stand around a text
-MOST_CHARACTERS = 8 << 20  # that wait for the tokenizer: 32 texts of the greatest length
-ESTIMATE_MEMORY = 0.9  # of what was seen before, at each request
-USUAL_CHARACTERS = 4.0  # of a token, until one is seen
+ESTIMATE_MARGIN = 2  # special tokens that the tokenizer adds to a text
+MOST_CHARACTERS = 8 << 20  # characters that may wait for the tokenizer: of 32 longest texts
+ESTIMATE_MEMORY = 0.9  # weight that all earlier texts keep when those of a request are added
+USUAL_CHARACTERS = 4.0  # characters per token until one is measured
 
 # Bytes as tests/service/encode/test_held.py measures them
-REQUEST_BYTES = 11 * 1024  # of one that waits, whatever it holds: tasks, headers, records
-INPUT_BYTES = 600  # of an input, and of the sequence and the work that it becomes
-ID_BYTES, TYPE_BYTES = 40, 8  # of a number in a list; types are 0 or 1, of which each is there once
-TOKEN_BYTES, COPY_BYTES = 54, 16  # of a token of a text that was read, and of one that came as id
-FACT_BYTES = 250  # of a token that an answer shows
+REQUEST_BYTES = 11 * 1024  # of a waiting request besides its inputs: tasks, headers, records
+INPUT_BYTES = 600  # of an input, and of the sequence and the work made of it
+ID_BYTES, TYPE_BYTES = 40, 8  # of a token id, and of a token type, in a list
+TOKEN_BYTES, COPY_BYTES = 54, 16  # of a token read from a text, and of one that came as an id
+FACT_BYTES = 250  # more for a token that the answer shows
 
 
 class Estimate:
-    """Tokens by characters, as in the texts lately tokenized.
+    """Estimates the tokens of texts by their characters, from the texts tokenized lately.
 
     Args:
-        longest: tokens of a sequence, at most.
-        most: tokens of a request, at most.
+        longest: most tokens of a sequence.
+        most: most tokens of a request.
     """
 
     def __init__(self, longest: int, most: int) -> None:
         self._longest, self._most = longest, most
-        self._tokens, self._count_characters = 1.0, USUAL_CHARACTERS
+        self._tokens, self._characters = 1.0, USUAL_CHARACTERS  # decayed sums
 
     def tokens(self, texts: Texts) -> tuple[int, int]:
-        """Return about how many tokens these hold, and exactly how many characters.
+        """Return about how many tokens these inputs have, and exactly how many characters.
 
-        Embeddings count as few tokens.
+        An input of embeddings counts as ESTIMATE_MARGIN tokens.
         """
-        ratio, longest = self._tokens / self._count_characters, self._longest
+        ratio, longest = self._tokens / self._characters, self._longest
         tokens, characters = 0, 0
-        for one in texts:
-            size, ids = _count_characters(one), one.token_ids if type(one) is Item else None
+        for text in texts:
+            size, ids = _count_characters(text), text.token_ids if type(text) is Item else None
             tokens += min(int(size * ratio) + ESTIMATE_MARGIN if ids is None else len(ids), longest)
             characters += size
         return min(tokens, self._most), characters
 
     def learn(self, texts: Texts, works: Sequence[Work]) -> None:
-        """Remember how many tokens texts turned out to be."""
+        """Add texts, and the works that they were tokenized to, to the average."""
         tokens, characters = 0, 0
-        for one, work in zip(texts, works, strict=True):
-            size = _count_characters(one)
-            if size and len(work) >= work.length:  # not cut
+        for text, work in zip(texts, works, strict=True):
+            size = _count_characters(text)
+            if size and len(work) >= work.length:  # not truncated
                 tokens, characters = tokens + work.length - ESTIMATE_MARGIN, characters + size
         if characters:
-            self._count_characters = ESTIMATE_MEMORY * self._count_characters + characters
+            self._characters = ESTIMATE_MEMORY * self._characters + characters
             self._tokens = ESTIMATE_MEMORY * self._tokens + max(1, tokens)
 
 
-def _count_characters(one: Text) -> int:
-    """Count those of a text and its pair."""
-    if type(one) is str:
-        return len(one)
-    text, pair = text_and_pair(one)
+def _count_characters(item: Text) -> int:
+    """Return the number of characters of a text, or of a pair of texts."""
+    if type(item) is str:
+        return len(item)
+    text, pair = text_and_pair(item)
     return len(text or "") + (len(pair) if pair else 0)
 
 
 def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
-    """Return about how many bytes texts, token ids and embeddings keep.
+    """Return about how many bytes of memory a request's inputs and works take.
 
     Args:
-        works: what they became; empty before they are read.
+        texts: the inputs: texts, token ids or embeddings.
+        works: those made of the inputs, in their order; empty before they are read.
     """
     size = REQUEST_BYTES + INPUT_BYTES * len(texts)
-    for one in texts:
-        for text in text_and_pair(one):
+    for item in texts:
+        for text in text_and_pair(item):
             if text is not None:
                 size += getsizeof(text)
-        if type(one) is Item and one.text is None:
-            size += _count_held(one)
-    for one, work in zip(texts, works, strict=False):
-        token = COPY_BYTES if text_and_pair(one)[0] is None else TOKEN_BYTES
+        if type(item) is Item and item.text is None:
+            size += _count_held(item)
+    for item, work in zip(texts, works, strict=False):
+        token = COPY_BYTES if text_and_pair(item)[0] is None else TOKEN_BYTES
         size += len(work) * (token + FACT_BYTES if work.facts else token)
     return size
 
 
 def _count_held(item: Item) -> int:
-    """Count the bytes of token ids or embeddings."""
+    """Return the bytes of memory that an input's token ids or embeddings take."""
     size = ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
     if (rows := item.embeddings) is None:
         return size
     if isinstance(rows, np.ndarray):
         size += rows.nbytes
-    if isinstance(rows, Base64Array):  # and what it is decoded to, as float32
+    if isinstance(rows, Base64Array):  # with the float32 array that it is decoded to
         data = getsizeof(rows.data)
         size += data + data * 3 // 4 * (2 if rows.dtype == "float16" else 1)
     return size
 
 
 class Priced(Protocol):
-    """What an answer weighs; see service/encode/price.py."""
+    """The memory that an answer takes; see service/encode/price.py."""
 
     @property
     def made(self) -> int:
-        """Return the bytes that are held while it is made, and until it is written."""
+        """Return the bytes of its arrays and of all that is held until they are written."""
 
     @property
     def written(self) -> int:
-        """Return about how many bytes are written."""
+        """Return about how many bytes the written answer has."""
 
     def check(self, most_json: int, most: int, /) -> None:
         """Refuse an answer that is too large."""
 
 
 class Admission:
-    """The one way to the model, for requests and for what the service asks of itself.
+    """The only way to the model, for clients' requests and for the service's own works.
 
-    foresee         before a request is read, by an estimate: no time, or no room
+    Its methods, in a request's order, and what they refuse it for:
+
+    foresee         before it is read, by an estimate: no time, or no room in the queue
     reading         while it is read, if that takes long: too many characters wait already
-    hold            once it is read, by its price: too large, or no memory
+    hold            once it is read, by its price: the answer is too large, or no memory
     run             by its works: no time, or no room in the queue
     check           the last two, for a dry run
 
-    Three counts are taken here for a request, and end with what they count: memory with the
-    request, tokens with its reading, works that follow from others with the last of them. What
-    waits in the queue, and for each of the threads below, is counted there.
+    Admission counts, per request, the memory until it ends, its tokens while it is read, and works
+    that follow from others until the last of them runs. The batcher and the workers below count
+    what waits for them.
 
     Args:
-        dtype: of the model, as a refusal names it.
+        dtype: number format of the model, as a refusal names it.
 
     Attributes:
-        texts: where long texts are tokenized.
-        endings: where similarities are computed.
-        lessons: where the mechanism is computed without the model.
+        texts: tokenizes long texts.
+        endings: computes similarities.
+        lessons: computes the attention mechanism without the model.
     """
 
     def __init__(
@@ -160,27 +163,29 @@ class Admission:
         self._settings = settings
         self.texts = Worker(MOST_CHARACTERS)
         self.endings, self.lessons = Worker(math.inf), Worker()  # endings' requests were admitted
-        self._being_read = Counter[str]()  # tokens that are being read, by key
-        self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost
+        self._being_read = Counter[str]()  # tokens that are being read, by API key
+        # of each request that runs: its API key, and tokens and cost of the works that follow
+        self._following = list[tuple[str, int, float]]()
 
     def foresee(self, tokens: int, deadline: float, record: Record, *, queued: bool) -> None:
-        """Refuse what would most likely not be admitted, before more is done for it.
+        """Refuse a request before it is read, if it would most likely not be admitted afterwards.
 
-        While nothing waits, nothing is foreseen: a request that is alone may be long.
+        While no other request waits, none is refused here: a lone request may be long.
 
         Args:
-            tokens: about how many it holds.
-            queued: whether its texts wait to be tokenized: it is foreseen behind others that do,
-                and the next behind it. What is read at once is checked soon, and waits for none.
+            tokens: about how many the request has.
+            deadline: when its answer must be ready, on time.monotonic's clock.
+            queued: whether its texts wait to be tokenized, behind those of other requests that
+                count as ahead of it. Texts that are read at once wait for none.
 
         Raises:
-            Refused: others wait, and with this there is no time or no room.
+            Refused: others wait, and there is no time or no room for this one.
         """
-        before = self._being_read[record.key] if queued else 0
-        following = any(more for _, more, _ in self._following)
-        if not (before or following or self._batcher.waiting_requests):
+        ahead = self._being_read[record.key] if queued else 0
+        is_followed = any(more for _, more, _ in self._following)
+        if not (ahead or is_followed or self._batcher.waiting_requests):
             return
-        tokens, cost = self._with_following(tokens + before, tokens + before, record.key)
+        tokens, cost = self._with_following(tokens + ahead, tokens + ahead, record.key)
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
         except Overloaded as error:
@@ -192,17 +197,16 @@ class Admission:
     def reading(
         self, tokens: int, queued: bool, held: int, deadline: float, record: Record
     ) -> Iterator[None]:
-        """Foresee a request, and count its tokens while long texts wait to be read.
+        """Call `foresee`, then count a request's tokens while its long texts are tokenized.
 
-        Otherwise all requests that arrive meanwhile would pass on the room left for one.
+        Otherwise all requests that arrive meanwhile would be admitted to the room left for one.
 
         Args:
-            tokens: about how many it holds.
-            queued: as of `foresee`.
-            held: bytes of its inputs, in place of the body's.
+            tokens, queued, deadline: as `foresee` takes them.
+            held: bytes of memory of its inputs, which replace those of its body.
 
         Raises:
-            Refused: as `foresee`, or there is no room for them.
+            Refused: as `foresee`, or there is no memory for the inputs.
         """
         self.foresee(tokens, deadline, record, queued=queued)
         if not queued:
@@ -216,13 +220,14 @@ class Admission:
             self._being_read[record.key] -= tokens
 
     def hold(self, price: Priced, record: Record, inputs: int | None = None) -> None:
-        """Hold the memory that an answer takes, until its request ends.
+        """Reserve the memory that an answer takes until its request ends.
 
         Args:
-            inputs: bytes of what was made of the body, in place of the body's; None: as before.
+            inputs: bytes of the request's inputs and works, which replace those reserved for its
+                body; None: leave these as they are.
 
         Raises:
-            Refused: the answer is too large, or there is no room for it.
+            Refused: the answer is too large, or there is no memory for it.
         """
         settings = self._settings
         price.check(settings.max_answer_json_bytes, settings.max_answer_bytes)
@@ -230,7 +235,7 @@ class Admission:
         record.reserve(arrays=price.made, answers=price.written, **held)
 
     def check(self, step: Step, price: Priced, deadline: float, record: Record) -> None:
-        """Refuse what `run` would refuse now; nothing waits or runs."""
+        """Refuse what `run` would refuse now, without running it."""
         self.hold(price, record)
         self._check_works(step.tokens, self._step_costs(step), deadline, record)
 
@@ -243,17 +248,20 @@ class Admission:
         *,
         inputs: int | None = None,
     ) -> Timing:
-        """Wait for the batches that hold a request's works, whose results they get.
+        """Admit and run a request's works, and set each work's result.
 
         Args:
-            step: the first one; all that may follow is admitted with it.
-            deadline: when the answer must be there, on time.monotonic's clock.
+            step: the first step; all works that may follow it are admitted with it.
+            deadline: when the answer must be ready, on time.monotonic's clock.
             record: of the request, which the works carry.
-            price: of the answer, if a client gets one.
-            inputs: bytes of what was made of the body; see `hold`.
+            price: memory that the answer takes, if a client gets one.
+            inputs: bytes of the request's inputs and works; see `hold`.
+
+        Returns:
+            The seconds that the works waited and were computed, all steps together.
 
         Raises:
-            Refused: they are not admitted, not done in time, or not finite.
+            Refused: the works are not admitted, not done in time, or their numbers not finite.
         """
         if price is not None:
             self.hold(price, record, inputs)
@@ -277,7 +285,7 @@ class Admission:
         return timing
 
     async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:
-        """Wait for works that no client asked for; raise as `run` does."""
+        """Run works of the service itself and return their results; raise as `run` does."""
         record = Record("own")
         own = [replace(work, record=record) for work in works]
         await self.run(Step(own), deadline, record)
@@ -286,35 +294,36 @@ class Admission:
     async def _run_steps(
         self, step: Step, tokens: int, costs: Sequence[float], deadline: float, key: str
     ) -> Timing:
-        """Run one step after the other; while one runs, what follows counts.
+        """Run one step after the other, and count the works that follow while one runs.
 
-        Else all that arrive meanwhile would be admitted to the time left for one.
+        Otherwise all requests that arrive meanwhile would be admitted to the time left for one.
 
         Args:
-            tokens, costs: of all that it may run.
+            tokens: of all works of all steps.
+            costs: as `_step_costs` returns them.
         """
         cost, queued, computed = sum(costs), 0.0, 0.0
         costs = costs[: len(step.works)]
         while True:
-            rest = key, 0, 0.0
+            following = key, 0, 0.0
             if step.then:
                 tokens, cost = tokens - sum(map(len, step.works)), cost - sum(costs)
-                rest = key, max(tokens, 0), max(cost, 0.0)
-            self._following.append(rest)
+                following = key, max(tokens, 0), max(cost, 0.0)
+            self._following.append(following)
             try:
                 results, timing = await self._batcher.submit(step.works, deadline, key, costs)
             finally:
-                self._following.remove(rest)
+                self._following.remove(following)
             for work, result in zip(step.works, results, strict=True):
                 work.result = result
             queued, computed = queued + timing.queued, computed + timing.computed
-            follows = await step.then() if step.then else None
-            if follows is None:
+            next_step = await step.then() if step.then else None
+            if next_step is None:
                 return Timing(queued, computed)
-            step, costs = follows, self._batcher.costs(follows.works)
+            step, costs = next_step, self._batcher.costs(next_step.works)
 
     def _step_costs(self, step: Step) -> list[float]:
-        """Return what a step's works take, then those that may follow, each with its like."""
+        """Return the cost of each of a step's works, then of each kind of work that may follow."""
         works, follow = step.works, step.follow
         if not follow:
             return list(self._batcher.costs(works))
@@ -325,7 +334,7 @@ class Admission:
     def _check_works(
         self, tokens: int, costs: Sequence[float], deadline: float, record: Record
     ) -> None:
-        """Refuse works that would not be admitted now."""
+        """Raise Refused if works of these costs would not be admitted now."""
         tokens, cost = self._with_following(tokens, sum(costs), record.key)
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
@@ -333,32 +342,30 @@ class Admission:
             raise self._word_late(error, sum(costs), deadline, record) from None
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
-        """Add the works that were admitted and wait for the results of others."""
-        for owner, more, worth in self._following:
+        """Add the tokens and cost of a key's admitted works that follow from running ones."""
+        for owner, more_tokens, more_cost in self._following:
             if owner == key:
-                tokens, cost = tokens + more, cost + worth
+                tokens, cost = tokens + more_tokens, cost + more_cost
         return tokens, cost
 
     def _word_late(self, error: Exception, cost: float, deadline: float, record: Record) -> Refused:
-        """Word what the batcher does not admit, or not in time.
+        """Return the refusal for works that the batcher did not admit, or not finish in time.
 
-        A client may come again with what is late because others wait; what is late by itself
-        would be late for ever, and is refused like any other request that cannot be served. That
-        is said of all the time it was given, at the best speed, so that neither a slow moment of
-        this machine nor what reading it took makes it so.
+        A request that is late because others wait may be sent again; one that is late by itself
+        always would be, and gets deadline_unreachable. That is judged by all the time it was
+        given, at the best speed, so that neither a slow moment of this machine nor the time that
+        reading took matters.
         """
-        most = deadline - record.start
-        fewest = self._batcher.fewest_seconds(cost)
-        if fewest >= most:
-            return Refused(
-                "deadline_unreachable",
-                estimate_ms=math.ceil(fewest * 1000),
-                deadline_ms=math.floor(most * 1000),
-            )
+        given = deadline - record.start
+        needed = self._batcher.fewest_seconds(cost)
+        if needed >= given:
+            estimate_ms, deadline_ms = math.ceil(needed * 1000), math.floor(given * 1000)
+            return Refused("deadline_unreachable", estimate_ms=estimate_ms, deadline_ms=deadline_ms)
         if not isinstance(error, Overloaded):
             return Refused("deadline_exceeded")
         return self._word_overloaded(error, record)
 
     def _word_overloaded(self, error: Overloaded, record: Record) -> Refused:
+        """Return the refusal for an overload, and note its bound in the record."""
         record.shed = error.bound
         return Refused("overloaded", retry_after=1 + int(error.retry_after))

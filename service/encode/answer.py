@@ -1,6 +1,6 @@
-"""Arrays -> JSON, base64, safetensors.
+"""Writes answers with arrays as JSON, base64 or safetensors.
 
-An answer is made in pieces of at most about PIECE_BYTES of array, so that other requests get a
+An answer is written in pieces of at most about PIECE_BYTES of array, so that other requests get a
 turn between them; a small one is written at once.
 """
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:  # the chart is rendered where there is no torch
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
-PIECE_ROWS = 2048  # of records, a millisecond
-PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
-PIECE_LEAST = 256  # that take no longer to make than a smaller piece
-TOLD_BYTES = 64  # of what is said of a token, without its arrays
-BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
-METADATA = "headlight"  # where a safetensors answer holds its JSON
+PIECE_ROWS = 2048  # rows of Records in a piece; they take a millisecond
+PIECE_BYTES = 64 * 1024  # of array in a piece; as JSON some 200 KiB, in half a millisecond
+PIECE_LEAST = 256  # bytes that even a smaller piece counts as, since it takes as long
+TOLD_BYTES = 64  # estimate of the JSON of a token, without its arrays
+BASE64_BYTES = (
+    3 * 16 * 1024
+)  # of array in a piece of base64: a multiple of 3 and of every number's size
+METADATA = "headlight"  # key of the JSON in the metadata of a safetensors answer
 
 SAFETENSORS_TYPES = {
     "float32": "F32",
@@ -42,45 +44,48 @@ Array = NDArray[Any]
 
 
 class NotFinite(Exception):
-    """A number is too large for the dtype asked for."""
+    """A number is too large for the dtype of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of the model that made an answer; equal ones give equal bits to equal inputs."""
+    """Names a model and its arithmetic: where all are equal, equal inputs give equal bits.
+
+    Args:
+        model: name of the model, and of the adapter if there is one.
+        weights: digest of the weights.
+        numerics: name of the arithmetic; see service/engine/numerics.py.
+    """
 
     model: str
     weights: str
     numerics: str
 
     def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
-        """Return that of the model with an adapter, of which `digest` tells all."""
+        """Return the identity of the model with an adapter; `digest` covers both's weights."""
         return replace(self, model=f"{self.model}:{name}", weights=digest, numerics=numerics)
 
     def preamble(self, dtype: str) -> dict[str, str]:
-        """Return what every answer says of it."""
-        return {
-            "model": self.model,
-            "weights": self.weights,
-            "dtype": dtype,
-            "numerics": self.numerics,
-        }
+        """Return the fields about the model with which every answer begins."""
+        fields = {"model": self.model, "weights": self.weights, "dtype": dtype}
+        return {**fields, "numerics": self.numerics}
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is answered for one sequence.
+    """The answer for one input, before it is written.
 
     Args:
-        tokens_run: tokens the model ran.
-        facts: its tokens, length and so on, as they go into JSON.
-        pooled: (width,) or None.
-        tokens: (tokens, width) or None.
+        tokens_run: tokens that the model ran.
+        facts: tokens, length and other fields without arrays, as JSON shows them.
+        pooled: the pooled vector, (width,).
+        tokens: token vectors, (tokens, width).
         layers: (tokens, width) by hidden state.
-        attention: what it says of itself, as it goes into JSON; None where none was asked for.
-        maps: its arrays as JSON nests them, and arrays: as safetensors names them.
-        tasks: what the checkpoint's task heads made of it.
-        parts: (spans, width), of the spans that the facts name.
+        attention: fields of the attention without arrays; None if none was asked for.
+        maps: arrays of the attention as JSON nests them.
+        arrays: the same arrays by their names in a safetensors answer.
+        tasks: outputs of the checkpoint's task heads.
+        parts: vectors of the spans that `facts` names, (spans, width).
     """
 
     tokens_run: int
@@ -97,13 +102,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An answered request, to be written in some dialect.
+    """The answer to a request, to be written as its API does.
 
     Args:
-        preamble: what every answer says of the model.
-        items: one for each input, each made when the answer has come so far, once.
-        usage: what the request took: tokens and more; and how many inputs were cut, if some were.
-        results: what the items are made of.
+        preamble: fields about the model.
+        items: one for each input, made lazily and once while the answer is written.
+        usage: fields about the request's cost: tokens, bytes, times, and inputs cut if any were.
+        results: outputs of the model that the items are made of.
     """
 
     preamble: Mapping[str, Any]
@@ -113,23 +118,24 @@ class Encoded:
 
     @property
     def small(self) -> bool:
-        """Return whether it takes no longer to write than a piece of another answer."""
+        """Tell whether the whole answer is about as small as one piece of another."""
         usage = self.usage
         return bool(usage["answer_bytes"] + TOLD_BYTES * usage["tokens"] <= PIECE_BYTES)
 
 
-class Records(NamedTuple):  # and no dataclass, which orjson would write by itself
-    """Columns of equal length that JSON shows as one object a row.
+class Records(NamedTuple):  # not a dataclass: orjson would serialize that by itself
+    """A table that JSON shows as a list of rows.
 
     Args:
-        named: whether a row has the columns' names; else it is a list.
+        columns: arrays of equal length, by name.
+        named: whether a row is an object with the columns' names; else it is a list.
     """
 
     columns: Mapping[str, Array]
     named: bool = True
 
     def pieces(self) -> Iterator[list[Any]]:
-        """Yield the rows, some at a time."""
+        """Yield the rows, PIECE_ROWS at a time."""
         for first in range(0, len(next(iter(self.columns.values()))), PIECE_ROWS):
             columns = (array[first : first + PIECE_ROWS] for array in self.columns.values())
             rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -138,10 +144,10 @@ class Records(NamedTuple):  # and no dataclass, which orjson would write by itse
 
 
 class Each(NamedTuple):
-    """Entries of a JSON list, each made when the answer has come so far, once.
+    """A JSON list whose entries are made lazily and once, while the answer is written.
 
     Args:
-        plain: whether they hold no arrays.
+        plain: whether no entry has an array in it.
     """
 
     entries: Iterable[Any]
@@ -149,14 +155,14 @@ class Each(NamedTuple):
 
 
 def cast_array(array: Array, dtype: str) -> Array:
-    """Return a float32 array in the dtype asked for.
+    """Return a float32 array as float32 or float16.
 
     Raises:
-        NotFinite: float16 cannot hold a number of it.
+        NotFinite: a number is too large for float16.
     """
     if dtype == "float32":
         return array
-    with np.errstate(over="ignore"):  # it becomes infinity, and is refused
+    with np.errstate(over="ignore"):  # too large a number becomes infinity, which is refused
         half = array.astype(np.float16)
     if np.isinf(half).any():
         raise NotFinite
@@ -164,16 +170,17 @@ def cast_array(array: Array, dtype: str) -> Array:
 
 
 def to_json(encoded: Encoded) -> dict[str, Any]:
-    """Return an answer of our own API as JSON nests it, with arrays as leaves."""
+    """Return an answer of Headlight's own API as nested JSON with arrays as leaves."""
     data = Each(map(_item_json, encoded.items))
     return {**encoded.preamble, "data": data, "usage": encoded.usage}
 
 
 def write_whole(tree: Any, encoding: str = "json") -> bytes:
-    """Return a tree as JSON, at once; the same bytes as in pieces.
+    """Return nested JSON with arrays as bytes, the same bytes as `write_pieces` yields.
 
     Args:
-        encoding: base64, where arrays are to be written so.
+        tree: dicts and lists with arrays, Records and Each in them.
+        encoding: how to write arrays: `json` (numbers) or `base64`.
     """
     if encoding == "base64":
         return orjson.dumps(tree, _to_base64)
@@ -181,7 +188,7 @@ def write_whole(tree: Any, encoding: str = "json") -> bytes:
 
 
 def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
-    """Return the same in pieces; a number that is not finite is null."""
+    """Yield nested JSON with arrays, in pieces; NaN and infinity become null."""
     return _write_value(tree, _write_base64 if encoding == "base64" else write_numbers)
 
 
@@ -195,16 +202,17 @@ def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
     yield from write_file({**encoded.preamble, "data": data, "usage": encoded.usage}, tensors)
 
 
-def write_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
+def write_file(metadata: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
     """Yield a safetensors file, in pieces.
 
     The library's own writer copies every array three times. Source of the layout: safetensors'
     README, "Format"; wider numbers stand first, so that all are aligned.
 
     Args:
-        told: what stands as JSON in its metadata.
+        metadata: put into the file's metadata, as JSON.
+        tensors: by name.
     """
-    header: dict[str, Any] = {"__metadata__": {METADATA: orjson.dumps(told).decode()}}
+    header: dict[str, Any] = {"__metadata__": {METADATA: orjson.dumps(metadata).decode()}}
     arrays = sorted(tensors.items(), key=lambda entry: -entry[1].itemsize)
     end = 0
     for name, array in arrays:
@@ -223,41 +231,42 @@ def write_raw(array: Array) -> Iterator[bytes]:
     return (bytes(piece) for piece in _cut_bytes(array, PIECE_BYTES))
 
 
-def _cut_bytes(array: Array, most: int) -> Iterator[memoryview]:
-    """Yield the same in this many bytes each, without a copy where the array lies so already."""
+def _cut_bytes(array: Array, piece_bytes: int) -> Iterator[memoryview]:
+    """Yield an array's bytes, little-endian, in pieces; without a copy if it is contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    step = most // flat.itemsize
+    step = piece_bytes // flat.itemsize
     for first in range(0, flat.size, step):
         piece = flat[first : first + step]
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
 async def collect_body(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
-    """Return a body in pieces of PIECE_BYTES or of many small ones; others get a turn between them.
+    """Write a body and return it in chunks of about PIECE_BYTES; other tasks run between them.
 
-    It is never one string: that would take its bytes twice.
+    It is not joined to one string, which would take its memory twice.
 
     Args:
-        turn: held while a large answer is written. A loop lets all that are ready go once round:
-            with one writer, a round is one piece long however many answers wait.
+        pieces: of the body, written as they are read.
+        turn: lock to hold while a large body is written: with one writer at a time, other tasks
+            wait for one chunk, not for one of each answer that is being written.
     """
-    whole, parts, since, held = list[bytes](), list[bytes](), 0, False
+    chunks, parts, size, held = list[bytes](), list[bytes](), 0, False
     try:
         for piece in pieces:
             parts.append(piece)
-            since += max(len(piece), PIECE_LEAST)
-            if since >= PIECE_BYTES:
-                whole.append(b"".join(parts))
-                parts, since, held = [], 0, held or await turn.acquire()
+            size += max(len(piece), PIECE_LEAST)
+            if size >= PIECE_BYTES:
+                chunks.append(b"".join(parts))
+                parts, size, held = [], 0, held or await turn.acquire()
                 await asyncio.sleep(0)
-        return [*whole, b"".join(parts)] if parts else whole
+        return [*chunks, b"".join(parts)] if parts else chunks
     finally:
         if held:
             turn.release()
 
 
 def _item_facts(item: Item) -> dict[str, Any]:
-    """Return what is answered of one sequence besides arrays."""
+    """Return the fields of one item without arrays, as JSON."""
     facts = dict(item.facts)
     for task in item.tasks:
         facts |= task.facts()
@@ -265,7 +274,7 @@ def _item_facts(item: Item) -> dict[str, Any]:
 
 
 def _named_arrays(item: Item) -> Iterator[tuple[str, Array]]:
-    """Return the arrays of one sequence by the names they have in a safetensors answer."""
+    """Yield the arrays of one item with their names in a safetensors answer."""
     if item.pooled is not None:
         yield "pooled", item.pooled
     if item.tokens is not None:
@@ -280,7 +289,7 @@ def _named_arrays(item: Item) -> Iterator[tuple[str, Array]]:
 
 
 def _item_json(item: Item) -> dict[str, Any]:
-    """Return one sequence as nested dicts with arrays as leaves."""
+    """Return one item as nested JSON with arrays as leaves."""
     tree: dict[str, Any] = dict(item.facts)
     if item.pooled is not None:
         tree["pooled"] = item.pooled
@@ -299,7 +308,7 @@ def _item_json(item: Item) -> dict[str, Any]:
 
 
 def _write_value(value: Any, encode: Any) -> Iterator[bytes]:
-    """Write a part of a tree in pieces."""
+    """Yield a value of nested JSON, in pieces; `encode` yields the JSON of an array."""
     if isinstance(value, dict):
         yield from _write_object(value, encode)
     elif isinstance(value, np.ndarray):
@@ -313,6 +322,7 @@ def _write_value(value: Any, encode: Any) -> Iterator[bytes]:
 
 
 def _write_object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
+    """Yield a JSON object, in pieces; `encode` as for `_write_value`."""
     opening = b"{"
     for key, value in tree.items():
         yield opening + orjson.dumps(key) + b":"
@@ -322,6 +332,7 @@ def _write_object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
 
 
 def _write_list(each: Each, encode: Any) -> Iterator[bytes]:
+    """Yield a JSON list, in pieces; `encode` as for `_write_value`."""
     opening = b"["
     for entry in each.entries:
         if each.plain:
@@ -334,6 +345,7 @@ def _write_list(each: Each, encode: Any) -> Iterator[bytes]:
 
 
 def _write_records(records: Records) -> Iterator[bytes]:
+    """Yield a table as a JSON list of its rows, in pieces."""
     opening = b"["
     for rows in records.pieces():
         yield opening + orjson.dumps(rows)[1:-1]
@@ -342,18 +354,18 @@ def _write_records(records: Records) -> Iterator[bytes]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return as lists and arrays what orjson does not know."""
+    """Convert a value that orjson does not know to lists or arrays, as its `default`."""
     if isinstance(value, Each):
         return list(value.entries)
     if isinstance(value, Records):
         return [row for rows in value.pieces() for row in rows]
-    if isinstance(value, np.ndarray):  # whose numbers do not lie in order
+    if isinstance(value, np.ndarray):  # not contiguous
         return np.ascontiguousarray(value)
     raise TypeError(f"{type(value).__name__} is no JSON: this is a bug")
 
 
 def _to_base64(value: Any) -> Any:
-    """Return the same, and an array as {"shape", "dtype", "data"}, little-endian."""
+    """Convert as `_to_plain`, but an array to {"shape", "dtype", "data"}, little-endian."""
     if not isinstance(value, np.ndarray):
         return _to_plain(value)
     data = b"".join(map(base64.b64encode, _cut_bytes(value, BASE64_BYTES)))
@@ -361,7 +373,7 @@ def _to_base64(value: Any) -> Any:
 
 
 def write_numbers(array: Array) -> Iterator[bytes]:
-    """Yield an array as nested lists of numbers, cut along its axes into pieces."""
+    """Yield an array as nested JSON lists of numbers, in pieces."""
     if array.ndim > 1 and array[:1].nbytes > PIECE_BYTES:
         for index, part in enumerate(array):
             yield b"," if index else b"["
@@ -372,15 +384,14 @@ def write_numbers(array: Array) -> Iterator[bytes]:
     rows = max(1, len(array) * PIECE_BYTES // max(1, array.nbytes))
     for first in range(0, len(array), rows):
         piece = np.ascontiguousarray(array[first : first + rows])
-        yield (b"," if first else b"") + orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[
-            1:-1
-        ]
+        listed = orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)
+        yield (b"," if first else b"") + listed[1:-1]
     yield b"]"
 
 
 def _write_base64(array: Array) -> Iterator[bytes]:
     """Yield an array as {"shape", "dtype", "data"}, little-endian, in pieces."""
-    facts = {"shape": array.shape, "dtype": array.dtype.name}
-    yield orjson.dumps(facts)[:-1] + b',"data":"'
+    header = {"shape": array.shape, "dtype": array.dtype.name}
+    yield orjson.dumps(header)[:-1] + b',"data":"'
     yield from map(base64.b64encode, _cut_bytes(array, BASE64_BYTES))
     yield b'"}'

@@ -1,19 +1,19 @@
-"""The spine: one class shows every stage of an answer, in order.
+"""The spine: one class that runs every stage of an answer, in order.
 
-`Gateway.encode` is what every route that encodes does: read, plan, price, run, end. Everything
-before `admission.run` is refusal without work. It knows no question by name: a request names its
-own. The files of this folder, each of which imports only those before it:
+Every route that encodes calls `Gateway.encode`: read, plan, price, run, make the items. A request
+that is refused before `admission.run` costs the model nothing. No question is known here by name:
+a request names its own. The files of this folder, each of which imports only those before it:
 
-    shown  answer                what is answered, and how it is written
+    shown  answer                outputs of task heads, and how answers are written
     precisions                   vectors in fewer bytes
-    worker                       work that no lane does
-    names                        which model and adapter a request names
-    indices  tasks               what a request names -> numbers, and heads
+    worker                       threads for work other than the model's
+    names                        names of the model and its adapters
+    indices  tasks               layers, heads, spans and task heads that a request names
     reader                       inputs -> sequences
-    resolver                     what a request names -> what the model has
-    price                        what it costs
-    interventions  swept         what it changes, and what follows from that
-    admission                    whether it may pass
+    resolver                     names in a request -> parts of the model
+    price                        memory and computation that a request costs
+    interventions  swept         gates, patches and sweeps of heads
+    admission                    whether a request is admitted
     selection                    which attention of a sequence is shown
     space                        which vectors may stand in one index
     gateway
@@ -41,17 +41,18 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
-AS_OUR_OWN = Custom()
+QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]  # the first: an Ask
+AS_OUR_OWN = Custom()  # reads and answers as Headlight's own API does
 
 
 class ResolvedRequest(NamedTuple):
-    """A request with its question, before any of it is read.
+    """A request that was checked against this model, before its texts are read.
 
     Args:
-        texts: of all sides.
-        edited: whether it changes heads.
-        space: of the vectors that are answered, if they are of one.
+        texts: inputs of all sides.
+        edited: whether it gates or patches heads.
+        space: name of the space of its vectors; None if they are of none.
+        deadline: when its answer must be ready, on time.monotonic's clock.
     """
 
     ask: Ask
@@ -65,11 +66,14 @@ class ResolvedRequest(NamedTuple):
 
 
 class PreparedRequest(NamedTuple):
-    """A request that has been read.
+    """A request that was read and planned.
 
     Args:
-        works: of its texts; tokens: of these.
-        held: bytes of what it asks, in place of the body's.
+        works: one for each of its inputs.
+        tokens: of these works.
+        step: what to run, and what follows.
+        price: memory that its answer takes.
+        held: bytes of memory of its inputs and works, which replace those of its body.
     """
 
     works: Sequence[Work]
@@ -83,8 +87,10 @@ class Gateway:
     """Answers requests for encodings, whichever API they come through.
 
     Args:
-        identities: what every answer says about the model with each adapter; None: with none.
-        spaces: of the vectors that are answered.
+        identities: of the model with each adapter, by its name; None: without one.
+        reader: makes works of inputs.
+        resolver: finds what requests name in the model.
+        spaces: names the spaces of vectors.
     """
 
     def __init__(
@@ -101,17 +107,17 @@ class Gateway:
         self._config = resolver.model.config
         self._workers = Workers(reader.worker, admission.endings)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
-        names = [one.question for one in Ask.__subclasses__()]
-        self._makes: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
+        names = [ask.question for ask in Ask.__subclasses__()]
+        self._makers: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
 
     @property
     def names(self) -> Names:
-        """Return what clients may call the model."""
+        """Return the names by which clients may call the model."""
         return self.resolver.names
 
     def question(self, ask: Ask, custom: Custom = AS_OUR_OWN) -> Question:
-        """Return the question of a request."""
-        return self._makes[ask.question](ask, custom, self.resolver, self._workers)
+        """Return the question that answers a request."""
+        return self._makers[ask.question](ask, custom, self.resolver, self._workers)
 
     async def encode(
         self,
@@ -126,23 +132,24 @@ class Gateway:
         Args:
             deadline: when the answer must be ready, on time.monotonic's clock.
             custom: how the API that it came through reads and answers.
-            expected: the space of its vectors, if the client says so.
+            expected: name of the space that the client expects its vectors to be of, if any.
 
         Raises:
-            Refused: says why it cannot be answered.
+            Refused: why it cannot be answered.
         """
-        asked = self._resolve(ask, deadline, record, custom, expected)
-        tokens, characters = self._estimate.tokens(asked.texts)
+        resolved = self._resolve(ask, deadline, record, custom, expected)
+        tokens, characters = self._estimate.tokens(resolved.texts)
         queued = characters >= THREAD_CHARACTERS
-        before = estimate_held(asked.texts) if queued else 0
-        with self._admission.reading(tokens, queued, before, deadline, record):
-            works, tokens, step, price, kept = await self._prepare(asked)
-        timing = await self._admission.run(step, deadline, record, price, inputs=kept)
-        items = await asked.question.make_items(deadline)
-        preamble = self._identities[asked.sides[-1].adapter].preamble(ask.number_format)
-        if asked.space is not None:
-            preamble["space"] = asked.space
-        return Encoded(preamble, items, _request_usage(tokens, price, timing, works, asked.sides))
+        unread_bytes = estimate_held(resolved.texts) if queued else 0
+        with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
+            works, tokens, step, price, held = await self._prepare(resolved)
+        timing = await self._admission.run(step, deadline, record, price, inputs=held)
+        items = await resolved.question.make_items(deadline)
+        preamble = self._identities[resolved.sides[-1].adapter].preamble(ask.number_format)
+        if resolved.space is not None:
+            preamble["space"] = resolved.space
+        usage = _request_usage(tokens, price, timing, works, resolved.sides)
+        return Encoded(preamble, items, usage)
 
     async def dry_run(
         self,
@@ -154,10 +161,10 @@ class Gateway:
     ) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
 
-        Args, Raises: as `encode`, but for what would only be refused now.
+        Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
         """
-        asked = self._resolve(ask, deadline, record, custom, expected)
-        _, tokens, step, price, _ = await self._prepare(asked)
+        resolved = self._resolve(ask, deadline, record, custom, expected)
+        _, tokens, step, price, _ = await self._prepare(resolved)
         cost = {
             "tokens": tokens,
             "attention_bytes": price.parts.get("attention", 0),
@@ -167,25 +174,26 @@ class Gateway:
         try:
             self._admission.check(step, price, deadline, record)
         except Refused as refused:
-            after = refused.retry_after
-            return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
+            seconds = refused.retry_after
+            return {**cost, "admitted": False, "code": refused.code, "retry_after_s": seconds}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
     def _resolve(
         self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
     ) -> ResolvedRequest:
-        """Resolve what a request asks of this model.
+        """Check a request against this model, and find its question, sides and space.
 
         Raises:
-            Refused: the model lacks it, it is more than a request may hold, or of another space.
+            Refused: the model lacks what it names, it is too large, or its vectors are not of the
+                expected space.
         """
         record.input, question = _input_kind(ask.texts()), self.question(ask, custom)
         sides = question.sides()
         side = sides[-1]
-        texts = side.inputs if len(sides) == 1 else [one for each in sides for one in each.inputs]
-        more = numbered_items(texts)
-        self._check_sizes(texts, more)
-        edited = bool(ask.gates) or any([one.gates or one.patch for _, one in more])
+        texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
+        items = numbered_items(texts)
+        self._check_sizes(texts, items)
+        edited = bool(ask.gates) or any([item.gates or item.patch for _, item in items])
         if expected is not None:
             self._spaces.check(side, edited, expected)
         space = self._spaces.of(side, edited) if side.vectors else None
@@ -193,11 +201,11 @@ class Gateway:
             record.weights = self.resolver.model.adapters[side.adapter].digest
         return ResolvedRequest(ask, question, sides, texts, edited, space, deadline, record)
 
-    def _check_sizes(self, texts: Texts, more: Sequence[tuple[int, Item]]) -> None:
-        """Refuse more than a request may hold, before any of it is looked at.
+    def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, Item]]) -> None:
+        """Refuse a request with no input, or with too many inputs, token ids or spans.
 
         Args:
-            more: those that are more than texts.
+            items: inputs that are objects, not plain texts, with their numbers.
         """
         if not texts:
             raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
@@ -205,21 +213,21 @@ class Gateway:
             detail = f"it holds {len(texts):,}, and the limit is {limit:,}"
             raise Refused("batch_too_large", detail=detail, limit=limit)
         ids = spans = 0
-        for _, one in more:
-            ids += len(one.token_ids or ())
-            spans += len(one.spans or ())
+        for _, item in items:
+            ids += len(item.token_ids or ())
+            spans += len(item.spans or ())
         self.resolver.check_tokens(ids)
         if spans > MOST_SPANS:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
 
-    async def _prepare(self, asked: ResolvedRequest) -> PreparedRequest:
-        """Read and plan a request.
+    async def _prepare(self, resolved: ResolvedRequest) -> PreparedRequest:
+        """Read, plan and price a request.
 
         Raises:
-            Refused: a text cannot be read, or it takes more than a request may.
+            Refused: an input cannot be read, or the request has too many tokens.
         """
-        ask, question, sides, texts, edited, _, deadline, record = asked
+        ask, question, sides, texts, edited, _, deadline, record = resolved
         changes = Interventions(self._config)
         if edited:
             changes = Interventions.of(ask.gates, sides, self._config)
@@ -234,10 +242,11 @@ class Gateway:
         changes.apply(works, sides)
 
         async def read_gated(side: Side) -> list[Work]:
-            made = await self._reader.read(side, deadline, record)
-            for work in made:
+            """Read texts made while planning, and apply the request's gates to their works."""
+            gated = await self._reader.read(side, deadline, record)
+            for work in gated:
                 changes.common.apply(work)
-            return made
+            return gated
 
         step = changes.ordered(
             await question.plan(works, read_gated, deadline, record), self.resolver
@@ -250,14 +259,15 @@ class Gateway:
 
 
 def _input_kind(texts: Texts) -> str:
-    """Return the kind of a request's inputs, as the metrics' label."""
-    kinds = {one.kind if type(one) is Item else "text" for one in texts}
+    """Return the kind of a request's inputs, as the label of metrics; `mixed` for several."""
+    kinds = {text.kind if type(text) is Item else "text" for text in texts}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
 def _request_usage(
     tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
+    """Return the usage fields of an answer."""
     usage = {
         "tokens": tokens,
         "attention_bytes": price.parts.get("attention", 0),
@@ -265,8 +275,9 @@ def _request_usage(
         "queue_ms": round(timing.queued * 1000, 3),
         "compute_ms": round(timing.computed * 1000, 3),
     }
-    # a text that is read with each of some labels is one
-    each = sides[0].each
-    if truncated := len({place // each for place, work in enumerate(works) if work.truncated}):
+    # an input that is read several times, once with each label, counts once
+    works_per_input = sides[0].each
+    inputs = {index // works_per_input for index, work in enumerate(works) if work.truncated}
+    if truncated := len(inputs):
         usage["truncated"] = truncated
     return usage

@@ -1,4 +1,4 @@
-"""The layers, heads and spans that a request names -> their numbers, counted from 0."""
+"""Resolves the layers, heads and spans that a request names to numbers counted from 0."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -10,9 +10,9 @@ from service.core import Placer
 from service.inputs import Attention, Gate, Patch, Sweep
 from service.refusals import Refused
 
-Heads = Mapping[int, tuple[int, ...]]  # by layer
+Heads = Mapping[int, tuple[int, ...]]  # heads by layer
 
-LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
+LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # a layer's number as a key of a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Span:
     """One span of a text.
 
     Args:
-        characters: as the request has it, [start, end).
-        tokens: those with a character in it, [first, last).
-        extent: the characters of these tokens, which are more where an edge is inside of one, and
-            fewer where the span begins or ends with spaces, or the text was cut.
+        characters: range of characters in the request, [start, end).
+        tokens: range of the tokens with a character in it, [first, end).
+        extent: range of characters of these tokens: longer if a token crosses an edge of the span,
+            shorter if the span begins or ends with spaces, or the text was truncated.
     """
 
     characters: tuple[int, int]
@@ -31,36 +31,42 @@ class Span:
     extent: tuple[int, int]
 
     def facts(self) -> dict[str, Any]:
-        """Return what the answer says of it."""
+        """Return the fields by name, as the answer shows them."""
         return {"characters": self.characters, "tokens": self.tokens, "extent": self.extent}
 
 
-def chosen_hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
-    """Return the hidden states asked for: 0 = embeddings, i = after i layers, -1 = last.
+def chosen_hidden_states(indices: Sequence[int], layers: int) -> frozenset[int]:
+    """Return the hidden states that a request names: 0 = embeddings, i = after i layers, -1 = last.
+
+    Args:
+        layers: how many the model has.
 
     Raises:
-        IndexError: one that does not exist, or is named twice; the message says which.
+        IndexError: one does not exist, or is named twice; the message says which.
     """
-    return frozenset(_count_from_last(asked, layers + 1, "entry {}", "hidden state"))
+    return frozenset(_count_from_last(indices, layers + 1, "entry {}", "hidden state"))
 
 
 def chosen_heads(
     attention: Attention | Sweep, layers: int, heads: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return the heads asked for, by layer, in the model's order; of layers, -1 is the last.
+    """Return the heads that a request names, by layer, in order; layer -1 is the last.
+
+    Args:
+        layers, heads: how many layers the model has, and heads in each.
 
     Raises:
-        IndexError: one that does not exist, or is named twice; the message says which.
+        IndexError: one does not exist, or is named twice; the message says which.
     """
     numbers: Sequence[int] = range(layers)
     if attention.layers != "all":
         numbers = _count_from_last(attention.layers, layers, "layers[{}]", "layer")
     if isinstance(attention.heads, Mapping):
         keys = list(map(_parse_layer, attention.heads))
-        own = _count_from_last(keys, layers, "layer {index} of heads", "layer")
-        if attention.layers != "all" and set(own) != set(numbers):
-            raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(own)}")
-        by_layer = dict(zip(own, attention.heads.values(), strict=True))
+        keyed = _count_from_last(keys, layers, "layer {index} of heads", "layer")
+        if attention.layers != "all" and set(keyed) != set(numbers):
+            raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(keyed)}")
+        by_layer = dict(zip(keyed, attention.heads.values(), strict=True))
     else:
         every = list(range(heads)) if attention.heads == "all" else attention.heads
         by_layer = dict.fromkeys(numbers, every)
@@ -74,10 +80,10 @@ def chosen_heads(
 
 
 def resolve_gates(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dict[int, float]]:
-    """Return what heads are multiplied by, by layer and head.
+    """Return the factors of a request's gates, by layer and head.
 
     Raises:
-        IndexError: a head that does not exist, or is named twice; the message says which.
+        IndexError: a head does not exist, or is named twice; the message says which.
     """
     _check_heads([(gate.layer, gate.head) for gate in gates], layers, heads, "gates")
     scales: dict[int, dict[int, float]] = {}
@@ -87,10 +93,10 @@ def resolve_gates(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, d
 
 
 def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[int, dict[int, int]]:
-    """Return which input each head's values are taken from, by layer and head.
+    """Return the number of the input whose values each patched head takes, by layer and head.
 
     Raises:
-        IndexError: a head that does not exist, or is named twice; the message says which.
+        IndexError: a head does not exist, or is named twice; the message says which.
     """
     _check_heads([(patch.layer, patch.head) for patch in patches], layers, heads, "patch")
     sources: dict[int, dict[int, int]] = {}
@@ -99,10 +105,10 @@ def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[i
     return sources
 
 
-def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, field: str) -> None:
-    """Refuse a layer and head that do not exist, or stand twice."""
+def _check_heads(pairs: Sequence[tuple[int, int]], layers: int, heads: int, field: str) -> None:
+    """Raise IndexError for a pair of layer and head that does not exist, or stands twice."""
     seen: set[tuple[int, int]] = set()
-    for index, (layer, head) in enumerate(named):
+    for index, (layer, head) in enumerate(pairs):
         _sort_indices([layer], layers, f"{field}[{index}].layer", "layer")
         _sort_indices([head], heads, f"{field}[{index}].head", "head")
         if (layer, head) in seen:
@@ -117,22 +123,23 @@ def locate_spans(
     special: Sequence[bool],
     at: Placer,
 ) -> list[Span]:
-    """Return the tokens of each span of a text.
+    """Find the tokens of each span of a text.
 
     Args:
-        offsets: of each token, characters, [start, end); neither starts nor ends go back.
-        special: whether each token is special; no span holds such a one.
-        at: where the text's fields stand in the request.
+        spans: ranges of characters, [start, end).
+        offsets: range of characters of each token, [start, end), in ascending order.
+        special: whether each token is special; no span has such a token.
+        at: returns where a field of the text stands in the request.
 
     Raises:
-        Refused: a span ends behind the text, or holds no token; `loc` says which.
+        Refused: a span ends beyond the text, or has no token in it; `loc` says which.
     """
-    places = [
+    tokens = [
         (token, start, end)
-        for token, ((start, end), added) in enumerate(zip(offsets, special, strict=True))
-        if end > start and not added
+        for token, ((start, end), is_special) in enumerate(zip(offsets, special, strict=True))
+        if end > start and not is_special
     ]
-    starts, ends = [start for _, start, _ in places], [end for _, _, end in places]
+    starts, ends = [start for _, start, _ in tokens], [end for _, _, end in tokens]
     located = []
     for number, (first, last) in enumerate(spans):
         loc = at("spans", number)
@@ -142,19 +149,20 @@ def locate_spans(
         opening, closing = bisect_right(ends, first), bisect_left(starts, last)
         if opening >= closing:
             raise Refused.at("span_empty", *loc, detail="no token of the text is in it")
-        (begin, start, _), (end, _, stop) = places[opening], places[closing - 1]
-        located.append(Span((first, last), (begin, end + 1), (start, stop)))
+        (first_token, start, _), (last_token, _, stop) = tokens[opening], tokens[closing - 1]
+        located.append(Span((first, last), (first_token, last_token + 1), (start, stop)))
     return located
 
 
 def _parse_layer(key: str) -> int:
+    """Return the number of a layer, as which a key of a JSON object must be written."""
     if not LAYER.fullmatch(key):
         raise IndexError('each key of heads is the number of a layer, such as "5"')
     return int(key)
 
 
 def _count_from_last(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
-    """Return the indices asked for, as they stand; negative ones count from the last."""
+    """Resolve negative indices from the last of `count`; check all as `_check_indices` does."""
     known = f"{noun} of this model: {noun}s are 0 to {count - 1}, or -1 to -{count} from the last"
     _check_indices(indices, range(-count, count), place, known)
     resolved = [index % count for index in indices]
@@ -163,19 +171,19 @@ def _count_from_last(indices: Sequence[int], count: int, place: str, noun: str) 
 
 
 def _sort_indices(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
-    """Return the indices asked for, in order."""
-    _check_indices(
-        indices, range(count), place, f"{noun} of this model: {noun}s are 0 to {count - 1}"
-    )
+    """Return indices from 0 to below `count` in order, checked as `_check_indices` does."""
+    known = f"{noun} of this model: {noun}s are 0 to {count - 1}"
+    _check_indices(indices, range(count), place, known)
     return sorted(indices)
 
 
 def _check_indices(indices: Sequence[int], known: range, place: str, noun: str) -> None:
-    """Refuse an index that does not exist, or stands twice.
+    """Raise IndexError for an index that does not exist, or stands twice.
 
     Args:
-        place: of an index, by its number and itself.
-        noun: what an index is one of.
+        known: all indices that exist.
+        place: format of where an index stands, with its position and `index` to fill in.
+        noun: what an index is the number of, for the message.
     """
     if all(index in known for index in indices) and len(set(indices)) == len(indices):
         return

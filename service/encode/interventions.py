@@ -1,6 +1,7 @@
-"""What a request changes in passes: the gates and patches of each input.
+"""Applies a request's gates and patches to the attention heads of its inputs.
 
-A patched input takes values of others, so it runs after them. What its heads had is not computed.
+A gate scales a head's output; a patch replaces it by that of another input. A patched input runs
+after those that it takes values from, and its own values of that head are not computed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,37 +20,37 @@ from service.inputs import Gate, Item, numbered_items
 from service.refusals import Refused
 from service.wording.words import Loc
 
-NUMBER_BYTES = 4  # of a float32
+NUMBER_BYTES = 4  # bytes of a float32
 
 GATED_AND_PATCHED = "a head of this input is both gated and patched: choose one"
 PATCHED_FROM_ITSELF = "an input cannot be its own source"
 PATCHED_SOURCE = "its source is patched itself: take values from an input without patches"
 
 Value = TypeVar("Value")
-ByHead = Mapping[int, Mapping[int, Value]]  # by layer and head
+ByHead = Mapping[int, Mapping[int, Value]]  # values by layer, then head
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is done to the heads of one input.
+    """The gates and patches of one input's heads.
 
     Args:
-        gates: factors.
-        patches: the inputs that values are taken from.
+        gates: factor of each gated head.
+        patches: number of the input from which each patched head takes its values.
     """
 
     gates: ByHead[float] = field(default_factory=dict)
     patches: ByHead[int] = field(default_factory=dict)
 
     def apply(self, work: Work) -> None:
-        """Give a work its gates, and count its patches, whose values are not known yet."""
+        """Set a work's gates and its number of edited heads; values of patches come later."""
         if self.gates or self.patches:
             work.sequence = replace(work.sequence, gates=self.gates)
             work.edited_heads = sum(map(len, (*self.gates.values(), *self.patches.values())))
 
     @property
     def sources(self) -> Iterator[tuple[int, int]]:
-        """Return the layer of each patch, and the input that its values are taken from."""
+        """Yield each patch's layer, and the number of the input that it takes values from."""
         for layer, heads in self.patches.items():
             yield from ((layer, source) for source in heads.values())
 
@@ -59,11 +60,11 @@ NO_EDITS = Edits()
 
 @dataclass(frozen=True, slots=True)
 class Interventions:
-    """What a request changes.
+    """The gates and patches of all inputs of a request.
 
     Args:
-        common: of every input, and of texts that are made on the way.
-        each: of each input; empty where none is changed.
+        common: edits of texts that are made while the request is answered.
+        each: edits of each input; empty if no head is changed.
     """
 
     config: EncoderConfig
@@ -74,71 +75,76 @@ class Interventions:
     def of(
         cls, gates: Sequence[Gate], sides: Sequence[Side], config: EncoderConfig
     ) -> "Interventions":
-        """Return those of a request, before any input is read.
+        """Resolve the gates and patches of a request, before any input is read.
+
+        Args:
+            gates: of the whole request, which apply to every input.
 
         Raises:
-            Refused: a head or an input that does not exist.
+            Refused: a head or an input does not exist, or an input cannot be a source.
         """
-        inputs = [one for side in sides for one in side.inputs]
+        inputs = [item for side in sides for item in side.inputs]
         common = Edits(_resolve_heads(resolve_gates, gates, config, ("gates",)))
         each = list[Edits]()
-        for index, one in enumerate(inputs):
-            if not isinstance(one, Item) or not (one.gates or one.patch):
+        for index, item in enumerate(inputs):
+            if not isinstance(item, Item) or not (item.gates or item.patch):
                 each.append(common)
                 continue
             at = partial(place_of_work, sides, index)
-            own = _resolve_heads(resolve_gates, one.gates or (), config, at("gates"))
-            patches = _resolve_heads(resolve_patches, one.patch or (), config, at("patch"))
+            own = _resolve_heads(resolve_gates, item.gates or (), config, at("gates"))
+            patches = _resolve_heads(resolve_patches, item.patch or (), config, at("patch"))
             patched = {number for number, other in numbered_items(inputs) if other.patch}
             _check_patches(own, patches, index, len(inputs), patched, at("patch"))
             each.append(Edits(_merge_edits(common.gates, own, patches), patches))
         return cls(config, common, each)
 
     def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
-        """Give works their gates, and have the sources of patches keep those layers.
+        """Set the gates of works, and have the sources of patches keep the layers needed.
 
         Raises:
-            Refused: values of an input that has another number of tokens.
+            Refused: an input and a source of its patches have different numbers of tokens.
         """
-        for index, (work, one) in enumerate(zip(works, self.each, strict=False)):
-            one.apply(work)
-            for layer, source in one.sources:
-                taken = works[source]
-                if len(taken) != len(work):
+        for index, (work, edits) in enumerate(zip(works, self.each, strict=False)):
+            edits.apply(work)
+            for layer, number in edits.sources:
+                source = works[number]
+                if len(source) != len(work):
                     detail = f"this input has {len(work):,} tokens, and its source has "
-                    detail += f"{len(taken):,}"
+                    detail += f"{len(source):,}"
                     loc = place_of_work(sides, index, "patch")
                     raise Refused.at("patch_mismatch", *loc, detail=detail)
-                kept = taken.outputs.kept | {layer}
-                taken.outputs = replace(taken.outputs, kept=kept)
+                kept = source.outputs.kept | {layer}
+                source.outputs = replace(source.outputs, kept=kept)
 
     def ordered(self, step: Step, resolver: Resolver) -> Step:
-        """Return a step in two: patched inputs run once those that they take values from have.
+        """Split a step in two if it has patches: first all sources, then the patched inputs.
 
         Raises:
-            Refused: it keeps the states of more tokens than a request may hold.
+            Refused: it keeps the states of more tokens than a request may have.
         """
-        late = [index for index, one in enumerate(self.each) if one.patches]
-        if not late and not step.follow:
+        patched = [index for index, edits in enumerate(self.each) if edits.patches]
+        if not patched and not step.follow:
             return step
         works = step.works
         states = sum(len(work) * len(work.outputs.kept) for work in works)
         resolver.check_tokens(states, "it keeps the states of")
         held = step.held + NUMBER_BYTES * (self.config.width + self.config.mixed_width) * states
-        if not late:
+        if not patched:
             return step._replace(held=held)
 
-        async def patched() -> Step:
-            for index in late:
+        async def run_patched() -> Step:
+            """Return the step of the patched inputs, with values of their sources' results."""
+            for index in patched:
                 patches = self._patched_values(self.each[index], works)
                 works[index].sequence = replace(works[index].sequence, patches=patches)
-            return Step([works[index] for index in late], step.then)
+            return Step([works[index] for index in patched], step.then)
 
-        free = [work for index, work in enumerate(works) if index not in {*late}]
-        return Step(free, patched, [*((works[i], 1) for i in late), *step.follow], held)
+        sources = [work for index, work in enumerate(works) if index not in {*patched}]
+        follow = [*((works[index], 1) for index in patched), *step.follow]
+        return Step(sources, run_patched, follow, held)
 
     def _patched_values(self, edits: Edits, works: Sequence[Work]) -> dict[int, dict[int, Tensor]]:
-        """Return what replaces the heads of a patched input, (tokens, head) each."""
+        """Return the values for each patched head of an input, (tokens, head width) each."""
         size = self.config.head_dim
         return {
             layer: {
@@ -150,12 +156,12 @@ class Interventions:
 
 
 def _resolve_heads(
-    resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, loc: Loc
+    resolve: Callable[..., Any], edits: Sequence[Any], config: EncoderConfig, loc: Loc
 ) -> Any:
-    """Return heads as a request names them, by layer and head."""
+    """Call `resolve_gates` or `resolve_patches`; turn its IndexError into a refusal at `loc`."""
     limits = {"layers": config.layers, "heads": config.heads}
     try:
-        return resolve(named, **limits)
+        return resolve(edits, **limits)
     except IndexError as error:
         detail = str(error)
         raise Refused.at("index_out_of_range", *loc, detail=detail, **limits) from None
@@ -169,11 +175,12 @@ def _check_patches(
     patched: set[int],
     loc: Loc,
 ) -> None:
-    """Refuse a head that is gated too, and a source that cannot be one.
+    """Refuse a head that is both gated and patched, and an input that cannot be a source.
 
     Args:
-        index: of the input, one of so many.
-        patched: inputs that take values themselves.
+        gates, patches: of one input.
+        index, count: the number of that input, and how many there are.
+        patched: numbers of all patched inputs, which cannot be sources.
     """
     if any(gates.get(layer, {}).keys() & heads.keys() for layer, heads in patches.items()):
         raise Refused.at("index_out_of_range", *loc, detail=GATED_AND_PATCHED)
@@ -189,7 +196,7 @@ def _check_patches(
 def _merge_edits(
     common: ByHead[float], gates: ByHead[float], patches: ByHead[int]
 ) -> dict[int, dict[int, float]]:
-    """Return the request's gates with an input's own gates and patches in place of them."""
+    """Merge the request's gates with those of an input, which come first; drop patched heads."""
     merged = {
         layer: {head: scale for head, scale in heads.items() if head not in patches.get(layer, {})}
         for layer, heads in common.items()

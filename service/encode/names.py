@@ -11,11 +11,11 @@ SPARSE_ONLY = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/e
 
 
 class Names(NamedTuple):
-    """What clients may call a served model.
+    """The names by which clients may call a served model.
 
     Args:
-        model: without an adapter.
-        adapters: what may follow it behind a colon.
+        model: name of the model without an adapter.
+        adapters: names of its adapters, which may follow it after a colon.
     """
 
     model: str
@@ -26,66 +26,64 @@ class Names(NamedTuple):
         """Return all names, the model's own first."""
         return [self.model, *(f"{self.model}:{adapter}" for adapter in self.adapters)]
 
-    def adapter(self, named: str | None, task: str | None = None) -> str | None:
-        """Return the adapter that a request asks for.
+    def adapter(self, model: str | None, task: str | None = None) -> str | None:
+        """Return the name of the adapter that a request asks for; None: without one.
 
         Args:
-            named: the model as the request has it; None: its own name.
-            task: the adapter's own name.
+            model: the request's `model`, which may name an adapter; None: it names no model.
+            task: the request's `task`, which is an adapter's name.
 
         Raises:
-            Refused: there is none of either name, or they are of two.
+            Refused: there is no such model or adapter, or `model` and `task` name two.
         """
-        own = self._adapter_of(named)
+        own = self._adapter_of(model)
         if task is None:
             return own
         if task not in self.adapters:
-            has = (
-                f"this model has {quote_names(self.adapters, 'and')}"
-                if self.adapters
-                else NO_ADAPTERS
-            )
-            raise Refused.at(
-                "out_of_range", "task", detail=f"{has}{suggest_name(task, self.adapters)}"
-            )
+            known = f"this model has {quote_names(self.adapters, 'and')}"
+            detail = f"{known if self.adapters else NO_ADAPTERS}{suggest_name(task, self.adapters)}"
+            raise Refused.at("out_of_range", "task", detail=detail)
         if own not in (None, task):
             raise Refused.at("out_of_range", "task", detail=f'"model" names another, "{own}"')
         return task
 
-    def _adapter_of(self, named: str | None) -> str | None:
-        """Return the adapter that a model's name or None, for the model's own, stands for.
+    def _adapter_of(self, model: str | None) -> str | None:
+        """Return the name of the adapter in a name such as `model:adapter`; None: without one.
 
         Raises:
             Refused: it is none of `every`.
         """
-        if named is None:
+        if model is None:
             return None
         every = self.every
-        return (None, *self.adapters)[every.index(find_name(named, every))]
+        return (None, *self.adapters)[every.index(find_name(model, every))]
 
 
-def find_name(named: str, every: Sequence[str]) -> str:
-    """Return which of these names a client means.
+def find_name(requested: str, names: Sequence[str]) -> str:
+    """Return the one of some names that a client means by a name in its request.
 
-    Case does not count, nor `:latest`, nor the organisation of a hub where one of both lacks it.
-    Names are compared whole, since a model's may have a colon.
+    Case is ignored, and so is `:latest`, and the hub's organisation if one of both lacks it. Names
+    are compared as a whole, since the name of a model may have a colon.
 
     Raises:
-        Refused: it is none of them, or may be several.
+        Refused: it matches none of them, or several.
     """
-    alike = [named] if named in every else [name for name in every if _is_same_name(named, name)]
-    if len(alike) != 1:
-        detail = f"not found; this service has {quote_names(every, 'and')}"
+    if requested in names:
+        return requested
+    matches = [name for name in names if _is_same_name(requested, name)]
+    if len(matches) != 1:
+        detail = f"not found; this service has {quote_names(names, 'and')}"
         raise Refused.at("model_not_found", "model", detail=detail)
-    return alike[0]
+    return matches[0]
 
 
-def _is_same_name(named: str, name: str) -> bool:
-    plain = (each.lower().removesuffix(":latest") for each in (named, name))
+def _is_same_name(left: str, right: str) -> bool:
+    """Tell whether two names are the same but for what `find_name` ignores."""
+    plain = (name.lower().removesuffix(":latest") for name in (left, right))
     short, long = sorted(plain, key=len)
     return short == long or ("/" not in short and long.partition("/")[1:] == ("/", short))
 
 
 def only_sparse(tasks: Collection[str]) -> bool:
-    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
+    """Tell whether a model with these tasks makes sparse vectors only, and no dense ones."""
     return {*tasks} == {"encode", "sparse"}

@@ -1,12 +1,12 @@
-"""Vectors of length 1 in fewer bytes.
+"""Quantizes vectors of length 1 to 8 bits or 1 bit per number.
 
-    int8, uint8       one of 256 steps of one width, from -bound to bound; what lies beyond has
-                      the first or the last; int8 is uint8 less 128
+    int8, uint8       one of 256 equal steps from -bound to bound; a number beyond gets the first
+                      or the last; int8 is uint8 less 128
     binary, ubinary   a bit for each number, 1 above 0, eight in a byte, the first highest, the last
                       byte filled with 0; binary is ubinary less 128
-    bound             8 / sqrt(numbers), eight times what they are by quadratic mean, at most 1
+    bound             8 / sqrt(numbers), eight times their quadratic mean, at most 1
 
-The bound follows from the number of numbers alone: no text's vector depends on others, and all
+The bound depends on the number of numbers alone: no text's vector depends on others, and all
 numbers have one scale: (int8 + 1) * 2 bound / 255 is the number but for its rounding. The
 arithmetic is `quantize_embeddings` of sentence-transformers 5 with these ranges, bit for bit.
 """
@@ -18,20 +18,20 @@ import numpy as np
 from service.encode.answer import Array
 from service.outputs import SmallPrecision
 
-INT8_STEPS, INT8_MIDDLE = 255, 128
-WIDEST_RANGE = 8  # times the quadratic mean of a vector's numbers
+INT8_STEPS, INT8_MIDDLE = 255, 128  # the last step, and the one that is 0 as int8
+WIDEST_RANGE = 8  # the bound, as a multiple of the quadratic mean of a vector's numbers
 
 
 def range_end(numbers: int) -> float:
-    """Return the end of the range of int8 and uint8."""
+    """Return the bound of int8 and uint8 for vectors of this many numbers."""
     return min(1.0, WIDEST_RANGE / math.sqrt(numbers))
 
 
 def quantize(vectors: Array, precision: SmallPrecision) -> Array:
-    """Return vectors, (.., numbers) float32 of length 1, as int8 or uint8.
+    """Quantize float32 vectors of length 1, (.., numbers), to int8 or uint8.
 
     Returns:
-        (.., numbers), or of bits (.., numbers / 8), rounded up.
+        (.., numbers); for bits (.., numbers / 8), rounded up.
     """
     match precision:
         case "int8" | "uint8":
@@ -43,7 +43,7 @@ def quantize(vectors: Array, precision: SmallPrecision) -> Array:
 
 
 def _to_steps(vectors: Array) -> Array:
-    """Quantize each number to one of the steps 0 to INT8_STEPS."""
+    """Return the step of each number, 0 to INT8_STEPS."""
     last = np.float32(range_end(vectors.shape[-1]))
     width = (last - -last) / np.float32(INT8_STEPS)
     steps: Array = np.clip(np.floor((vectors - -last) / width), 0, INT8_STEPS)
@@ -51,4 +51,5 @@ def _to_steps(vectors: Array) -> Array:
 
 
 def _to_signed(steps: Array) -> Array:
+    """Return bytes less 128, as int8."""
     return (steps.astype(np.int16) - INT8_MIDDLE).astype(np.int8)

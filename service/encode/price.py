@@ -1,6 +1,7 @@
-"""What a request costs, known before it is computed.
+"""Computes what a request costs before it runs.
 
-The bytes of its answer, floating-point operations, and tokens of short sequences.
+In bytes of its answer, in floating-point operations, and in tokens of short sequences that take as
+long.
 """
 
 from collections import Counter
@@ -18,23 +19,23 @@ from service.engine.work import Work
 from service.inputs import Floats
 from service.refusals import Refused
 
-TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
+TEXT_BYTES = 3  # of JSON for a byte of float32, on average; base64 takes 4 bytes for 3
 TEXT_PARTS: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
 HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
 
 class Price:
-    """What an answer weighs, in bytes; every answer with arrays has one.
+    """The memory that an answer's arrays take, in bytes.
 
     Args:
-        parts: of the raw arrays of the whole answer.
-        layout: how they are written.
-        held: bytes in addition to them, until the answer is written or while it is made.
+        parts: bytes of the arrays in each part of the answer.
+        layout: how the arrays are written.
+        held: bytes held besides them while the answer is made and written.
 
     Attributes:
-        total: bytes of the arrays.
-        made: bytes that are held while they are made, and until they are written.
-        written: about how many bytes they are as they are written.
+        total: bytes of all arrays.
+        made: `total` and `held` together.
+        written: about how many bytes the written answer has.
     """
 
     __slots__ = ("_text", "made", "parts", "total", "written")
@@ -52,17 +53,18 @@ class Price:
         self.written = round(layout.times * written) + layout.beside
 
     def of(self, parts: Collection[Part]) -> int:
-        """Return the bytes of some parts."""
+        """Return the bytes of the arrays in some parts."""
         return sum([size for part, size in self.parts.items() if part in parts])
 
     def check(self, most_json: int, most: int) -> None:
         """Refuse an answer that is too large, before any of it is computed.
 
         Args:
-            most_json: bytes of arrays as JSON numbers, and most: of all.
+            most_json: most bytes of arrays that are written as JSON numbers.
+            most: most bytes of all arrays.
 
         Raises:
-            Refused: with the bytes and the limit.
+            Refused: it names the bytes and the limit.
         """
         if self.total <= most_json and self.total <= most:
             return
@@ -75,27 +77,30 @@ class Price:
 
 
 def number_bytes(dtype: Floats) -> int:
-    """Return the bytes of a number outside attention, which has its own."""
+    """Return the bytes of a number in arrays of a request's dtype; attention has its own dtype."""
     return HALF if dtype == "float16" else SINGLE
 
 
-SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
-SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
-EDIT_FLOPS = 300_000  # of a head that is gated or patched: calls, 3 us where a core does 92 GFLOP/s
-EDITED_FLOPS = 800  # of each of that head's numbers
-EXPLAIN_COST_FACTOR = (
-    3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
-)
-EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
+SHORT_TOKENS = 64  # tokens of the sequences by which service/engine/proof.py measures the speed
+# Floating-point operations of a forward pass that take a core as long as ...
+SPAN_FLOPS = 3_000_000  # ... pooling a span: mostly calls, some 40 us
+EDIT_FLOPS = 300_000  # ... the calls to gate or patch a head: 3 us where a core does 92 GFLOP/s
+EDITED_FLOPS = 800  # ... each number of that head
+EXPLAINED_FLOPS = 1500  # ... each attention score of an explained layer, besides:
+EXPLAIN_COST_FACTOR = 3  # times as long as the layer in a pass of SHORT_TOKENS or more tokens
 
 
 def request_flops(
     config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]
 ) -> int:
-    """Count a request's floating-point operations: a product and its sum are two.
+    """Count the floating-point operations of sequences; a multiplication and an addition are two.
 
-    Linears and attention of the forward pass, and of the attention that is shown the scores and a
-    rollout's products; norms, activations and softmax are left out, as they usually are.
+    Counted are the linears and attention of the forward pass, and the scores and a rollout's
+    products of the attention shown; norms, activations and softmax are left out, as usual.
+
+    Args:
+        lengths: tokens of each sequence.
+        selections: the attention shown of those sequences that show any.
     """
     linear = 2 * _linear_flops(config) * config.layers * sum(lengths)
     attended = sum(
@@ -111,13 +116,21 @@ def request_flops(
 
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
-    """Count the floating-point operations of a pass that begins in a layer, before its W^O."""
+    """Count the floating-point operations of a pass that begins in a layer, before its W^O.
+
+    Args:
+        length: tokens of the sequence.
+    """
     weights = _linear_flops(config) * (config.layers - layer) - _projection_flops(config)
     return 2 * weights * length + _attention_flops(config, length, layer + 1)
 
 
 def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Step) -> int:
-    """Count the floating-point operations of all that a step runs and what may follow it."""
+    """Count the floating-point operations of a step's works and of those that may follow.
+
+    Args:
+        adapters: the model's, by name.
+    """
     works = step.works
     selections = [work.outputs.attention for work in works if work.outputs.attention]
     total = request_flops(config, list(map(len, works)), selections)
@@ -132,60 +145,59 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
 
 
 def _pass_flops(config: EncoderConfig, length: int, layer: int | None) -> int:
-    """Count those of one pass, which begins at the embeddings or in a layer."""
-    return (
-        request_flops(config, [length], [])
-        if layer is None
-        else entered_flops(config, length, layer)
-    )
+    """Count the operations of one pass that begins in a layer; None: at the embeddings."""
+    if layer is None:
+        return request_flops(config, [length], [])
+    return entered_flops(config, length, layer)
 
 
 def _linear_flops(config: EncoderConfig) -> int:
-    """Count those of the linears of one layer."""
+    """Count the multiplications of a layer's linears for one token."""
     gated = 3 if config.gated else 2
     output = config.mixed_width * config.width
     return _projection_flops(config) + output + gated * config.width * config.feed_forward
 
 
 def _projection_flops(config: EncoderConfig) -> int:
-    """Count those of the queries', keys' and values' projections."""
+    """Count the multiplications of a layer's query, key and value projections for one token."""
     keys = config.shared_heads * config.head_dim
     return config.width * (config.mixed_width + 2 * keys)
 
 
 def adapter_flops(adapter: Adapter, tokens: int) -> int:
-    """Count the floating-point operations of an adapter's products."""
+    """Count the floating-point operations that an adapter adds for this many tokens."""
     return 2 * adapter.products * tokens
 
 
 def make_cost_counter(
     config: EncoderConfig, adapters: Mapping[str, Adapter] = MappingProxyType({})
 ) -> Callable[[Sequence[Work]], list[float]]:
-    """Return what counts the tokens of short sequences that take as long as each of some works.
+    """Return a function of works that returns how many tokens of short sequences each costs.
 
-    More than its own: what attention takes grows with the square of a length, a vocabulary is as
-    large as many layers, and what is shown can take many times as long as the pass. Those that are
-    alike are priced once.
+    That is more than a work's own tokens: attention grows with the square of the length, the head
+    over a vocabulary is as large as many layers, and computing what is shown can take many times
+    as long as the pass. Works that are alike are priced once.
 
     Args:
-        adapters: the model's.
+        adapters: the model's, by name.
     """
+    token_flops = request_flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
+    token_pass_cost = _pass_cost(config, SHORT_TOKENS, None) / SHORT_TOKENS
+    pass_cost = cache(partial(_pass_cost, config))
 
-    token = request_flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
-    short = _pass_cost(config, SHORT_TOKENS, None) / SHORT_TOKENS
-    taken = cache(partial(_pass_cost, config))
-
-    def of(works: Sequence[Work]) -> list[float]:
+    def cost_works(works: Sequence[Work]) -> list[float]:
+        """Return the cost of each work."""
         kinds = [
             (len(work), work.edited_heads, work.entered, work.adapter, id(work.outputs))
             for work in works
         ]
-        each = dict(zip(kinds, works, strict=True))
+        by_kind = dict(zip(kinds, works, strict=True))
         shown = dict[tuple[object, ...], int]()
-        known = {kind: of_kind(work, shown) for kind, work in each.items()}
-        return [known[kind] for kind in kinds]
+        costs = {kind: cost_work(work, shown) for kind, work in by_kind.items()}
+        return [costs[kind] for kind in kinds]
 
-    def of_kind(work: Work, shown: dict[tuple[object, ...], int]) -> float:
+    def cost_work(work: Work, shown: dict[tuple[object, ...], int]) -> float:
+        """Return the cost of one work; `shown` caches the operations of what it shows."""
         outputs, length, extra = work.outputs, len(work), 0.0
         if outputs.attention:
             kind = maps.price_key(outputs.attention)
@@ -202,35 +214,34 @@ def make_cost_counter(
             extra += work.edited_heads * (EDIT_FLOPS + EDITED_FLOPS * config.head_dim * length)
         if work.adapter:
             extra += adapter_flops(adapters[work.adapter], length)
-        return taken(length, work.entered) / short + extra / token
+        return pass_cost(length, work.entered) / token_pass_cost + extra / token_flops
 
-    return of
+    return cost_works
 
 
 def _pass_cost(config: EncoderConfig, length: int, entered: int | None) -> int:
-    """Return what takes a core as long as a pass, which may begin in a layer."""
+    """Return the operations that take a core as long as a pass from the layer `entered` on."""
     layers = config.layers - (0 if entered is None else entered + 1)
     return _pass_flops(config, length, entered) + _distance_cost(config, length, layers)
 
 
 def explanation_cost(config: EncoderConfig, length: int) -> float:
-    """Return what takes a core as long as every step of one layer, from plain weights."""
-    passed = request_flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
-    return EXPLAIN_COST_FACTOR * passed + EXPLAINED_FLOPS * config.heads * length**2
+    """Return the operations that take a core as long as computing every step of one layer."""
+    layer = request_flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
+    return EXPLAIN_COST_FACTOR * layer + EXPLAINED_FLOPS * config.heads * length**2
 
 
 def _attention_flops(config: EncoderConfig, length: int, first: int) -> int:
-    """Count the floating-point operations of attention over a sequence, from a layer on."""
-    # for scores, and of values
+    """Count the operations of attention over a sequence, from the layer `first` on."""
+    # 2: of queries with keys, and of scores with values
     products = 2 + config.relative.count_products(disentangled.queries_per_pass(length), length)
     layers = Counter(config.windows[first:]) if config.windows else {None: config.layers - first}
-    cells = sum(
-        [count * config.reach_of_window(one).count_cells(length) for one, count in layers.items()]
-    )
+    reach = config.reach_of_window
+    cells = sum([count * reach(window).count_cells(length) for window, count in layers.items()])
     return round(2 * config.mixed_width * products * cells)
 
 
 def _distance_cost(config: EncoderConfig, length: int, layers: int) -> int:
-    """Return what takes a core as long as all that distance adds to scores, or takes."""
+    """Return the operations that take a core as long as the terms of distance in all scores."""
     each = maps.distance_flops(config, maps.IN_PASS_FLOPS)
     return each * config.heads * length**2 * layers

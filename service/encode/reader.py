@@ -1,4 +1,4 @@
-"""Inputs as they came -> sequences the model can run, or a refusal that says which and why."""
+"""Turns a request's inputs into sequences that the model can run, or refuses them."""
 
 import base64
 import binascii
@@ -27,29 +27,28 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.wording.words import Loc, count_noun, quote_names, suggest_name
 
-MOST_TEXT_CHARACTERS = 262_144  # of a text, tokenized whole before it is cut: some 65,536 tokens
-MOST_EMBEDDING = 1e4  # either sign: a hidden state beyond it is none, and would overflow float16
+MOST_TEXT_CHARACTERS = 262_144  # of a text, which is tokenized before it is cut: 65,536 tokens
+MOST_EMBEDDING = 1e4  # largest absolute value: real hidden states are below, and float16 overflows
 
 NO_PLACE_FOR_INSTRUCTION = "this model's texts have no place for one"
 EMPTY_TEXT = "expected one character or more, received an empty string"
 
-
-TOKEN_FACTS = ("tokens", "token_ids", "offsets", "words", "special")
+TOKEN_FACTS = ("tokens", "token_ids", "offsets", "words", "special")  # fields of an answer
 
 Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the inputs of requests for one model.
+    """Tokenizes and checks the inputs of requests for one model.
 
     Args:
-        max_tokens: longest sequence.
-        max_characters: longest text, before tokenizing.
-        max_embedding: largest number in embeddings, either sign.
-        prompts: the checkpoint's.
-        instructions: what goes before a text where a request names no prompt, by adapter.
-        worker: where texts of more than a few characters are tokenized.
+        max_tokens: most tokens of a sequence.
+        max_characters: most characters of a text.
+        max_embedding: largest absolute value in embeddings.
+        prompts: the checkpoint's prompts, by name.
+        instructions: prompt of each adapter for requests that name none, by the adapter's name.
+        worker: thread that tokenizes if there are THREAD_CHARACTERS or more.
     """
 
     tokenizer: Tokenizer
@@ -62,18 +61,17 @@ class Reader:
     worker: Worker
 
     async def read(self, side: Side, deadline: float, record: Record | None = None) -> list[Work]:
-        """Tokenize the texts, check the rest; in the order given.
+        """Tokenize a side's texts, check its other inputs, and return their works in order.
 
         Args:
-            deadline: when the answer must be there, on time.monotonic's clock.
-            record: of the request that they are of.
+            deadline: when the answer must be ready, on time.monotonic's clock.
+            record: of the request, which the works carry.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
-        inputs, at, facts, role, documents = (
-            *(side.inputs, side.at, side.facts, side.role, side.documents),
-        )
+        inputs, at, facts = side.inputs, side.at, side.facts
+        role, documents = side.role, side.documents
         truncate, prompt = self.tokenizer.resolve_truncation(side.cut), self.prompt_of(side)
         if side.instruction is not None:
             self._check_instruction()
@@ -82,28 +80,26 @@ class Reader:
             _check_texts(side)
         texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
         shortened = list[int]()
-        for index, one in enumerate(inputs):
-            text, pair = text_and_pair(one)
+        for index, item in enumerate(inputs):
+            text, pair = text_and_pair(item)
             if text is None:
                 continue
             if not text or pair is not None or len(text) > self.max_characters:
-                whole = text, pair
-                text, pair = self._bound_text(
-                    *whole, partial(at, index), truncate, documents is not None
-                )
-                if (text, pair) != whole:
+                uncut, place = (text, pair), partial(at, index)
+                text, pair = self._bound_text(*uncut, place, truncate, documents is not None)
+                if (text, pair) != uncut:
                     shortened.append(index)
             texts.append(index)
             parts.append((text,) if pair is None else (text, pair))
             characters += len(prompt) + len(text)
             if pair is not None:
                 characters += len(prompt) + len(pair)
-        limit, added = min(self.max_tokens, side.most or self.max_tokens), 0
+        limit, markers = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
-            limit, added = min(role.length, limit), role.marker_tokens
+            limit, markers = min(role.length, limit), role.marker_tokens
         reading = self.tokenizer.read_texts(
             parts,
-            limit - added,
+            limit - markers,
             truncate,
             prompt,
             counted=side.counted or facts,
@@ -117,15 +113,15 @@ class Reader:
             else:
                 tokenized = await self.worker.run(reading, deadline, characters, record)
         except SequenceTooLong as error:
-            _refuse_length(error.length + added, limit, at(texts[error.index]))
-        rest = zip(tokenized, parts, strict=True)
+            _refuse_length(error.length + markers, limit, at(texts[error.index]))
+        remaining = zip(tokenized, parts, strict=True)
         works = [
-            self._read_numbers(side, one, partial(at, index), truncate, limit, record)
-            if isinstance(one, Item) and one.text is None
-            else self._read_text(side, *next(rest), record)
-            for index, one in enumerate(inputs)
+            self._read_numbers(side, item, partial(at, index), truncate, limit, record)
+            if isinstance(item, Item) and item.text is None
+            else self._read_text(side, *next(remaining), record)
+            for index, item in enumerate(inputs)
         ]
-        for index in shortened:  # cut, though of a long word there may be one token
+        for index in shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
             task.check(works, at, filled=side.filled)
@@ -136,11 +132,13 @@ class Reader:
         return works
 
     def prompt_of(self, side: Side) -> str:
-        """Return what goes before each text of a side, but for an instruction."""
-        role, own = side.role, None
+        """Return the prompt before each text of a side, unless it has an instruction."""
+        role, role_prompt = side.role, None
         if role is not None and side.prompt_name is None:
-            own = role.prompt
-        return self.prompt(side.prompt_name, side.adapter) if own is None else own
+            role_prompt = role.prompt
+        if role_prompt is not None:
+            return role_prompt
+        return self.prompt(side.prompt_name, side.adapter)
 
     def _check_instruction(self) -> None:
         """Refuse an instruction where the model's template has no place for it."""
@@ -149,10 +147,11 @@ class Reader:
             raise Refused.at("prompt_not_found", "instruction", detail=NO_PLACE_FOR_INSTRUCTION)
 
     def prompt(self, name: str | None, adapter: str | None = None) -> str:
-        """Return what goes before a text; "" is nothing.
+        """Return a prompt, which is put before each text; "" if there is none.
 
         Args:
-            name: None: the adapter's instruction or, without one, the checkpoint's default.
+            name: None: the adapter's instruction or, without one, the checkpoint's default prompt.
+            adapter: name of the adapter that the request asks for.
 
         Raises:
             Refused: the checkpoint has no prompt of that name.
@@ -164,31 +163,37 @@ class Reader:
         except KeyError:
             names = sorted(self.prompts.texts)
             has = f"this model has {quote_names(names, 'and')}" if names else "this model has none"
-            detail = f"{has}{suggest_name(name, names)}"
-            raise Refused.at(
-                "prompt_not_found", "prompt_name", detail=detail, prompts=names
-            ) from None
+            facts: dict[str, Any] = {
+                "detail": f"{has}{suggest_name(name, names)}",
+                "prompts": names,
+            }
+            raise Refused.at("prompt_not_found", "prompt_name", **facts) from None
 
     def _bound_text(
         self, text: str, pair: str | None, at: Placer, truncate: Truncate, documents: bool
     ) -> tuple[str, str | None]:
-        """Return a text and its pair, if any, cut to the characters that are tokenized."""
+        """Return a text and its pair, if any, cut to `max_characters` each; refuse empty ones.
+
+        Args:
+            documents: whether the last text is a document, which may be empty.
+        """
         most, last = self.max_characters, "text" if pair is None else "pair"
         kept = slice(-most, None) if truncate == "left" else slice(most)
-        for name, one in (("text", text), ("pair", pair)):
-            if one == "" and not (documents and name == last):
-                raise Refused.at("sequence_empty", *at(name), detail=EMPTY_TEXT)
-            if one is not None and len(one) > most and truncate == "refuse":
-                raise Refused.at("text_too_long", *at(name), length=len(one), limit=most)
+        for field, part in (("text", text), ("pair", pair)):
+            if part == "" and not (documents and field == last):
+                raise Refused.at("sequence_empty", *at(field), detail=EMPTY_TEXT)
+            if part is not None and len(part) > most and truncate == "refuse":
+                raise Refused.at("text_too_long", *at(field), length=len(part), limit=most)
         return text[kept], pair and pair[kept]
 
     def _read_text(
         self, side: Side, text: Tokenized, parts: Sequence[str], record: Record | None
     ) -> Work:
+        """Return the work of a tokenized text; `parts` has the text and its pair, if any."""
         unseen, role = 0, side.role
         if role is not None:
             unseen, text = role.count_unseen(text), role.frame_text(text)
-        # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
+        # the tokenizer's types of a pair's segments are ignored if the model has only one type
         types = text.types if self.config.types > 1 else None
         shown: dict[str, Any] = {}
         if side.facts:
@@ -207,6 +212,7 @@ class Reader:
         limit: int,
         record: Record | None,
     ) -> Work:
+        """Check an input of token ids or embeddings, cut it to `limit`, and return its work."""
         outputs, adapter = side.outputs, side.adapter
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
@@ -226,6 +232,7 @@ class Reader:
         return Work(sequence, outputs, record, None, len(vectors), shown, None, adapter)
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], at: Placer) -> None:
+        """Refuse token ids or types that are empty, of unequal number, or unknown to the model."""
         if not ids:
             detail = "expected one token id or more, received an empty list"
             raise Refused.at("sequence_empty", *at("token_ids"), detail=detail)
@@ -233,15 +240,16 @@ class Reader:
             detail = f"expected {len(ids):,} types, one for each token id, received {len(types):,}"
             raise Refused.at("shape_mismatch", *at("token_type_ids"), detail=detail)
         _check_table(ids, self.config.vocabulary, at("token_ids"))
-        # where there is no table, all are of type 0
+        # a model without a table of types knows type 0 only
         _check_table(types, max(self.config.types, 1), at("token_type_ids"))
 
     def _check_vectors(self, vectors: Array, at: Placer) -> None:
+        """Refuse embeddings that are empty, of a wrong shape, not finite, or too large."""
         loc = at("embeddings")
         if vectors.shape[:1] == (0,):
             detail = "expected one row or more, received none"
             raise Refused.at("sequence_empty", *loc, detail=detail)
-        width = self.config.embedding_width  # what the look-up gives, before any projection
+        width = self.config.embedding_width  # of the embedding table, before any projection
         if vectors.ndim != 2 or vectors.shape[1] != width:
             detail = f"expected the shape (tokens, {width}), received {vectors.shape}"
             raise Refused.at("shape_mismatch", *loc, detail=detail, limit=width)
@@ -254,6 +262,7 @@ class Reader:
             raise Refused.at("out_of_range", *loc, detail=detail)
 
     def _token_facts(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Return the fields that an answer shows of an input of token ids."""
         special = self.tokenizer.special_ids
         return {
             "tokens": [self.tokenizer.token_of(token_id) for token_id in ids],
@@ -265,15 +274,15 @@ class Reader:
 
 
 def _check_texts(side: Side) -> None:
-    """Refuse inputs that no prompt goes before."""
-    for index, one in numbered_items(side.inputs):
-        if one.text is None:
+    """Refuse inputs that are not texts, where the request names a prompt."""
+    for index, item in numbered_items(side.inputs):
+        if item.text is None:
             detail = '"prompt_name" goes with texts, and this input is not one'
             raise Refused.at("prompt_without_text", *side.at(index), detail=detail)
 
 
 def _kept_part(length: int, at: Placer, truncate: Truncate, limit: int) -> slice:
-    """Return the part of a sequence used as given that is kept; refuse one that is too long."""
+    """Return the slice of an input of ids or embeddings to keep, or refuse one that is too long."""
     if length <= limit:
         return slice(None)
     if truncate == "refuse":
@@ -282,19 +291,20 @@ def _kept_part(length: int, at: Placer, truncate: Truncate, limit: int) -> slice
 
 
 def _check_table(numbers: Sequence[int], size: int, loc: Loc) -> None:
-    """Refuse a number that a table of the model has no row for."""
+    """Refuse numbers outside the rows of a model's table, 0 to below `size`."""
     if min(numbers) < 0 or max(numbers) >= size:
-        place = next(at for at, number in enumerate(numbers) if not 0 <= number < size)
-        detail = f"entry {place} is outside this model's table, 0 to {size - 1}"
+        index = next(i for i, number in enumerate(numbers) if not 0 <= number < size)
+        detail = f"entry {index} is outside this model's table, 0 to {size - 1}"
         raise Refused.at("token_out_of_range", *loc, detail=detail, limit=size)
 
 
 def _refuse_length(length: int, limit: int, loc: Loc) -> NoReturn:
+    """Refuse a sequence of too many tokens."""
     raise Refused.at("sequence_too_long", *loc, length=length, limit=limit)
 
 
 def _to_vectors(embeddings: Array | Sequence[Sequence[float]] | Base64Array, at: Placer) -> Array:
-    """Return embeddings as an array, (tokens, width) if all is well."""
+    """Return embeddings as an array, whose shape is not checked yet."""
     if isinstance(embeddings, np.ndarray):
         return embeddings
     if isinstance(embeddings, Base64Array):
@@ -305,6 +315,7 @@ def _to_vectors(embeddings: Array | Sequence[Sequence[float]] | Base64Array, at:
 
 
 def _decode_vectors(array: Base64Array, at: Placer) -> Array:
+    """Decode embeddings from base64 to float32, (tokens, width)."""
     loc = at("embeddings")
     if len(array.shape) != 2 or min(array.shape) < 0:
         detail = "expected a shape of two numbers, [tokens, width], none of them negative"

@@ -1,4 +1,4 @@
-"""What a request names -> what this model has of it, or a refusal."""
+"""Finds what a request names in the model, or refuses it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +24,12 @@ class Resolver:
     """Resolves what requests name, for one model under one service's settings.
 
     Args:
-        name: what clients call it.
+        name: name by which clients call the model.
 
     Attributes:
-        most_sequences: of a request; most_json: bytes of its JSON.
-        linear: the checkpoint's own pooling as a sum over tokens, or why it is none.
+        most_sequences: most inputs of a request.
+        most_json: most bytes of a request's body.
+        linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
     """
 
     def __init__(self, name: str, model: Model, settings: Settings) -> None:
@@ -42,22 +43,28 @@ class Resolver:
         except NotLinear as error:
             self.linear = error
 
-    def adapter(self, named: str | None, task: str | None = None) -> str | None:
-        """Return the adapter that a request asks for; raises as Names.adapter."""
-        return self.names.adapter(named, task)
+    def adapter(self, model: str | None, task: str | None = None) -> str | None:
+        """Return the name of the adapter that a request asks for; see Names.adapter."""
+        return self.names.adapter(model, task)
 
     def cut(self, truncate: Truncation | None, usual: Truncation = "refuse") -> Truncation:
-        """Return what happens to a sequence that is too long.
+        """Return how a sequence that is too long is truncated, or that it is refused.
 
         Args:
-            usual: where neither the request nor the service says.
+            truncate: what the request says.
+            usual: the default where neither the request nor the service's settings say.
         """
         return truncate or self._truncate or usual
 
     def outputs(
         self, pooled: bool | Pooled, tokens: bool = False, layers: Sequence[int] = ()
     ) -> Outputs:
-        """Return what the lanes return of each sequence.
+        """Return what lanes compute of each sequence.
+
+        Args:
+            pooled: whether, or how, to pool each sequence to one vector.
+            tokens: whether to return the token vectors.
+            layers: hidden states to return, as the request numbers them.
 
         Raises:
             Refused: the model has no such hidden state, or its vectors have fewer numbers.
@@ -73,7 +80,7 @@ class Resolver:
         return Outputs(pooling, tokens, hidden)
 
     def pooling(self, pooled: bool | Pooled) -> Pooling | None:
-        """Return how one vector is made of a sequence; None where there is none.
+        """Return how to pool a sequence to one vector; None: not at all.
 
         Raises:
             Refused: the model's vectors have fewer numbers.
@@ -93,29 +100,32 @@ class Resolver:
             return pooling
         return replace(pooling, normalize=normalize, dimensions=dimensions)
 
-    def heads(self, asked: Attention | Sweep, field: str) -> Heads:
-        """Return the heads that a field of a request names.
+    def heads(self, chosen: Attention | Sweep, field: str) -> Heads:
+        """Return the heads that a request chooses, by layer.
+
+        Args:
+            field: name of the request's field, for a refusal.
 
         Raises:
             Refused: the model has no such head.
         """
         limits = {"layers": self.model.config.layers, "heads": self.model.config.heads}
         try:
-            return chosen_heads(asked, **limits)
+            return chosen_heads(chosen, **limits)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", field, detail=detail, **limits) from None
 
     def tasks(self, wanted: Sequence[Wanted]) -> Sequence[Task]:
-        """Return what is wanted of the checkpoint's heads; raises as tasks.find."""
+        """Return the tasks of the checkpoint's heads that a request names; see tasks.find_tasks."""
         return tasks.find_tasks(wanted, self.model) if wanted else ()
 
     def role(self, wanted: Sequence[Wanted], side: Side | None) -> Role | None:
-        """Return how texts of one side are read; raises as tasks.role."""
+        """Return how texts are read as query or as document; see tasks.choose_role."""
         return tasks.choose_role(wanted, side, self.model) if side or wanted else None
 
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
-        """Refuse more tokens than a request may hold."""
+        """Refuse more tokens than a request may have; `holds` begins the message."""
         limit = self._most_tokens
         if tokens > limit:
             detail = f"{holds} {tokens:,}, and the limit is {limit:,}"

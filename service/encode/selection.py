@@ -1,4 +1,4 @@
-"""The attention that a request shows -> what lanes show of each sequence, or a refusal."""
+"""Chooses which attention lanes show of each sequence, or refuses what it does not have."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,34 +14,38 @@ from service.inputs import Attention
 from service.refusals import Refused
 from service.wording.words import Loc
 
-MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
+MOST_KEYS, MOST_BLOCKS = 8, 32  # keys per row, and blocks per axis, if a request does not say
 
 
 def select_attention(
     attention: Attention, heads: Heads, works: Sequence[Work], at: Placer, tokenizer: Tokenizer
 ) -> None:
-    """Ask works for their attention; those of one kind for the same.
+    """Set the attention that each work shows; works alike share one Outputs.
+
+    Args:
+        heads: the heads to show.
+        at: returns where an input stands in the request.
 
     Raises:
-        Refused: an input has no such rows, or nothing is left of it.
+        Refused: an input lacks a row that the request names, or has no row at all.
     """
-    alike = dict[object, Outputs]()
+    by_kind = dict[object, Outputs]()
     for index, work in enumerate(works):
         separators = _find_separators(attention, work, tokenizer)
         kind = id(work.outputs), _selection_key(attention, work), separators
-        if kind not in alike:
+        if kind not in by_kind:
             selection = _make_selection(attention, heads, work, separators, index, at)
-            alike[kind] = replace(work.outputs, attention=selection)
-        work.outputs = alike[kind]
+            by_kind[kind] = replace(work.outputs, attention=selection)
+        work.outputs = by_kind[kind]
 
 
-def choose_units(level: Level, specials: Specials, source: Work, loc: Loc) -> Units:
-    """Return the rows and columns of one sequence's maps.
+def choose_units(level: Level, specials: Specials, work: Work, loc: Loc) -> Units:
+    """Return the tokens or words that are the rows and columns of one sequence's maps.
 
     Raises:
-        Refused: it has no words, does not say which tokens are special, or nothing is left of it.
+        Refused: it has no words, its special tokens are not known, or no token is left.
     """
-    facts = source.facts
+    facts = work.facts
     if level == "word" and facts["words"] is None:
         detail = '"level": "word" needs a text, and this input is not one'
         raise Refused.at("words_unknown", *loc, detail=detail)
@@ -49,7 +53,7 @@ def choose_units(level: Level, specials: Specials, source: Work, loc: Loc) -> Un
         detail = 'embeddings take "specials": "keep" alone'
         raise Refused.at("specials_unknown", *loc, detail=detail)
     units = divide_into_units(
-        len(source.sequence),
+        len(work.sequence),
         level=level,
         specials=specials,
         words=facts["words"] or (),
@@ -62,36 +66,36 @@ def choose_units(level: Level, specials: Specials, source: Work, loc: Loc) -> Un
     return units
 
 
-def _selection_key(attention: Attention, source: Work) -> object:
-    """Return what of a sequence its selection depends on."""
+def _selection_key(attention: Attention, work: Work) -> object:
+    """Return a key that is equal for sequences with the same selection."""
     names: Sequence[str] = ()
     if attention.level == "word":
         names = ("special", "words", "segments")
     elif attention.specials != "keep" or attention.form == "stats":
         names = ("special",)
-    return len(source), *(tuple(source.facts.get(name) or ()) for name in names)
+    return len(work), *(tuple(work.facts.get(name) or ()) for name in names)
 
 
-def _find_separators(attention: Attention, source: Work, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that separate, where they matter."""
-    ids = source.facts["token_ids"] if attention.form == "stats" else None
+def _find_separators(attention: Attention, work: Work, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the positions of separator tokens, which only the form `stats` needs."""
+    ids = work.facts["token_ids"] if attention.form == "stats" else None
     return tuple([i for i, id in enumerate(ids or ()) if id == tokenizer.separator])
 
 
 def _make_selection(
     attention: Attention,
     heads: Heads,
-    source: Work,
+    work: Work,
     separators: tuple[int, ...],
     index: int,
     at: Placer,
 ) -> Selection:
-    """Return what is to be shown of one sequence's attention."""
-    rows = choose_units(attention.level, attention.specials, source, at(index))
+    """Return which attention to show of one sequence, input `index` of the request."""
+    rows = choose_units(attention.level, attention.specials, work, at(index))
     if not set(attention.rows) <= set(rows.axis):
         detail = _word_missing_row(attention, index, rows)
         raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
-    special = source.facts["special"] or []
+    special = work.facts["special"] or []
     return Selection(
         heads,
         rows,
@@ -107,8 +111,8 @@ def _make_selection(
 
 
 def _word_missing_row(attention: Attention, index: int, units: Units) -> str:
-    """Say which row an input does not have."""
-    number = next(at for at, row in enumerate(attention.rows) if row not in units.axis)
+    """Return the message about the first row that an input does not have."""
+    number = next(i for i, row in enumerate(attention.rows) if row not in units.axis)
     rows = f"{attention.level}s 0 to {len(units.spans) - 1}"
     left = "" if attention.specials == "keep" else ", without special tokens"
     return f"entry {number} is not a row of inputs[{index}], which has the {rows}{left}"

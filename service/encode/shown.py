@@ -1,4 +1,4 @@
-"""What a head made of one sequence -> how an answer shows it, in JSON and in safetensors."""
+"""Shows the outputs of task heads in an answer, as JSON and as safetensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ JSONRow = dict[str, Any]
 
 
 class Shown(Protocol):
-    """What is shown of one sequence."""
+    """The output of a task head for one sequence, as an answer shows it."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, as JSON nests it, with arrays as leaves."""
+        """Return all its fields as nested JSON with arrays as leaves."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what of it is no array."""
+        """Return its fields without arrays, as JSON."""
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Return its arrays by the names they have in a safetensors answer."""
+        """Yield its arrays with their names in a safetensors answer."""
 
 
 Made = TypeVar("Made", bound=Shown)
 
 
 def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
-    """Return what a task head made, which is what was asked for."""
+    """Return the one output of this class; a RuntimeError without one is a bug."""
     for shown in tasks:
         if isinstance(shown, kind):
             return shown
@@ -38,11 +38,11 @@ def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a sequence.
+    """The output of a classifier for one sequence.
 
     Args:
-        labels: in the checkpoint's order.
-        logits, scores: (classes,) each.
+        labels: names of the classes, in the checkpoint's order.
+        logits, scores: of each class, (classes,).
     """
 
     labels: Sequence[str]
@@ -53,7 +53,8 @@ class Classes:
         columns = zip(
             self.labels, short_numbers(self.scores), short_numbers(self.logits), strict=True
         )
-        return {"classes": [{"label": a, "score": b, "logit": c} for a, b, c in columns]}
+        rows = [{"label": label, "score": score, "logit": logit} for label, score, logit in columns]
+        return {"classes": rows}
 
     def facts(self) -> dict[str, Any]:
         return self.to_json()
@@ -64,9 +65,9 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """A label and its probability for each token or word; None for a special token."""
+    """The output of a tagger: a label and its probability for each token or word."""
 
-    rows: Sequence[JSONRow | None]
+    rows: Sequence[JSONRow | None]  # None for a special token
 
     def to_json(self) -> dict[str, Any]:
         return {"labels": self.rows}
@@ -80,12 +81,12 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class SparseWeights:
-    """A sparse vector.
+    """A sparse vector over the vocabulary.
 
     Args:
-        indices: ids of the vocabulary, ascending, (ids,) int32.
+        indices: token ids with a weight, ascending, (ids,) int32.
         values: their weights, (ids,).
-        tokens: what the vocabulary writes for them.
+        tokens: the vocabulary's string for each id.
     """
 
     indices: Array
@@ -102,17 +103,18 @@ class SparseWeights:
         return ((f"sparse.{name}", array) for name, array in self._arrays())
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield its arrays with their names in JSON."""
         yield "indices", self.indices
         yield "values", self.values
 
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """Many vectors of a sequence.
+    """The vectors of a sequence's tokens, for late interaction.
 
     Args:
-        vectors: of the tokens kept, (kept, size).
-        kept: their places, (kept,) int32.
+        vectors: of the tokens that have one, (kept, size).
+        kept: positions of these tokens in the sequence, (kept,) int32.
     """
 
     vectors: Array
@@ -132,33 +134,35 @@ class TokenVectors:
 def best_labels(
     names: Sequence[str], facts: Mapping[str, Any], arrays: Mapping[str, Array], level: str
 ) -> Labels:
-    """Return what a Tagger made of one sequence.
+    """Return the best label of each token or word, from a Tagger's output for one sequence.
 
     Args:
-        names: of the labels.
-        facts: of the sequence's tokens.
-        level: what has a label.
+        names: of all labels.
+        facts: fields of the sequence's tokens.
+        arrays: output of the Tagger: the number of each token's best label, and its score.
+        level: `word` or `token`.
     """
     columns = zip(arrays["labels"].tolist(), short_numbers(arrays["scores"]), strict=True)
     rows = [{"label": names[label], "score": score} for label, score in columns]
     if level == "word":
-        return Labels([rows[place] for place in _first_tokens(facts)])
+        return Labels([rows[token] for token in _first_tokens(facts)])
     special = facts["special"] or [False] * len(rows)
-    return Labels([None if out else row for row, out in zip(rows, special, strict=True)])
+    tokens = zip(rows, special, strict=True)
+    return Labels([None if is_special else row for row, is_special in tokens])
 
 
 def _first_tokens(facts: Mapping[str, Any]) -> list[int]:
-    """Return the first token of each word, in order of appearance."""
+    """Return the position of each word's first token, in order of appearance."""
     words = facts["words"]
     segments = facts.get("segments") or [0] * len(words)
-    places: dict[tuple[int, int], int] = {}
-    for place, (segment, word) in enumerate(zip(segments, words, strict=True)):
+    positions: dict[tuple[int, int], int] = {}
+    for position, (segment, word) in enumerate(zip(segments, words, strict=True)):
         if word is not None:
-            places.setdefault((segment, word), place)
-    return list(places.values())
+            positions.setdefault((segment, word), position)
+    return list(positions.values())
 
 
 def short_numbers(array: Array) -> list[float]:
-    """Return numbers with as many digits as tell them apart as float32."""
+    """Return float32 numbers as floats with the fewest digits that tell them apart."""
     shortest: list[float] = orjson.loads(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
     return shortest

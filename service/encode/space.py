@@ -1,8 +1,8 @@
-"""Names for vectors that may stand in one index.
+"""Names the space of vectors: vectors of one space may stand in one index.
 
-A space's name is a digest of all that decides what a vector means, and of nothing that moves its
-last bits: not the processor, not the kernels, not the batch, not the replica. How far two answers
-of one space may lie apart is `bound`.
+A space's name is a digest of all that decides what a vector means, and of nothing that changes only
+its last bits: not the processor, the kernels, the batch or the replica. How far two vectors of one
+text and space may lie apart is `bound`.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from service.encode.resolver import Resolver
 from service.refusals import Refused
 
 SPACE_HEADER, EXPECT_HEADER = "x-headlight-space", "x-headlight-expect"
-SPACE_NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the digest's own version
-SPACE_DTYPES = ("float32", "bfloat16", "float16")
-KEPT_SPACES = 1024  # names of requests that come again
+SPACE_NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the version of what is digested
+SPACE_DTYPES = ("float32", "bfloat16", "float16")  # number formats of a model
+KEPT_SPACES = 1024  # names cached, by what a request chooses
 NO_SPACE = (
     "vectors of changed heads, hidden states, and texts with a marker or filling are of no space"
 )
@@ -30,7 +30,8 @@ UNKNOWN_PART = (
     "which part differs is not known: the weights, the tokenizer, a dense layer, or several parts"
 )
 
-Parts = Mapping[str, Any]
+Parts = Mapping[str, Any]  # what decides the meaning of a vector, by name
+# What a request chooses of it: pooling, prompt, adapter, truncation and maximum of tokens
 Chosen = tuple[Pooling | None, str, str | None, int | str | None, int | None]
 
 
@@ -38,8 +39,8 @@ class Spaces:
     """The spaces of the vectors that one model makes.
 
     Args:
-        dtype: in which the model computes.
-        bound: how far two vectors of one text may lie apart, of their length.
+        dtype: number format in which the model computes.
+        bound: largest distance of two vectors of one text, as a share of their length.
     """
 
     def __init__(self, resolver: Resolver, reader: Reader, dtype: str, bound: float) -> None:
@@ -54,7 +55,7 @@ class Spaces:
         self._name = lru_cache(KEPT_SPACES)(lambda *chosen: name_space(self._name_choices(*chosen)))
 
     def facts(self) -> dict[str, Any]:
-        """Return what GET /info says of the space of a request that chooses nothing."""
+        """Return the space of a request that chooses nothing, as GET /info shows it."""
         side = Side((), self._resolver.outputs(True), cut=self._resolver.cut(None))
         parts = self._name_choices(*self._side_choices(side))
         return {"space": name_space(parts), "space_parts": parts, "space_bound": self._bound}
@@ -63,32 +64,30 @@ class Spaces:
         """Return what decides the meaning of a side's vectors; None: they are of no space.
 
         Args:
-            edited: whether heads are changed.
+            edited: whether heads are gated or patched.
 
         Raises:
             Refused: the model has no such prompt.
         """
-        return (
-            None
-            if self._is_nameless(side, edited)
-            else self._name_choices(*self._side_choices(side))
-        )
+        if self._is_nameless(side, edited):
+            return None
+        return self._name_choices(*self._side_choices(side))
 
     def of(self, side: Side, edited: bool) -> str | None:
-        """Name the space of a side's vectors; of the pooled ones, if there are others too.
+        """Return the name of the space of a side's vectors; if of several kinds, of the pooled.
 
         Args, Raises: as `parts`.
         """
-        found: str | None = None
+        name: str | None = None
         if not self._is_nameless(side, edited):
-            found = self._name(*self._side_choices(side))
-        return found
+            name = self._name(*self._side_choices(side))
+        return name
 
     def check(self, side: Side, edited: bool, expected: str) -> None:
-        """Refuse a side whose vectors would be of another space.
+        """Refuse a side whose vectors would not be of the expected space.
 
         Raises:
-            Refused: says which part differs, where one alone explains it; or as `parts`.
+            Refused: it says which part differs, if a single one explains it; or as `parts`.
         """
         if not SPACE_NAME.fullmatch(expected):
             detail = "expected a space such as s1-0123456789abcdef, as answers have it"
@@ -111,13 +110,13 @@ class Spaces:
         raise Refused("space_changed", detail=detail, **facts)
 
     def _is_nameless(self, side: Side, edited: bool) -> bool:
-        """Tell whether vectors are of no space."""
+        """Tell whether a side's vectors are of no space: heads edited, hidden states, a marker."""
         role = side.role
         plain = role is None or role.changes_nothing(self._reader.max_tokens)
         return edited or bool(side.outputs.hidden) or not plain
 
     def _side_choices(self, side: Side) -> Chosen:
-        """Return what a side chooses, as `_name_choices` takes it."""
+        """Return the parts that a side chooses, as arguments of `_name_choices`."""
         most = side.documents.most if side.documents else None
         cut = "left" if self._model.tokenizer.resolve_truncation(side.cut) == "left" else None
         prompt = self._reader.prompt_of(side)
@@ -131,6 +130,7 @@ class Spaces:
         cut: int | str | None,
         most: int | None,
     ) -> Parts:
+        """Return all parts by name, the model's own and those chosen; see Chosen."""
         parts = {**self._fixed, **self._pooling_parts(pooling), "prompt": prompt}
         if adapter:
             parts["adapter"] = self._model.adapters[adapter].digest
@@ -139,7 +139,7 @@ class Spaces:
         return parts if cut is None else {**parts, "truncate": cut}
 
     def _pooling_parts(self, pooling: Pooling | None) -> Parts:
-        """Return what a pooling adds; vectors of tokens have none."""
+        """Return the parts that a pooling decides; None: those of token vectors."""
         width = self._model.config.width
         if pooling is None:
             return {"pooling": "tokens", "dense": "", "normalize": False, "dimensions": width}
@@ -151,32 +151,32 @@ class Spaces:
         }
 
     def _other_values(self, parts: Parts) -> Iterator[tuple[str, Any]]:
-        """Yield other values that a part could have had, where they are known."""
-        own, longest = self._model, self._model.config.max_tokens
-        most = own.pooling.uncut_size(own.config.width)
+        """Yield the name of a part with another value that it might have had, for each known."""
+        model, longest = self._model, self._model.config.max_tokens
+        size = model.pooling.uncut_size(model.config.width)
         choices: dict[str, list[Any]] = {
-            "pooling": [*get_args(PoolingMode), "+".join(own.pooling.modes), "tokens"],
+            "pooling": [*get_args(PoolingMode), "+".join(model.pooling.modes), "tokens"],
             "normalize": [True, False],
-            "dimensions": [*range(64, most, 64), *_powers_of_two(most), most],
-            "prompt": ["", *own.prompts.texts.values(), *own.instructions.values()],
+            "dimensions": [*range(64, size, 64), *_powers_of_two(size), size],
+            "prompt": ["", *model.prompts.texts.values(), *model.instructions.values()],
             "dtype": [*SPACE_DTYPES],
             "lower_case": [True, False],
             "truncate": [None, "left"],
-            "max_tokens": [*_powers_of_two(longest), longest, own.max_tokens],
+            "max_tokens": [*_powers_of_two(longest), longest, model.max_tokens],
         }
-        if own.adapters:
-            choices["adapter"] = [adapter.digest for adapter in own.adapters.values()]
+        if model.adapters:
+            choices["adapter"] = [adapter.digest for adapter in model.adapters.values()]
         for part, values in choices.items():
             yield from ((part, value) for value in {*values} - {parts.get(part)})
 
 
 def name_space(parts: Parts) -> str:
-    """Name the space that these parts decide; None is a part that is not there."""
-    known = {part: value for part, value in parts.items() if value is not None}
-    written = json.dumps(known, sort_keys=True, ensure_ascii=False).encode()
-    return f"s1-{hashlib.sha256(written).hexdigest()[:16]}"
+    """Return the name of the space that these parts decide; a part that is None is left out."""
+    present = {part: value for part, value in parts.items() if value is not None}
+    text = json.dumps(present, sort_keys=True, ensure_ascii=False).encode()
+    return f"s1-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
-def _powers_of_two(most: int) -> Iterator[int]:
-    """Yield the powers of two below a number."""
-    return (2**i for i in range(3, (most - 1).bit_length()))
+def _powers_of_two(end: int) -> Iterator[int]:
+    """Yield the powers of two from 8 to below `end`."""
+    return (2**i for i in range(3, (end - 1).bit_length()))

@@ -1,7 +1,7 @@
-"""What each head is worth: copies of the inputs with one head scaled each, and how they differ.
+"""Sweeps heads: runs copies of the inputs with one head scaled each, and compares their answers.
 
-What lies below a copy's head is the untouched pass's and is not computed again: a copy begins
-inside that head's layer, once the untouched passes have left what it enters.
+Layers below a copy's head give what they give in the unchanged pass, and are not computed again: a
+copy begins inside that head's layer, from a state that the unchanged pass has kept.
 """
 
 import math
@@ -19,7 +19,7 @@ from service.engine.work import Array, Outputs, Result, Work
 from service.inputs import Sweep
 from service.refusals import Refused
 
-MOST_COPIES = 4096  # of a request, which take a lane some 50 us each on top of their tokens
+MOST_COPIES = 4096  # copies of a request; each takes a lane some 50 us on top of its tokens
 
 NOTHING_TO_SWEEP = (
     'a sweep answers how vectors or classes move, and this request has "pooled": false '
@@ -28,19 +28,19 @@ NOTHING_TO_SWEEP = (
 
 
 class Copies:
-    """The copies of a sweep.
+    """The copies of a request's inputs in a sweep.
 
     Args:
-        outputs: of each input.
-        count: of inputs.
-        tokens: whether copies keep their tokens' vectors, of which a pair's share is made.
+        outputs: what is computed of each input.
+        count: number of inputs.
+        tokens: whether copies keep their token vectors, for the shares of a pair of tokens.
 
     Attributes:
-        heads: that are scaled, one a copy.
-        made: of each input, in the order of heads, once the inputs have run.
+        heads: the heads to scale, each in a copy of its own.
+        made: copies of each input, in the order of heads; empty until the inputs have run.
 
     Raises:
-        Refused: a head that does not exist, more copies than may be, or a sweep of nothing.
+        Refused: a head does not exist, there are too many copies, or no output to compare.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Copies:
 
     @property
     def _count(self) -> int:
+        """Return the number of copies of each input."""
         return sum(map(len, self.heads.values()))
 
     def step(self, works: Sequence[Work]) -> Step:
-        """Return a step of inputs, from which their copies follow.
+        """Return a step that runs the inputs, and then their copies.
 
         Raises:
-            Refused: it is more work than a request may take.
+            Refused: the copies are more work than a request may take.
         """
         config = self._resolver.model.config
         passes = sum(len(own) * (config.layers - i) for i, own in self.heads.items())
@@ -76,74 +77,81 @@ class Copies:
         for work in works:
             kept = work.outputs.kept.union(self.heads)
             work.outputs = replace(work.outputs, kept=kept, swept=swept)
-        likes = [
-            (
-                replace(work, outputs=copied, entered=layer, edited_heads=1 + work.edited_heads),
-                len(heads),
-            )
-            for work in works
-            for layer, heads in self.heads.items()
-        ]
+        templates = list[tuple[Work, int]]()  # for each input and layer, with its number of copies
+        for work in works:
+            edited = 1 + work.edited_heads
+            for layer, heads in self.heads.items():
+                template = replace(work, outputs=copied, entered=layer, edited_heads=edited)
+                templates.append((template, len(heads)))
         size = copied.pooling.uncut_size(config.width) if copied.pooling else 0
-        copies = self._count * size * len(works)
+        vectors = self._count * size * len(works)
         rows = self._count * config.width * sum(map(len, works)) if self._tokens else 0
 
-        async def follow() -> Step:
-            rest = iter([like for like, _ in likes])
-            self.made = [list(self._copies_of(work, rest)) for work in works]
-            return Step([copy for own in self.made for copy in own])
+        async def run_copies() -> Step:
+            """Return the step of the copies, which begin in states of the inputs' results."""
+            unused = iter([template for template, _ in templates])
+            self.made = [list(self._copies_of(work, unused)) for work in works]
+            return Step([copy for copies in self.made for copy in copies])
 
-        return Step(works, follow, likes, NUMBER_BYTES * (copies + rows))
+        return Step(works, run_copies, templates, NUMBER_BYTES * (vectors + rows))
 
-    def _copies_of(self, work: Work, likes: Iterator[Work]) -> Iterator[Work]:
-        """Yield a copy of an input per scaled head, from inside the head's layer on."""
+    def _copies_of(self, work: Work, templates: Iterator[Work]) -> Iterator[Work]:
+        """Yield a copy of an input for each head to scale, from the next template of its layer."""
         sequence = work.sequence
         for layer, heads in self.heads.items():
-            like, entry = next(likes), work.result.kept[layer]
+            template, entry = next(templates), work.result.kept[layer]
             above = {i: scales for i, scales in sequence.gates.items() if i > layer}
             patches = {i: values for i, values in sequence.patches.items() if i > layer}
             for head in heads:
                 gates = {layer: {head: self._scale}, **above}
                 changed = replace(sequence, gates=gates, patches=patches, entry=entry)
-                yield replace(like, sequence=changed)
+                yield replace(template, sequence=changed)
 
     def by_head(self, numbers: Sequence[Any]) -> dict[str, dict[str, Any]]:
-        """Return numbers in the order of heads, keyed by layer, then head."""
-        rest = iter(numbers)
+        """Return values in the order of heads as a dict by layer, then head."""
+        remaining = iter(numbers)
         return {
-            str(layer): {str(head): next(rest) for head in of_layer}
-            for layer, of_layer in self.heads.items()
+            str(layer): {str(head): next(remaining) for head in heads}
+            for layer, heads in self.heads.items()
         }
 
     def moved(self, index: int, whole: Result) -> dict[str, Any]:
-        """Return what POST /v1/encode answers of one input, keyed by layer, then head.
+        """Return the sweep of one input as POST /v1/encode answers it, by layer, then head.
 
-        cosine  of the vector with the head scaled and the untouched one
-        logits  each class's with the head scaled, less the untouched one
+        cosine  of the vector with the head scaled and the unchanged vector
+        logits  of each class with the head scaled, less the unchanged ones
+
+        Args:
+            index: number of the input.
+            whole: its result without a scaled head.
         """
-        told, copies = dict[str, Any](), [copy.result for copy in self.made[index]]
+        fields, copies = dict[str, Any](), [copy.result for copy in self.made[index]]
         if whole.pooled is not None:
             vectors = _pooled_vectors(copies)
-            untouched = np.broadcast_to(whole.pooled.astype(np.float64), vectors.shape)
-            told["cosine"] = self.by_head(_row_cosines(vectors, untouched).tolist())
+            unchanged = np.broadcast_to(whole.pooled.astype(np.float64), vectors.shape)
+            fields["cosine"] = self.by_head(_row_cosines(vectors, unchanged).tolist())
         if "logits" in whole.task:
             logits = np.stack([copy.task["logits"] for copy in copies]).astype(np.float64)
-            told["logits"] = self.by_head((logits - whole.task["logits"]).tolist())
-        return told
+            fields["logits"] = self.by_head((logits - whole.task["logits"]).tolist())
+        return fields
 
     def changed(self, left: Result, right: Result, index: int) -> dict[str, Any]:
-        """Return what POST /v1/similarity answers of one text on the right.
+        """Return the sweep of a pair as POST /v1/similarity answers it, by layer, then head.
 
         change  of the score, when the head is scaled in both texts
+
+        Args:
+            left, right: results of both texts without a scaled head.
+            index: number of the right text's work; the left one's is 0.
         """
         score = _row_cosines(_pooled_vectors([left]), _pooled_vectors([right]))
-        sides = ([copy.result for copy in self.made[at]] for at in (0, index))
+        sides = ([copy.result for copy in self.made[number]] for number in (0, index))
         scores = _row_cosines(*map(_pooled_vectors, sides))
         return {"change": self.by_head((scores - score).tolist())}
 
 
 def _classifiers(outputs: Outputs) -> tuple[Classifier, ...]:
-    """Return the heads whose logits a sweep is about."""
+    """Return the classifiers among the task heads, whose logits a sweep compares."""
     return tuple(head for head in outputs.task_heads if isinstance(head, Classifier))
 
 
@@ -152,9 +160,9 @@ def _pooled_vectors(copies: Sequence[Result]) -> Array:
     return np.stack([copy.pooled for copy in copies if copy.pooled is not None]).astype(np.float64)
 
 
-def _row_cosines(one: Array, other: Array) -> Array:
-    """Return the cosines of the rows of two matrices, (rows,); 0 where one has no length."""
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    products = (one * other).sum(axis=1)
+def _row_cosines(left: Array, right: Array) -> Array:
+    """Return the cosine of each pair of rows of two matrices, (rows,); 0 if a row is zero."""
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    products = (left * right).sum(axis=1)
     cosines: Array = np.divide(products, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     return cosines

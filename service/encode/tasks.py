@@ -1,4 +1,4 @@
-"""A request -> what is wanted of the checkpoint's own task heads, or a refusal."""
+"""Finds the task heads of the checkpoint that a request asks for, or refuses it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from service.outputs import (
 from service.refusals import Refused
 from service.wording.words import quote_names
 
-Arrays = Mapping[str, Array]
+Arrays = Mapping[str, Array]  # output of a task head for one sequence, by name
 
 NO_TOKEN_KEPT = "it keeps no token: all of them are in the checkpoint's skiplist"
 FIRST_NOT_KEPT = "it keeps no token: the first one of a sequence has no vector"
@@ -46,14 +46,14 @@ LEXICAL_QUERIES = "this model's sparse weights are those of tokens; expected a t
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task that a request names: its head, and how its output is answered.
+    """A task that a request names: its head, and how an answer shows its output.
 
     Args:
-        head: as the request wants it.
-        show: a sequence, and what it made of that one -> as it is answered.
-        words: whether it takes words.
-        fit: the head for one input, where it depends on its tokens.
-        named: what is wrong with an input without token ids, where it takes them; "": nothing.
+        head: the head with the request's options.
+        show: returns how an answer shows the head's output for a work.
+        words: whether the inputs must have words.
+        fit: returns the head for one input, if it depends on the input's tokens.
+        named: the refusal of an input without token ids; "" if the task needs none.
         shows: whether the answer shows the tokens.
     """
 
@@ -64,51 +64,52 @@ class Task:
     named: str = ""
     shows: bool = False
 
-    def fitted(self, source: Work) -> TaskHead:
+    def fitted(self, work: Work) -> TaskHead:
         """Return the head for one input."""
-        return self.fit(source) if self.fit else self.head
+        return self.fit(work) if self.fit else self.head
 
-    def check(self, inputs: Sequence[Work], at: Placer, *, filled: bool) -> None:
-        """Refuse inputs that do not have what it takes.
+    def check(self, works: Sequence[Work], at: Placer, *, filled: bool) -> None:
+        """Refuse inputs that the task cannot be applied to.
 
         Args:
-            filled: whether each must have a token that is kept.
+            at: returns where an input stands in the request.
+            filled: whether each must have a token with a vector, if the head gives token vectors.
         """
-        for index, source in enumerate(inputs):
-            if self.words and source.facts["words"] is None:
+        for index, work in enumerate(works):
+            if self.words and work.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", *at(index), detail=detail)
-            fitted = self.fitted(source) if filled else None
-            if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(source)):
+            fitted = self.fitted(work) if filled else None
+            if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(work)):
                 detail = FIRST_NOT_KEPT if fitted.first_place else NO_TOKEN_KEPT
                 raise Refused.at("nothing_left", *at(index), detail=detail)
-            if self.named and source.sequence.token_ids is None:
+            if self.named and work.sequence.token_ids is None:
                 raise Refused.at("shape_mismatch", *at(index), detail=self.named)
-            if self.named and not len(source):
+            if self.named and not len(work):
                 raise Refused.at("nothing_left", *at(index), detail="it holds no token")
 
 
-def find_tasks(asked: Sequence[Wanted], model: Model) -> list[Task]:
-    """Return what is asked of a model's task heads.
+def find_tasks(requested: Sequence[Wanted], model: Model) -> list[Task]:
+    """Return the tasks of a model's heads that a request names.
 
     Raises:
-        Refused: the checkpoint has no head for one.
+        Refused: the checkpoint has no head for one of them.
     """
-    for wanted in asked:
+    for wanted in requested:
         if wanted.name not in model.tasks:
             has = f"this model has {quote_names(list(model.tasks), 'and')}"
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     return [
         _make_task(wanted, head, model.tokenizer)
-        for wanted in asked
+        for wanted in requested
         for head in model.task_heads
         if wanted.name in head.tasks
     ]
 
 
 def _make_task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
-    """Return what is wanted of a head that can do it."""
+    """Return a task with a head that can do it, with the request's options."""
     match wanted, head:
         case Classify(activation=activation), Classifier():
             return _classes_task(head, head.activation if activation == "default" else activation)
@@ -119,7 +120,8 @@ def _make_task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
         case LabelTokens(level=level), Tagger():
             return _labels_task(head, level)
         case Sparse(k=k, threshold=threshold), Splade():
-            return _splade_task(replace(head, k=k, threshold=threshold), tokenizer)
+            splade = replace(head, k=k, threshold=threshold)
+            return Task(splade, partial(_show_weights, tokenizer))
         case Sparse(k=k, threshold=threshold), Lexical():
             return _lexical_task(replace(head, k=k, threshold=threshold), tokenizer)
         case MultiVector(), VectorHead():
@@ -127,64 +129,68 @@ def _make_task(wanted: Wanted, head: TaskHead, tokenizer: Tokenizer) -> Task:
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def choose_role(asked: Sequence[Wanted], side: Side | None, model: Model) -> Role | None:
-    """Return how inputs of one side are read; None where both sides are read alike.
+def choose_role(requested: Sequence[Wanted], side: Side | None, model: Model) -> Role | None:
+    """Return how inputs are read as query or document; None if the model reads both alike.
 
     Raises:
-        Refused: the checkpoint does not read that side.
+        Refused: the checkpoint does not encode that side.
     """
-    sparse = any(isinstance(one, Sparse) for one in asked)
+    is_sparse = any(isinstance(wanted, Sparse) for wanted in requested)
     for head in model.task_heads:
         if isinstance(head, VectorHead) and side:
             return head.roles[side]
-        if isinstance(head, Splade) and sparse:
+        if isinstance(head, Splade) and is_sparse:
             if side and side not in head.roles:
                 raise Refused.at("out_of_range", "sparse", "role", detail=QUERIES_LOOKED_UP)
-            # without a name the checkpoint's default prompt goes before a text, on either side
+            # a request without a side is read as a document with the checkpoint's default prompt
             return head.roles[side] if side else replace(head.roles["document"], prompt=None)
     return None
 
 
 def _vectors_task(head: VectorHead) -> Task:
-    def show(source: Work, arrays: Arrays) -> TokenVectors:
+    """Return the task of token vectors, without those of tokens that a work's role skips."""
+
+    def show(work: Work, arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
-    def fit(source: Work) -> VectorHead:
-        side, ids = source.role, source.sequence.token_ids
-        if side is None or ids is None:
+    def fit(work: Work) -> VectorHead:
+        role, ids = work.role, work.sequence.token_ids
+        if role is None or ids is None:
             return head
-        return replace(
-            head, kept=[place for place in side.kept_places(ids) if place >= head.first_place]
-        )
+        kept = [position for position in role.kept_places(ids) if position >= head.first_place]
+        return replace(head, kept=kept)
 
     return Task(head, show, fit=fit, shows=True)
 
 
 def _labels_task(head: Tagger, level: Level) -> Task:
-    def show(source: Work, arrays: Arrays) -> Labels:
-        return shown.best_labels(head.labels, source.facts, arrays, level)
+    """Return the task of a label for each token or word."""
+
+    def show(work: Work, arrays: Arrays) -> Labels:
+        return shown.best_labels(head.labels, work.facts, arrays, level)
 
     return Task(head, show, words=level == "word", shows=True)
 
 
 def _classes_task(head: Classifier, activation: ScoreActivation) -> Task:
-    def show(source: Work, arrays: Arrays) -> Classes:
+    """Return the task of scoring a sequence's classes by an activation."""
+
+    def show(work: Work, arrays: Arrays) -> Classes:
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
     return Task(replace(head, activation=activation), show)
 
 
-def _splade_task(head: Splade, tokenizer: Tokenizer) -> Task:
-    return Task(head, partial(_show_weights, tokenizer))
-
-
 def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
-    def fit(source: Work) -> Lexical:
-        return replace(head, token_ids=source.sequence.token_ids or ())
+    """Return the task of a sparse vector with a weight for each of a work's own tokens."""
+
+    def fit(work: Work) -> Lexical:
+        return replace(head, token_ids=work.sequence.token_ids or ())
 
     return Task(head, partial(_show_weights, tokenizer), fit=fit, named=LEXICAL_QUERIES)
 
 
-def _show_weights(tokenizer: Tokenizer, source: Work, arrays: Arrays) -> SparseWeights:
+def _show_weights(tokenizer: Tokenizer, work: Work, arrays: Arrays) -> SparseWeights:
+    """Return a head's sparse vector with the tokens of its ids."""
     tokens = [tokenizer.token_of(index) for index in arrays["indices"].tolist()]
     return SparseWeights(arrays["indices"], arrays["values"], tokens)

@@ -1,4 +1,4 @@
-"""Work that no lane does, in a thread of its own: the cores belong to the model."""
+"""Threads for work other than the model's, one for each kind: the cores belong to the lanes."""
 
 import asyncio
 import time
@@ -14,51 +14,54 @@ from service.refusals import Refused
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work
 
-# Fewer characters than this are tokenized on the spot; a thread costs more than they do.
+# Fewer characters than this are tokenized in the event loop, for which a thread would cost more
 THREAD_CHARACTERS = 4096
-MOST_WAITING = 16  # requests at once, where they are counted; what they ask for waits in memory
+MOST_WAITING = 16  # requests that may wait for a worker that counts requests
 
 
 class Worker:
-    """One queue for work of one kind; who waits takes turns, a step each, and so do keys.
+    """A thread for work of one kind, which requests and API keys take turns at, step by step.
 
-    Where there are several, none takes all the room.
-
-    Not in a lane: it says nothing of the model's speed, which admission goes by.
+    Where there are several keys, none can fill the whole queue.
 
     Args:
-        most: what may wait, in units of the caller's; one request may be larger alone.
+        most: how much may wait, in units of the caller's; a lone request may be larger.
+
+    Attributes:
+        waiting: how much waits or runs, in the same units.
     """
 
     def __init__(self, most: float = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
-        self._own = Counter[str]()  # by key
+        self._waiting_by_key = Counter[str]()
         self._thread = FairThread("worker")
 
     async def run(
         self, steps: Steps[Result], deadline: float, size: int = 1, record: Record | None = None
     ) -> Result:
-        """Wait for all steps.
+        """Run all steps in the thread and return their result.
 
-        Who gives up, or is late, leaves after the step that runs: until then its place is taken.
+        If the caller is cancelled or late, the work ends after the step that runs; until then it
+        counts as waiting.
 
         Args:
-            deadline: when the result must be there, on time.monotonic's clock.
-            size: of this work, as `most` counts.
-            record: of its request, which is let in once: from then on it waits and is not refused.
+            steps: the work, a generator that yields after each step.
+            deadline: when the result must be ready, on time.monotonic's clock.
+            size: of this work, in the units of `most`.
+            record: of its request; once one work of it was admitted, no other is refused.
 
         Raises:
             Refused: too much waits, or it is not done in time.
         """
-        owner = OWNER_KEY.get()
-        if not (record and record.admitted) and not self._has_room(owner, size):
+        key = OWNER_KEY.get()
+        if not (record and record.admitted) and not self._has_room(key, size):
             raise Refused("overloaded", retry_after=1)
         if record:
             record.admitted = True
-        self._count_waiting(owner, size)
-        over = asyncio.Event()
-        task = asyncio.create_task(self._take_steps(steps, over))
-        task.add_done_callback(lambda _: self._count_waiting(owner, -size))
+        self._count_waiting(key, size)
+        stopped = asyncio.Event()
+        task = asyncio.create_task(self._run_steps(steps, stopped))
+        task.add_done_callback(lambda _: self._count_waiting(key, -size))
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: Result = (await asyncio.shield(task))[0]
@@ -66,41 +69,41 @@ class Worker:
         except TimeoutError:
             raise Refused("deadline_exceeded") from None
         finally:
-            over.set()
+            stopped.set()
 
-    async def _take_steps(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
-        """Take one step after the other until it is over; the result, or nothing."""
-        done: list[Result] = []
-        while not done and not over.is_set():
-            done = await self._thread.run(partial(_take_step, steps))
-        return done
+    async def _run_steps(self, steps: Steps[Result], stopped: asyncio.Event) -> list[Result]:
+        """Run steps until they end or `stopped` is set; return a list of the result, or []."""
+        result: list[Result] = []
+        while not result and not stopped.is_set():
+            result = await self._thread.run(partial(_run_step, steps))
+        return result
 
-    def _has_room(self, owner: str, size: int) -> bool:
-        """Tell whether so much more of a key's may wait; where nothing waits, it always may."""
-        own = self._own[owner] if owner else None
+    def _has_room(self, key: str, size: int) -> bool:
+        """Tell whether work of this size may wait too; where nothing waits, any may."""
+        own = self._waiting_by_key[key] if key else None
         return not self.waiting or fits_fairly(size, self._most - self.waiting, own)
 
-    def _count_waiting(self, owner: str, size: int) -> None:
-        """Count so much more as waiting."""
+    def _count_waiting(self, key: str, size: int) -> None:
+        """Add a size, or subtract a negative one, to what waits."""
         self.waiting += size
-        self._own[owner] += size
+        self._waiting_by_key[key] += size
 
 
 class Workers(NamedTuple):
-    """Those of questions: for texts, and for sums."""
+    """The workers that questions use."""
 
-    texts: Worker
-    sums: Worker
+    texts: Worker  # tokenizes texts
+    sums: Worker  # computes similarities
 
 
 def one_step(work: Callable[[], Result]) -> Steps[Result]:
-    """Make one step of a piece of work."""
+    """Return a generator that calls `work` in a single step and returns its result."""
     return work()
-    yield
+    yield  # makes this function a generator
 
 
-def _take_step(steps: Steps[Result]) -> list[Result]:
-    """Take one step; the result behind the last."""
+def _run_step(steps: Steps[Result]) -> list[Result]:
+    """Run the next step; return a list of the result after the last one, else []."""
     try:
         next(steps)
     except StopIteration as end:

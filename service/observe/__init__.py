@@ -1,1 +1,1 @@
-"""What the outside sees: metrics, logs, traces."""
+"""Observability: metrics, logs and traces."""

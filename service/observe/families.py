@@ -1,41 +1,40 @@
-"""What metrics are counted by: buckets, closed labels, and the bounds of the objective.
+"""Buckets of histograms, closed sets of label values, and the objective, for metrics.
 
 Source of the names: Prometheus, "Metric and label naming".
 """
 
 from service.refusals import REFUSALS
 
-# Seconds of a route, each at most twice the one before, so that a p99 read between two is at most
-# twice off; 0.25 is the objective, 30 the deadline. A stage's are the same, plus finer ones.
+# Seconds of a request, each at most twice the one before, so that a p99 between two is wrong by at
+# most a factor of 2; 0.25 is the objective, 30 the deadline. A stage's are the same and finer ones.
 BUCKETS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 30)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, 0.001, *BUCKETS)
 TOKEN_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
-# The objective for short requests: the seconds, for a request of at most so many tokens
+# The objective for short requests: answered within these seconds if of at most so many tokens
 OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512
 
-# The inputs of a request: none, or none readable; texts; token ids; embeddings; or all of these
+# Values of the label `input` on different routes: the kinds of input that a request may have; none
+# if it has none, or cannot be read; mixed if it has several
 NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
-CANCELLED_STAGES, ACCELERATOR_ERRORS = ("queue", "forward"), ("oom", "other")
+CANCELLED_STAGES = ("queue", "forward")  # where a request was when its client disconnected
+ACCELERATOR_ERRORS = ("oom", "other")
+# Why requests are refused for lack of room or time; where there are API keys, KEY_SHED_REASONS too
 SHED_REASONS = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
 KEY_SHARE = "share"
-KEY_SHED_REASONS = ("key_requests", "key_tokens", KEY_SHARE)  # where keys are set
-SHED_BY_CODE = {
-    "deadline_exceeded": "deadline",
-    "not_ready": "not_ready",
-}  # codes that name their shed
-CLIENT_DEADLINE = "client_deadline"  # late by a deadline shorter than the objective
+KEY_SHED_REASONS = ("key_requests", "key_tokens", KEY_SHARE)
+# The reason by a refusal's code, where its record has none
+SHED_BY_CODE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}
+CLIENT_DEADLINE = "client_deadline"  # the client's deadline, shorter than the objective, passed
 OVERLOADED = "overloaded"
-# What an alert may take the rate of before it first happens: a 200, and these
+# Statuses counted as 0 before they first occur, since alerts take their rate
 PREINITIALIZED_STATUSES = (
     200,
-    *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
+    *sorted({REFUSALS[code].status for code in (OVERLOADED, "internal", "deadline_exceeded")}),
 )
-METRICS_PATH = "/metrics"  # reading the page is not traffic
-READY_PATH = "/ready"  # its 503 turns no work away
-PAGE_PATHS = frozenset(
-    ("/live", READY_PATH, "/info", METRICS_PATH, "/docs", "/openapi.json")
-)  # of no alert
+METRICS_PATH, READY_PATH = "/metrics", "/ready"
+# Routes that no alert is about: reading them is no work
+PAGE_PATHS = frozenset(("/live", READY_PATH, "/info", METRICS_PATH, "/docs", "/openapi.json"))

@@ -1,13 +1,13 @@
-"""A replica's log: one JSON object a line, or text for a terminal.
+"""Writes a replica's log: one JSON object per line, or text for a terminal.
 
     {"ts": "...", "level": "info", "event": "request", "replica": "...", "route": "/v1/encode", ...}
 
-log.schema.json describes a line. An event is a constant, and its facts are those of FACTS and no
-others: that keeps inputs out. So does leaving out an exception's own text; its class and the places
-it went through are enough to find it.
+log.schema.json describes a line. An event is a constant, and its fields are those of RECORD_FIELDS
+and no others, which keeps inputs out. So does leaving out an exception's message: its class and the
+functions that it went through are enough to find it.
 
-A log that is a file starts anew at FILE_BYTES, and the previous one is kept. A line that cannot be
-written is lost, and counted: a full disk stops no request.
+A log file is replaced by an empty one at FILE_BYTES, and the previous one is kept. A line that
+cannot be written is lost and counted: a full disk stops no request.
 """
 
 import json
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
-RECORD_FIELDS = (
+RECORD_FIELDS = (  # optional fields of a line, taken from attributes of the logging record
     "request_id",
     "trace_id",
     "route",
@@ -34,14 +34,14 @@ RECORD_FIELDS = (
     "count",
 )
 Format = Literal["json", "text"]
-FILE_BYTES = 64 * 1024 * 1024  # of a replica's log; with the one before, twice as many
+FILE_BYTES = 64 * 1024 * 1024  # most bytes of a log file; the previous one takes as many again
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes records as JSON.
+    """Formats logging records as JSON.
 
     Args:
-        replica: the name that every line carries.
+        replica: name of the replica, which every line has.
     """
 
     def __init__(self, replica: str) -> None:
@@ -49,11 +49,11 @@ class JsonFormatter(logging.Formatter):
         self._replica = replica
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, in ASCII: no string in it can end the line."""
+        """Return one line of JSON, in ASCII, so that no string in it can end the line."""
         return json.dumps(self.entry(record))
 
     def entry(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return what a line says, by name."""
+        """Return the fields of a line, by name."""
         time = datetime.fromtimestamp(record.created, UTC)
         line = {
             "ts": time.isoformat(timespec="milliseconds"),
@@ -69,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(JsonFormatter):
-    """Writes records for people."""
+    """Formats logging records as text for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line: time, level, event, then `name=value`."""
@@ -84,37 +84,39 @@ FORMATS: dict[Format, type[JsonFormatter]] = {"json": JsonFormatter, "text": Tex
 
 
 class DescriptorHandler(logging.Handler):
-    """Writes lines to a descriptor, each at once.
+    """Writes lines to a file descriptor, each at once and without a buffer.
 
-    Nothing is kept for later: what a full disk did not take would appear in the middle of another
-    line.
+    A buffer would write the rest of a line that a full disk did not take into a later line.
 
     Args:
-        descriptor: of a file, a pipe or a terminal; a file's is replaced by a new one when full.
-        most: bytes of a file.
+        descriptor: of a file, a pipe or a terminal; a full file is replaced by an empty one.
+        most: most bytes of a file.
+
+    Attributes:
+        on_loss: called for each line that is lost.
     """
 
     def __init__(self, descriptor: int, most: int = FILE_BYTES) -> None:
         super().__init__()
-        self._descriptor, self._most, self._broken = descriptor, most, False
+        self._descriptor, self._most, self._is_cut = descriptor, most, False
         self.on_loss: Callable[[], None] = lambda: None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, or count it as lost."""
+        """Write one line, or call `on_loss`."""
         try:
             line = f"{self.format(record)}\n".encode()
             self._rotate(len(line))
-            if self._broken:
+            if self._is_cut:  # the previous line was written in part
                 line = b"\n" + line
-            self._broken = os.write(self._descriptor, line) < len(line)
+            self._is_cut = os.write(self._descriptor, line) < len(line)
         except OSError:
             self.on_loss()
         else:
-            if self._broken:
+            if self._is_cut:
                 self.on_loss()
 
     def _rotate(self, size: int) -> None:
-        """Replace a full file by an empty one; the full one stays next to it, once, as `.1`."""
+        """Replace the file if another `size` bytes would be too much; keep it as `.1`."""
         state = os.fstat(self._descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_size + size <= self._most:
             return
@@ -124,6 +126,7 @@ class DescriptorHandler(logging.Handler):
             os.ftruncate(self._descriptor, 0)
 
     def _replace_file(self, path: str, mode: int) -> None:
+        """Rename a file to `.1`, and have the descriptor write to a new one of the same mode."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         new = os.open(f"{path}.new", flags, stat.S_IMODE(mode))
         try:
@@ -137,61 +140,61 @@ class DescriptorHandler(logging.Handler):
 def start_logging(
     format: Format, replica: str, mirror_fd: int | None = None, mirror_all: bool = False
 ) -> None:
-    """Send what this service logs from now on to the process's own stdout.
+    """Write the logs of `service` to the process's stdout from now on.
+
+    Ray's loggers are left alone. They are not written to sys.stdout but to descriptor 1: if Serve
+    logs JSON, it replaces sys.stdout by an object that would wrap each line in its own.
 
     Args:
-        mirror_fd: another descriptor, to which warnings and errors go too.
-        mirror_all: whether all lines do.
-
-    Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
-    place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
+        replica: name of the replica, which every line has.
+        mirror_fd: another file descriptor, to which warnings and errors are written too.
+        mirror_all: whether all lines are.
     """
-    handlers = [
-        DescriptorHandler(each) for each in (make_nonblocking(1), mirror_fd) if each is not None
-    ]
+    handlers = [DescriptorHandler(fd) for fd in (make_nonblocking(1), mirror_fd) if fd is not None]
     for handler in handlers:
         handler.setFormatter(FORMATS[format](replica))
     for handler in handlers[1:]:
         handler.setLevel(logging.INFO if mirror_all else logging.WARNING)
-    ours = logging.getLogger("service")
-    ours.handlers, ours.propagate = list(handlers), False
-    ours.setLevel(logging.INFO)
+    root = logging.getLogger("service")
+    root.handlers, root.propagate = list(handlers), False
+    root.setLevel(logging.INFO)
 
 
 def make_nonblocking(descriptor: int) -> int:
-    """Return a descriptor that loses a line rather than wait, if this one is a pipe's.
+    """Return a descriptor that writes where this one does, without blocking if that is a pipe.
 
     In a container where Ray was started with --no-redirect-output, all processes write to one pipe,
-    which the container's runtime reads; while it does not, no request may wait for it. The pipe is
-    opened anew, so that other processes keep their own mode.
+    which the container's runtime reads. While it does not, lines are lost and no request waits.
+    The pipe is opened again, so that the mode of other processes' descriptors is not changed.
     """
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
     try:
         return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # another user's, as under an older runtime
+    except OSError:  # a pipe of another user, as under older runtimes
         return descriptor
 
 
 def warning_line(form: Format, replica: str, event: str) -> bytes:
-    """Return a warning about a replica, as that replica would have written it."""
+    """Return the log line of a warning, as the replica itself would have written it."""
     record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
     return f"{FORMATS[form](replica).format(record)}\n".encode()
 
 
 def count_losses(count: Callable[[], None]) -> None:
-    """Count each line that is lost from now on."""
+    """Call `count` for each line that is lost from now on."""
     for handler in logging.getLogger("service").handlers:
         if isinstance(handler, DescriptorHandler):
             handler.on_loss = count
 
 
 def _describe_exception(error: BaseException) -> dict[str, Any]:
+    """Return the fields of a line about an exception: its class and its frames."""
     return {"error": type(error).__name__, "where": _list_frames(error.__traceback__)}
 
 
 def _list_frames(trace: TracebackType | None) -> list[str]:
-    """Return the places an exception went through, as module.function:line, outermost first."""
+    """Return the frames of a traceback as module.function:line, outermost first."""
     return [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"
         for frame, line in traceback.walk_tb(trace)

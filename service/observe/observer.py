@@ -26,20 +26,20 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 logger = logging.getLogger(__name__)
 
 TRACEPARENT_HEADER = TRACEPARENT.encode()
-REPORT_SECONDS = 0.1  # most between a request's end and its line
+REPORT_SECONDS = 0.1  # longest time between a request's end and its report
 
-# Probes never stop asking for these; they and the 401s of clients that guess keys share a line
+# Health probes ask for these all the time; they, and 401s, are logged as one line of their number
 PROBE_PATHS = frozenset(("/live", READY_PATH))
-SUMMARY_SECONDS = 60.0
+SUMMARY_SECONDS = 60.0  # between two such lines
 
 
 class Observer:
-    """Watches the requests of one replica, in its event loop.
+    """Reports the requests of one replica, in its event loop.
 
     Args:
-        weights: digest of the weights that answer.
+        weights: digest of the model's weights, for the log.
         tracing: None where it is off.
-        lines: whether each request gets a line in the log.
+        lines: whether to log a line for each request.
     """
 
     def __init__(
@@ -51,28 +51,27 @@ class Observer:
         lines: bool,
     ) -> None:
         self._weights, self._tracing = weights, tracing
-        ends = [tracing.end] if tracing else []
-        self._listeners = [metrics.count_request, *ends, *([self._log_request] if lines else [])]
+        traced, logged = [tracing.end] if tracing else [], [self._log_request] if lines else []
+        self._listeners = [metrics.count_request, *traced, *logged]
         self._in_flight, self._ended = set[Record](), list[Record]()
-        self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
+        # numbers of requests without a line of their own, by route and status since a time
+        self._unlogged, self._summary_time = Counter[tuple[str, int]](), time.monotonic()
         sentence = "Requests not yet answered, scrapes aside."
         metrics.add_gauge("requests_in_flight", sentence, self._count_in_flight)
 
     def begin(self, record: Record, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Watch a request until `end` is called for it.
+        """Count a request as in flight, and begin its trace, until `end` is called for it.
 
         Args:
-            headers: as received.
+            headers: of the request, as received.
         """
         if self._tracing:
-            parents = [
-                value.decode("latin-1") for name, value in headers if name == TRACEPARENT_HEADER
-            ]
-            record.trace = self._tracing.begin(record, parents)
+            found = (value for name, value in headers if name == TRACEPARENT_HEADER)
+            record.trace = self._tracing.begin(record, [value.decode("latin-1") for value in found])
         self._in_flight.add(record)
 
     def end(self, record: Record) -> None:
-        """Queue a request that has ended, however it did, to be reported soon and once."""
+        """Queue a request that has ended, in whatever way, to be reported once and soon."""
         if record not in self._in_flight:
             return
         self._in_flight.discard(record)
@@ -82,11 +81,11 @@ class Observer:
         self._ended.append(record)
 
     def _count_in_flight(self) -> int:
-        """Return the requests in flight, less the scrape that asks: else no page would say 0."""
+        """Return the number of requests in flight without scrapes: these would count themselves."""
         return sum(record.route != METRICS_PATH for record in self._in_flight)
 
     def report(self) -> None:
-        """Report the requests that have ended since the last call; call it before counting."""
+        """Report the requests that have ended since the last call; call it before a scrape."""
         ended, self._ended = self._ended, []
         for listener in self._listeners:
             for record in ended:
@@ -94,19 +93,20 @@ class Observer:
                     listener(record)
                 except Exception:  # a bug, which must not silence the others
                     logger.exception("request not recorded", extra=record.log_ids())
-        if time.monotonic() - self._summed > SUMMARY_SECONDS:
+        if time.monotonic() - self._summary_time > SUMMARY_SECONDS:
             self.log_summaries()
 
     def log_summaries(self) -> None:
-        """Write a line for each kind of request that gets none of its own."""
-        alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
-        for (route, code), count in sorted(alike.items()):
+        """Log the number of requests that got no line of their own, by route and status."""
+        counts, self._unlogged = self._unlogged, Counter()
+        self._summary_time = time.monotonic()
+        for (route, code), count in sorted(counts.items()):
             logger.info("requests", extra={"route": route, "code": code, "count": count})
 
     def _log_request(self, record: Record) -> None:
-        """Write a request's line, at the time of its end, or count it for one with others."""
+        """Log a request's line with the time of its end, or count it for a summary."""
         if record.route in PROBE_PATHS or record.code == UNAUTHORIZED_STATUS:
-            self._alike[(record.route, record.code)] += 1
+            self._unlogged[(record.route, record.code)] += 1
             return
         if not logger.isEnabledFor(logging.INFO):
             return
@@ -127,7 +127,7 @@ class Observer:
 
 
 def make_loop_clock() -> Callable[[], float]:
-    """Return a clock, for any thread, of the seconds this event loop's thread has computed.
+    """Return a function that any thread may call for the CPU seconds of this event loop's thread.
 
     Seconds spent waiting for a core or for Python's own lock do not count.
     """

@@ -12,11 +12,9 @@ REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a r
 
 StageName = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[StageName, ...] = get_args(StageName)  # in a request's order
-CLIENT_CLOSED = 499  # the client went away before its answer
+CLIENT_CLOSED = 499  # status of a request whose client disconnected before its answer
 
-
-# One stage of a request, with its start and end on time.monotonic's clock; plain, since a request
-# has five
+# A stage of a request with its start and end on time.monotonic's clock; a tuple, for its low cost
 Stage = tuple[StageName, float, float]
 
 
@@ -26,10 +24,10 @@ class TraceContext:
 
     Args:
         trace_id: 32 hexadecimal digits.
-        sampled: whether its spans are kept.
-        traceparent: how the request's span is named to others.
-        span: the request's; None unless it is sampled.
-        batches: span contexts of the batches it was in.
+        sampled: whether its spans are exported.
+        traceparent: W3C header that names the request's span.
+        span: span of the request; None unless it is sampled.
+        batches: span contexts of the batches that the request was in.
     """
 
     trace_id: str
@@ -44,22 +42,24 @@ class Record:
     """The facts known about a request by the time it is reported.
 
     Args:
-        route: one of ours, or other; `own` is the service's own work.
-        key: the name of the API key that it came with.
-        input: the kind of its inputs.
-        refused: the code of its refusal.
-        shed: the bound met by an overload or a late request, where that is known.
-        sequences, tokens: what it asks the model to run.
+        route: path of the route, or `other`; `own` for the service's own works.
+        key: name of the API key that it came with.
+        input: kind of its inputs, as the metrics' label.
+        code: HTTP status of its answer.
+        refused: code of its refusal; None if it was answered.
+        shed: which bound refused it for lack of room or time, if that is known.
+        sequences, tokens: how many it has the model run.
         bytes: of its answer's body.
-        given_seconds: that the client gives it from then on, at most the service's deadline.
-        turn_seconds: that it waited at the door, behind others of its key.
-        start: when it had arrived whole, less what it waited before, on time.monotonic's clock.
-        ended: in calendar time, seconds.
+        given_seconds: time until its deadline, at most that of the service's settings.
+        turn_seconds: time that it waited at the first gate behind others of its key.
+        start: when it had arrived, less that wait, on time.monotonic's clock.
         seconds: from `start` to its end.
-        admitted: whether its texts were let into the tokenizer's queue.
+        ended: calendar time of its end, in seconds.
+        admitted: whether its texts were admitted to the tokenizer's queue.
         batch_start: when its first batch was started, on time.monotonic's clock; 0 before.
+        stages: those that have ended.
         hold: the memory that it holds.
-        weights: digest of the weights that answer it, where an adapter's are added.
+        weights: digest of the weights that answer it, if an adapter is applied.
     """
 
     route: str
@@ -86,10 +86,13 @@ class Record:
     weights: str = ""
 
     def reserve(self, **sizes: int) -> None:
-        """Hold this many bytes of these kinds, in place of those before, until the request ends.
+        """Reserve memory until the request ends, by kind, in place of what it held before.
+
+        Args:
+            sizes: bytes of each kind.
 
         Raises:
-            Refused: there is no room for them.
+            Refused: there is not as much memory.
         """
         try:
             self.hold.take(**sizes)
@@ -98,22 +101,22 @@ class Record:
             raise Refused("overloaded", retry_after=1) from None
 
     def add_wait(self, seconds: float) -> None:
-        """Add the time it waited before anything was known of it."""
+        """Count seconds that the request waited at the first gate, before it was read."""
         self.stages.append(("queue", self.start - seconds, self.start))
         self.start -= seconds
         self.turn_seconds += seconds
 
     def end_stage(self, name: StageName, start: float) -> None:
-        """Take the time of a stage that ends now; called however it ends."""
+        """Add a stage that ends now, whether it succeeded or not."""
         self.stages.append((name, start, time.monotonic()))
 
     def end_batch_stages(self, start: float) -> None:
-        """Time the stages that the batcher decides on: queue until the first batch, then forward.
+        """Add the stages `queue`, until the first batch, and `forward`, which ends now.
 
-        A request that never runs has only waited.
+        A request of which no batch was started gets only the first.
 
         Args:
-            start: when it was given to the batcher; `batch_start` was 0 then.
+            start: when it was submitted to the batcher; `batch_start` was 0 then.
         """
         end = time.monotonic()
         self.stages.append(("queue", start, self.batch_start or end))
@@ -121,10 +124,10 @@ class Record:
             self.stages.append(("forward", self.batch_start, end))
 
     def end_request(self) -> None:
-        """Take the end time."""
+        """Set the time of its end to now, and its duration."""
         self.seconds, self.ended = time.monotonic() - self.start, time.time()
 
     def log_ids(self) -> dict[str, Any]:
-        """Return the names by which a log line is found."""
+        """Return the fields that identify the request in the log."""
         trace_id = self.trace.trace_id if self.trace else None
         return {"request_id": self.request_id, "trace_id": trace_id, "route": self.route}

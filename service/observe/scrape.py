@@ -1,7 +1,7 @@
-"""Join the metrics of several replicas into one page.
+"""Joins the metrics of several replicas into one page.
 
 Every replica's samples carry its own `replica` label, so nothing is added up; but the formats
-want a family's HELP and TYPE once and its samples together.
+require a family's HELP and TYPE once, and its samples together.
 
 Source: Prometheus text exposition format 0.0.4; OpenMetrics 1.0.0, which ends in `# EOF`.
 """
@@ -22,13 +22,15 @@ EOF = b"# EOF\n"
 def join_pages(
     texts: list[bytes], incomplete: bool, openmetrics: bool = False, expected: int | None = None
 ) -> bytes:
-    r"""Merge the metrics pages of replicas, and add how many are missing and expected.
+    r"""Merge the metrics pages of replicas; add whether one is missing, and how many are expected.
 
     Families and samples stand in order of appearance.
 
     Args:
-        incomplete: whether a replica's text is missing.
-        expected: how many there should be, where that is known.
+        texts: the page of each replica.
+        incomplete: whether a replica's page is missing.
+        openmetrics: whether the pages are OpenMetrics, not Prometheus text.
+        expected: how many replicas there should be, if that is known.
 
     >>> print(join_pages([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
     ...            False).decode().partition("# HELP")[0])

@@ -1,11 +1,11 @@
-"""Requests, their stages and their batches as OpenTelemetry spans; imported where tracing is on.
+"""Exports requests, their stages and batches as OpenTelemetry spans; imported if tracing is on.
 
     POST /v1/encode             SERVER, in the caller's trace (W3C traceparent) or in a new one
       parse tokenize queue forward serialize
     headlight.batch             a trace of its own, linked to every request in it, and they to it
 
-A span says how long and how much, never what: no input, no path, no header of the client's except
-its trace. An unsampled request has the name of a span, and no span.
+A span has durations and sizes, never contents: no input, no path, no header of the client except
+its trace. A request that is not sampled has the ids of a span, and no span.
 
 Source: W3C Trace Context; OpenTelemetry semantic conventions for HTTP servers.
 """
@@ -30,16 +30,16 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from service.observe.record import TRACEPARENT, Record, TraceContext
 from service.refusals import SERVICE_CODES
 
-FILE_SCHEME = "file:"
-PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+FILE_SCHEME = "file:"  # of a destination that is a file
+PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the exporter to a collector
 
 
 class CannotTrace(Exception):
-    """The exporter asked for is not installed."""
+    """The exporter for a destination is not installed."""
 
 
 class Tracing:
-    """The spans of one replica.
+    """Makes and exports the spans of one replica.
 
     Args:
         to: console (stderr), file:PATH, or the URL of an OTLP collector's traces.
@@ -68,13 +68,16 @@ class Tracing:
         self._headers = TraceContextTextMapPropagator()
 
     def begin(self, record: Record, traceparents: Sequence[str]) -> TraceContext:
-        """Start a request's span; a traceparent that is not valid starts a new trace.
+        """Start a request's span in the caller's trace, or in a new one without a valid header.
 
-        Chance decides whether it is sampled: a flag from outside could have every request kept.
+        Requests are sampled at random: a client's flag could have all of its requests exported.
+
+        Args:
+            traceparents: values of the request's traceparent headers.
         """
         context = Context()
         if len(traceparents) == 1:
-            # no tracestate: it is the caller's text, and we call no service that could want it
+            # without tracestate, which is the caller's text and only matters to services called
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
         if random.random() < self._ratio:
@@ -82,8 +85,7 @@ class Tracing:
             span = self._tracer.start_span(
                 record.method, context, SpanKind.SERVER, start_time=start
             )
-            own = span.get_span_context()
-            return _make_context(own, span)
+            return _make_context(span.get_span_context(), span)
         trace_id = parent.trace_id or self._ids.generate_trace_id()
         flags = TraceFlags(parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
         span_id = self._ids.generate_span_id()
@@ -95,33 +97,34 @@ class Tracing:
         """End a request's span, with a child for each of its stages."""
         if record.trace is None or record.trace.span is None:
             return
-        span, since = record.trace.span, _epoch_offset()
-        inside = trace.set_span_in_context(span, Context())
+        span, offset = record.trace.span, _epoch_offset()
+        parent = trace.set_span_in_context(span, Context())
         for name, start, end in record.stages:
             links = [Link(batch) for batch in record.trace.batches if name == "forward"]
-            began = since + _nanoseconds(start)
-            child = self._tracer.start_span(name, inside, links=links, start_time=began)
-            child.end(since + _nanoseconds(end))
-        if record.route != "other":  # which route takes it is known by now
+            began = offset + _nanoseconds(start)
+            child = self._tracer.start_span(name, parent, links=links, start_time=began)
+            child.end(offset + _nanoseconds(end))
+        if record.route != "other":  # the route was not known when the span was started
             span.update_name(f"{record.method} {record.route}")
         span.set_attributes(_span_attributes(record))
         if record.refused in SERVICE_CODES:
             span.set_status(StatusCode.ERROR)
-        span.end(since + _nanoseconds(record.start + record.seconds))
+        span.end(offset + _nanoseconds(record.start + record.seconds))
 
     def export_batch(
         self, members: Sequence[Record], sequences: int, tokens: int, start: float
     ) -> None:
-        """Export a batch that ended now.
+        """Export a span of a batch that ended now, linked with its sampled requests.
 
         Args:
-            members: the requests in it.
-            start: on time.monotonic's clock.
+            members: records of the requests in the batch.
+            sequences, tokens: how many the batch had.
+            start: when it was started, on time.monotonic's clock.
         """
         traces = [record.trace for record in members if record.trace and record.trace.sampled]
         if not traces:
             return
-        links = [Link(one.span.get_span_context()) for one in traces]
+        links = [Link(context.span.get_span_context()) for context in traces]
         span = self._tracer.start_span(
             "headlight.batch",
             Context(),
@@ -130,28 +133,28 @@ class Tracing:
             start_time=_epoch_offset() + _nanoseconds(start),
         )
         span.end()
-        for one in traces:
-            one.batches.append(span.get_span_context())
+        for context in traces:
+            context.batches.append(span.get_span_context())
 
     def flush(self) -> None:
-        """Export what is waiting; blocks."""
+        """Export all waiting spans; block until that is done."""
         self._processor.force_flush()
 
     def close(self) -> None:
-        """Export what is waiting, and stop; blocks."""
+        """Export all waiting spans, block until that is done, and stop."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK's gap
         self._open.close()
 
 
-def _make_context(own: SpanContext, span: trace.Span | None) -> TraceContext:
-    """Name a span as W3C Trace Context does; one that is not kept is its name alone."""
-    trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
-    traceparent = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
-    return TraceContext(trace_id, own.trace_flags.sampled, traceparent, span)
+def _make_context(ids: SpanContext, span: trace.Span | None) -> TraceContext:
+    """Return the trace context of a request with these ids; `span` is None if not sampled."""
+    trace_id, span_id = trace.format_trace_id(ids.trace_id), trace.format_span_id(ids.span_id)
+    traceparent = f"00-{trace_id}-{span_id}-{ids.trace_flags:02x}"
+    return TraceContext(trace_id, ids.trace_flags.sampled, traceparent, span)
 
 
 def check_destination(to: str) -> None:
-    """Check that spans can go to their destination.
+    """Check that spans can be exported to a destination; see Tracing for its form.
 
     Raises:
         CannotTrace, OSError: see Tracing.
@@ -161,6 +164,7 @@ def check_destination(to: str) -> None:
 
 
 def _make_exporter(to: str, stack: ExitStack) -> SpanExporter:
+    """Return an exporter to a destination; `stack` closes its file."""
     if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
         return _make_line_exporter(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
     if to.startswith(FILE_SCHEME):
@@ -180,10 +184,12 @@ def _make_line_exporter(file: IO[str]) -> SpanExporter:
 
 
 def _span_to_json(span: ReadableSpan) -> str:
+    """Return a span as a line of JSON."""
     return f"{span.to_json(indent=None)}\n"
 
 
 def _span_attributes(record: Record) -> dict[str, Any]:
+    """Return the attributes of a request's span."""
     refused = {"error.type": record.refused} if record.refused else {}
     key = {"headlight.key": record.key} if record.key else {}
     return {
@@ -200,6 +206,7 @@ def _span_attributes(record: Record) -> dict[str, Any]:
 
 
 def _nanoseconds(seconds: float) -> int:
+    """Convert seconds to whole nanoseconds."""
     return int(seconds * 1e9)
 
 
