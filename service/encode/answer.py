@@ -49,17 +49,11 @@ class NotFinite(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Names a model and its arithmetic: where all are equal, equal inputs give equal bits.
+    """Names a model and its arithmetic: where all are equal, equal inputs give equal bits."""
 
-    Args:
-        model: name of the model, and of the adapter if there is one.
-        weights: digest of the weights.
-        numerics: name of the arithmetic; see service/engine/numerics.py.
-    """
-
-    model: str
-    weights: str
-    numerics: str
+    model: str  # name of the model, and of the adapter if there is one
+    weights: str  # digest of the weights
+    numerics: str  # name of the arithmetic; see service/engine/numerics.py
 
     def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
         """Return the identity of the model with an adapter; `digest` covers both's weights."""
@@ -73,48 +67,28 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The answer for one input, before it is written.
+    """The answer for one input, before it is written."""
 
-    Args:
-        tokens_run: tokens that the model ran.
-        facts: tokens, length and other fields without arrays, as JSON shows them.
-        pooled: the pooled vector, (width,).
-        tokens: token vectors, (tokens, width).
-        layers: (tokens, width) by hidden state.
-        attention: fields of the attention without arrays; None if none was asked for.
-        maps: arrays of the attention as JSON nests them.
-        arrays: the same arrays by their names in a safetensors answer.
-        tasks: outputs of the checkpoint's task heads.
-        parts: vectors of the spans that `facts` names, (spans, width).
-    """
-
-    tokens_run: int
-    facts: Mapping[str, Any]
-    pooled: Array | None = None
-    tokens: Array | None = None
-    layers: Mapping[int, Array] = field(default_factory=dict)
-    attention: Mapping[str, Any] | None = None
-    maps: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    tasks: Sequence[Shown] = ()
-    parts: Array | None = None
+    tokens_run: int  # tokens that the model ran
+    facts: Mapping[str, Any]  # tokens, length and other fields without arrays, as JSON shows them
+    pooled: Array | None = None  # the pooled vector, (width,)
+    tokens: Array | None = None  # token vectors, (tokens, width)
+    layers: Mapping[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
+    attention: Mapping[str, Any] | None = None  # its fields without arrays, if asked for
+    maps: Mapping[str, Any] = field(default_factory=dict)  # arrays of attention as JSON nests them
+    arrays: Mapping[str, Array] = field(default_factory=dict)  # the same as safetensors names them
+    tasks: Sequence[Shown] = ()  # outputs of the checkpoint's task heads
+    parts: Array | None = None  # vectors of the spans that `facts` names, (spans, width)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The answer to a request, to be written as its API does.
+    """The answer to a request, to be written as its API does."""
 
-    Args:
-        preamble: fields about the model.
-        items: one for each input, made lazily and once while the answer is written.
-        usage: fields about the request's cost: tokens, bytes, times, and inputs cut if any were.
-        results: outputs of the model that the items are made of.
-    """
-
-    preamble: Mapping[str, Any]
-    items: Iterable[Item]
-    usage: Mapping[str, Any]
-    results: "Sequence[Result]" = ()
+    preamble: Mapping[str, Any]  # fields about the model
+    items: Iterable[Item]  # one for each input, made lazily and once while the answer is written
+    usage: Mapping[str, Any]  # fields about its cost: tokens, bytes, times, truncated inputs if any
+    results: "Sequence[Result]" = ()  # outputs of the model that the items are made of
 
     @property
     def small(self) -> bool:
@@ -124,15 +98,10 @@ class Encoded:
 
 
 class Records(NamedTuple):  # not a dataclass: orjson would serialize that by itself
-    """A table that JSON shows as a list of rows.
+    """A table that JSON shows as a list of rows."""
 
-    Args:
-        columns: arrays of equal length, by name.
-        named: whether a row is an object with the columns' names; else it is a list.
-    """
-
-    columns: Mapping[str, Array]
-    named: bool = True
+    columns: Mapping[str, Array]  # arrays of equal length, by name
+    named: bool = True  # whether a row is an object with the columns' names; else it is a list
 
     def pieces(self) -> Iterator[list[Any]]:
         """Yield the rows, PIECE_ROWS at a time."""
@@ -144,14 +113,10 @@ class Records(NamedTuple):  # not a dataclass: orjson would serialize that by it
 
 
 class Each(NamedTuple):
-    """A JSON list whose entries are made lazily and once, while the answer is written.
-
-    Args:
-        plain: whether no entry has an array in it.
-    """
+    """A JSON list whose entries are made lazily and once, while the answer is written."""
 
     entries: Iterable[Any]
-    plain: bool = False
+    plain: bool = False  # whether no entry has an array in it
 
 
 def cast_array(array: Array, dtype: str) -> Array:

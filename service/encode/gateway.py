@@ -46,41 +46,26 @@ AS_OUR_OWN = Custom()  # reads and answers as Headlight's own API does
 
 
 class ResolvedRequest(NamedTuple):
-    """A request that was checked against this model, before its texts are read.
-
-    Args:
-        texts: inputs of all sides.
-        edited: whether it gates or patches heads.
-        space: name of the space of its vectors; None if they are of none.
-        deadline: when its answer must be ready, on time.monotonic's clock.
-    """
+    """A request that was checked against this model, before its texts are read."""
 
     ask: Ask
     question: Question
     sides: Sequence[Side]
-    texts: Texts
-    edited: bool
-    space: str | None
-    deadline: float
+    texts: Texts  # inputs of all sides
+    edited: bool  # whether it gates or patches heads
+    space: str | None  # name of the space of its vectors; None if they are of none
+    deadline: float  # when its answer must be ready, on time.monotonic's clock
     record: Record
 
 
 class PreparedRequest(NamedTuple):
-    """A request that was read and planned.
+    """A request that was read and planned."""
 
-    Args:
-        works: one for each of its inputs.
-        tokens: of these works.
-        step: what to run, and what follows.
-        price: memory that its answer takes.
-        held: bytes of memory of its inputs and works, which replace those of its body.
-    """
-
-    works: Sequence[Work]
-    tokens: int
-    step: Step
-    price: Price
-    held: int
+    works: Sequence[Work]  # one for each of its inputs
+    tokens: int  # of these works
+    step: Step  # what to run, and what follows
+    price: Price  # memory that its answer takes
+    held: int  # bytes of memory of its inputs and works, which replace those of its body
 
 
 class Gateway:

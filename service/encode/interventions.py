@@ -32,15 +32,10 @@ ByHead = Mapping[int, Mapping[int, Value]]  # values by layer, then head
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """The gates and patches of one input's heads.
+    """The gates and patches of one input's heads."""
 
-    Args:
-        gates: factor of each gated head.
-        patches: number of the input from which each patched head takes its values.
-    """
-
-    gates: ByHead[float] = field(default_factory=dict)
-    patches: ByHead[int] = field(default_factory=dict)
+    gates: ByHead[float] = field(default_factory=dict)  # factor of each gated head
+    patches: ByHead[int] = field(default_factory=dict)  # number of the input it takes values from
 
     def apply(self, work: Work) -> None:
         """Set a work's gates and its number of edited heads; values of patches come later."""
@@ -60,16 +55,11 @@ NO_EDITS = Edits()
 
 @dataclass(frozen=True, slots=True)
 class Interventions:
-    """The gates and patches of all inputs of a request.
-
-    Args:
-        common: edits of texts that are made while the request is answered.
-        each: edits of each input; empty if no head is changed.
-    """
+    """The gates and patches of all inputs of a request."""
 
     config: EncoderConfig
-    common: Edits = NO_EDITS
-    each: Sequence[Edits] = ()
+    common: Edits = NO_EDITS  # edits of texts that are made while the request is answered
+    each: Sequence[Edits] = ()  # edits of each input; empty if no head is changed
 
     @classmethod
     def of(
@@ -168,12 +158,7 @@ def _resolve_heads(
 
 
 def _check_patches(
-    gates: ByHead[float],
-    patches: ByHead[int],
-    index: int,
-    count: int,
-    patched: set[int],
-    loc: Loc,
+    gates: ByHead[float], patches: ByHead[int], index: int, count: int, patched: set[int], loc: Loc
 ) -> None:
     """Refuse a head that is both gated and patched, and an input that cannot be a source.
 

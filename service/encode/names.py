@@ -11,15 +11,10 @@ SPARSE_ONLY = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/e
 
 
 class Names(NamedTuple):
-    """The names by which clients may call a served model.
+    """The names by which clients may call a served model."""
 
-    Args:
-        model: name of the model without an adapter.
-        adapters: names of its adapters, which may follow it after a colon.
-    """
-
-    model: str
-    adapters: Sequence[str] = ()
+    model: str  # name of the model without an adapter
+    adapters: Sequence[str] = ()  # names of its adapters, which may follow it after a colon
 
     @property
     def every(self) -> list[str]:

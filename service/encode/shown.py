@@ -38,16 +38,11 @@ def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The output of a classifier for one sequence.
+    """The output of a classifier for one sequence."""
 
-    Args:
-        labels: names of the classes, in the checkpoint's order.
-        logits, scores: of each class, (classes,).
-    """
-
-    labels: Sequence[str]
-    logits: Array
-    scores: Array
+    labels: Sequence[str]  # names of the classes, in the checkpoint's order
+    logits: Array  # (classes,)
+    scores: Array  # the logits after the activation, (classes,)
 
     def to_json(self) -> dict[str, Any]:
         columns = zip(
@@ -81,17 +76,11 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class SparseWeights:
-    """A sparse vector over the vocabulary.
+    """A sparse vector over the vocabulary."""
 
-    Args:
-        indices: token ids with a weight, ascending, (ids,) int32.
-        values: their weights, (ids,).
-        tokens: the vocabulary's string for each id.
-    """
-
-    indices: Array
-    values: Array
-    tokens: Sequence[str | None]
+    indices: Array  # token ids with a weight, ascending, (ids,) int32
+    values: Array  # their weights, (ids,)
+    tokens: Sequence[str | None]  # the vocabulary's string for each id
 
     def to_json(self) -> dict[str, Any]:
         return {"sparse": {**dict(self._arrays()), "tokens": self.tokens}}
@@ -110,15 +99,10 @@ class SparseWeights:
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """The vectors of a sequence's tokens, for late interaction.
+    """The vectors of a sequence's tokens, for late interaction."""
 
-    Args:
-        vectors: of the tokens that have one, (kept, size).
-        kept: positions of these tokens in the sequence, (kept,) int32.
-    """
-
-    vectors: Array
-    kept: Array
+    vectors: Array  # of the tokens that have one, (kept, size)
+    kept: Array  # positions of these tokens in the sequence, (kept,) int32
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.arrays())

@@ -22,15 +22,7 @@ from service.core import Placer
 from service.encode import shown
 from service.encode.shown import Classes, Labels, Shown, SparseWeights, TokenVectors
 from service.engine.work import Array, Work
-from service.outputs import (
-    Classify,
-    Entailment,
-    LabelTokens,
-    MultiVector,
-    Rerank,
-    Sparse,
-    Wanted,
-)
+from service.outputs import Classify, Entailment, LabelTokens, MultiVector, Rerank, Sparse, Wanted
 from service.refusals import Refused
 from service.wording.words import quote_names
 
@@ -46,23 +38,14 @@ LEXICAL_QUERIES = "this model's sparse weights are those of tokens; expected a t
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task that a request names: its head, and how an answer shows its output.
+    """A task that a request names: its head, and how an answer shows its output."""
 
-    Args:
-        head: the head with the request's options.
-        show: returns how an answer shows the head's output for a work.
-        words: whether the inputs must have words.
-        fit: returns the head for one input, if it depends on the input's tokens.
-        named: the refusal of an input without token ids; "" if the task needs none.
-        shows: whether the answer shows the tokens.
-    """
-
-    head: TaskHead
-    show: Callable[[Work, Arrays], Shown]
-    words: bool = False
-    fit: Callable[[Work], TaskHead] | None = None
-    named: str = ""
-    shows: bool = False
+    head: TaskHead  # the head with the request's options
+    show: Callable[[Work, Arrays], Shown]  # converts the head's output for a work to its answer
+    words: bool = False  # whether the inputs must have words
+    fit: Callable[[Work], TaskHead] | None = None  # returns the head for one input, if they differ
+    named: str = ""  # the refusal of an input without token ids; "" if the task needs none
+    shows: bool = False  # whether the answer shows the tokens
 
     def fitted(self, work: Work) -> TaskHead:
         """Return the head for one input."""

@@ -22,22 +22,14 @@ NO_CERTIFICATE = (
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How close the vectors of some texts are to those of the same model in float32.
+    """How close the vectors of some texts are to those of the same model in float32."""
 
-    Args:
-        worst_cosine, mean_cosine: over the texts, of the cosine of a text's two vectors.
-        rank_correlation: Spearman's, between the cosines of all pairs of texts in both formats.
-        neighbour_overlap: the mean share of a text's nearest texts that both formats have.
-        neighbours: how many nearest texts of each text were compared.
-        texts: how many texts were compared.
-    """
-
-    worst_cosine: float
-    mean_cosine: float
-    rank_correlation: float
-    neighbour_overlap: float
-    neighbours: int
-    texts: int
+    worst_cosine: float  # lowest cosine of a text's two vectors
+    mean_cosine: float  # mean over the texts
+    rank_correlation: float  # Spearman's, between the cosines of all pairs of texts in both formats
+    neighbour_overlap: float  # the mean share of a text's nearest texts that both formats have
+    neighbours: int  # how many nearest texts of each text were compared
+    texts: int  # how many texts were compared
 
     def facts(self) -> dict[str, float]:
         """Return the fields by name, rounded to six places, as GET /info shows them."""

@@ -33,10 +33,7 @@ def read_model_sizes(source: ModelSource) -> EncoderConfig:
 
 
 def load_model(
-    source: ModelSource,
-    device: torch.device,
-    dtype: torch.dtype,
-    backend: Kernels | None = None,
+    source: ModelSource, device: torch.device, dtype: torch.dtype, backend: Kernels | None = None
 ) -> Model:
     """Load a folder's model, or an untrained model of a preset's sizes with its tokenizer.
 

@@ -53,33 +53,18 @@ class NotTrustworthy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The results of a replica's start-up checks and measurements.
+    """The results of a replica's start-up checks and measurements."""
 
-    Args:
-        dtype: number format of the model.
-        same_bits: whether the batch does not change the bits of an answer; it may on a GPU, and in
-            half precision on a CPU, where the kernels depend on the batch's size.
-        canary: the sequence to check again and again.
-        golden: its token vectors at the start, (tokens, width).
-        numerics: name of the arithmetic; equal weights, numerics and input give equal bits, unless
-            it ends in -varying: then the bits depend on the batch too.
-        speed: tokens per second on all cores.
-        small: tokens up to which every batch takes the same time.
-        budget: most tokens in the batches of all lanes together.
-        certificate: how close the vectors stay to those of float32, if that was asked for.
-        adapted: name of the arithmetic with each adapter, by the adapter's name.
-    """
-
-    dtype: torch.dtype
-    same_bits: bool
-    canary: Work
-    golden: Array
-    numerics: str
-    speed: float
-    small: int
-    budget: int
-    certificate: Certificate | None = None
-    adapted: Mapping[str, str] = field(default_factory=dict)
+    dtype: torch.dtype  # number format of the model
+    same_bits: bool  # whether no batch changes an answer's bits, as on a CPU in float32
+    canary: Work  # the sequence to check again and again
+    golden: Array  # its token vectors at the start, (tokens, width)
+    numerics: str  # name of the arithmetic; -varying at its end: without `same_bits`
+    speed: float  # tokens per second on all cores
+    small: int  # tokens up to which every batch takes the same time
+    budget: int  # most tokens in the batches of all lanes together
+    certificate: Certificate | None = None  # how close vectors are to float32's, if asked
+    adapted: Mapping[str, str] = field(default_factory=dict)  # `numerics` with each adapter
 
     def is_right(self, result: Result) -> bool:
         """Tell whether a canary's result equals the first: bit for bit if `same_bits`."""

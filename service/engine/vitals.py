@@ -21,10 +21,7 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 
 
 def publish_vitals(
-    metrics: Metrics,
-    batcher: Batcher[Work, Result],
-    head: Mapping[str, str],
-    device: str,
+    metrics: Metrics, batcher: Batcher[Work, Result], head: Mapping[str, str], device: str
 ) -> None:
     """Add a replica's facts about its model, and gauges of its queue and memory, to its metrics.
 

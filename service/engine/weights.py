@@ -69,19 +69,13 @@ class ModelNotFound(Exception):
 
 
 class ModelSource(NamedTuple):
-    """Where a model's files lie, and the model's name.
-
-    Args:
-        commit: of the hub's repository, if the model comes from there.
-        preset: sizes of an untrained encoder, which uses only the folder's tokenizer.
-        adapters: folders of LoRA adapters, by name.
-    """
+    """Where a model's files lie, and the model's name."""
 
     folder: Path
     name: str
-    commit: str | None = None
-    preset: EncoderConfig | None = None
-    adapters: Mapping[str, Path] = MappingProxyType({})
+    commit: str | None = None  # of the hub's repository, if the model comes from there
+    preset: EncoderConfig | None = None  # sizes of an untrained model with the tokenizer
+    adapters: Mapping[str, Path] = MappingProxyType({})  # folders of LoRA adapters, by name
 
 
 def locate_model(model: str, adapters: Sequence[str] = ()) -> ModelSource:

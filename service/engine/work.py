@@ -19,43 +19,26 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a sequence that are pooled to a vector each.
+    """Parts of a sequence that are pooled to a vector each."""
 
-    Args:
-        tokens: range of each part's tokens, [first, end).
-    """
-
-    tokens: Sequence[tuple[int, int]]
+    tokens: Sequence[tuple[int, int]]  # range of each part's tokens, [first, end)
     pooling: Pooling
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What to compute and return of one sequence; by default nothing.
+    """What to compute and return of one sequence; by default nothing."""
 
-    Args:
-        pooling: how to pool it to one vector; None: not at all.
-        tokens: whether to return the token vectors of the last layer.
-        hidden: hidden states to return, 0 = embeddings, i = after i layers.
-        attention: which attention maps to return.
-        explained_layer: the layer to return every step of.
-        weights: whether to return the weights of that layer too.
-        parts: parts of the sequence to pool by themselves.
-        task_heads: the checkpoint's task heads to apply, with the options of the request.
-        kept: layers whose state is kept, for other works to begin in or to take values from.
-        swept: numbers per sequence that the answer shows of the copies of a sweep.
-    """
-
-    pooling: Pooling | None = None
-    tokens: bool = False
-    hidden: frozenset[int] = frozenset()
-    attention: Selection | None = None
-    explained_layer: int | None = None
-    weights: bool = False
-    parts: Parts | None = None
-    task_heads: tuple[TaskHead, ...] = ()
-    kept: frozenset[int] = frozenset()
-    swept: int = 0
+    pooling: Pooling | None = None  # how to pool it to one vector; None: not at all
+    tokens: bool = False  # whether to return the token vectors of the last layer
+    hidden: frozenset[int] = frozenset()  # states to return, 0 = embeddings, i = after i layers
+    attention: Selection | None = None  # which attention maps to return
+    explained_layer: int | None = None  # the layer to return every step of
+    weights: bool = False  # whether to return the weights of that layer too
+    parts: Parts | None = None  # parts of the sequence to pool by themselves
+    task_heads: tuple[TaskHead, ...] = ()  # to apply, with the request's options
+    kept: frozenset[int] = frozenset()  # layers whose state other works begin in or take
+    swept: int = 0  # numbers per sequence that the answer shows of the copies of a sweep
 
     @property
     def states(self) -> frozenset[int]:
@@ -71,41 +54,25 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """Attention maps of one sequence; model.maps.forms.Shown as arrays.
+    """Attention maps of one sequence; model.maps.forms.Shown as arrays."""
 
-    Args:
-        path: name of the kernels that computed them; see model.kernels.Kernels.
-        heads: arrays by layer, then by name.
-        whole: arrays of all layers together, by name.
-    """
-
-    path: str
-    heads: Mapping[int, Mapping[str, Array]]
-    whole: Mapping[str, Array]
+    path: str  # name of the kernels that computed them; see model.kernels.Kernels
+    heads: Mapping[int, Mapping[str, Array]]  # arrays by layer, then by name
+    whole: Mapping[str, Array]  # arrays of all layers together, by name
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of one sequence, as Outputs asks for them; real numbers as float32.
+    """The outputs of one sequence, as Outputs asks for them; real numbers as float32."""
 
-    Args:
-        pooled: the pooled vector, (width or dimensions,).
-        tokens: token vectors, (tokens, width).
-        hidden: (tokens, width) by hidden state.
-        steps: steps of the explained layer and its weights, by name; see model/lessons.py.
-        parts: vectors of parts, (parts, width or dimensions).
-        task: outputs of the task heads, by name; see model/task_heads.py.
-        kept: the state inside each kept layer, from which other passes may begin.
-    """
-
-    pooled: Array | None = None
-    tokens: Array | None = None
-    hidden: dict[int, Array] = field(default_factory=dict)
+    pooled: Array | None = None  # the pooled vector, (width or dimensions,)
+    tokens: Array | None = None  # token vectors, (tokens, width)
+    hidden: dict[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
     attention: Maps | None = None
-    steps: dict[str, Array] = field(default_factory=dict)
-    parts: Array | None = None
-    task: dict[str, Array] = field(default_factory=dict)
-    kept: dict[int, packing.Entry] = field(default_factory=dict)
+    steps: dict[str, Array] = field(default_factory=dict)  # of the explained layer, by name
+    parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
+    task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
+    kept: dict[int, packing.Entry] = field(default_factory=dict)  # state in a layer, by layer
 
     @property
     def vector(self) -> Array:

@@ -43,12 +43,7 @@ class Observer:
     """
 
     def __init__(
-        self,
-        metrics: Metrics,
-        weights: str,
-        tracing: "Tracing | None",
-        *,
-        lines: bool,
+        self, metrics: Metrics, weights: str, tracing: "Tracing | None", *, lines: bool
     ) -> None:
         self._weights, self._tracing = weights, tracing
         traced, logged = [tracing.end] if tracing else [], [self._log_request] if lines else []

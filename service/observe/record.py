@@ -20,70 +20,41 @@ Stage = tuple[StageName, float, float]
 
 @dataclass(slots=True)
 class TraceContext:
-    """The trace that a request belongs to; made by service/observe/tracing.py.
+    """The trace that a request belongs to; made by service/observe/tracing.py."""
 
-    Args:
-        trace_id: 32 hexadecimal digits.
-        sampled: whether its spans are exported.
-        traceparent: W3C header that names the request's span.
-        span: span of the request; None unless it is sampled.
-        batches: span contexts of the batches that the request was in.
-    """
-
-    trace_id: str
-    sampled: bool
-    traceparent: str
-    span: Any
-    batches: list[Any] = field(default_factory=list)
+    trace_id: str  # 32 hexadecimal digits
+    sampled: bool  # whether its spans are exported
+    traceparent: str  # W3C header that names the request's span
+    span: Any  # span of the request; None unless it is sampled
+    batches: list[Any] = field(default_factory=list)  # span contexts of its batches
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """The facts known about a request by the time it is reported.
+    """The facts known about a request by the time it is reported."""
 
-    Args:
-        route: path of the route, or `other`; `own` for the service's own works.
-        key: name of the API key that it came with.
-        input: kind of its inputs, as the metrics' label.
-        code: HTTP status of its answer.
-        refused: code of its refusal; None if it was answered.
-        shed: which bound refused it for lack of room or time, if that is known.
-        sequences, tokens: how many it has the model run.
-        bytes: of its answer's body.
-        given_seconds: time until its deadline, at most that of the service's settings.
-        turn_seconds: time that it waited at the first gate behind others of its key.
-        start: when it had arrived, less that wait, on time.monotonic's clock.
-        seconds: from `start` to its end.
-        ended: calendar time of its end, in seconds.
-        admitted: whether its texts were admitted to the tokenizer's queue.
-        batch_start: when its first batch was started, on time.monotonic's clock; 0 before.
-        stages: those that have ended.
-        hold: the memory that it holds.
-        weights: digest of the weights that answer it, if an adapter is applied.
-    """
-
-    route: str
+    route: str  # path of the route, or `other`; `own` for the service's own works
     method: str = "_OTHER"
     request_id: str = ""
-    key: str = ""
-    input: str = "none"
-    code: int = CLIENT_CLOSED
-    refused: str | None = None
-    shed: str | None = None
-    sequences: int = 0
-    tokens: int = 0
-    bytes: int = 0
-    given_seconds: float = math.inf
-    turn_seconds: float = 0.0
-    start: float = field(default_factory=time.monotonic)
-    seconds: float = 0.0
-    ended: float = 0.0
-    admitted: bool = False
-    batch_start: float = 0.0
-    stages: list[Stage] = field(default_factory=list)
+    key: str = ""  # name of the API key that it came with
+    input: str = "none"  # kind of its inputs, as the metrics' label
+    code: int = CLIENT_CLOSED  # HTTP status of its answer
+    refused: str | None = None  # code of its refusal; None if it was answered
+    shed: str | None = None  # which bound refused it for lack of room or time, if that is known
+    sequences: int = 0  # that the model runs for it
+    tokens: int = 0  # of all these sequences
+    bytes: int = 0  # of its answer's body
+    given_seconds: float = math.inf  # until its deadline, at most the service's own
+    turn_seconds: float = 0.0  # time that it waited at the first gate behind others of its key
+    start: float = field(default_factory=time.monotonic)  # when it arrived, less its turn_seconds
+    seconds: float = 0.0  # from `start` to its end
+    ended: float = 0.0  # calendar time of its end, in seconds
+    admitted: bool = False  # whether its texts were admitted to the tokenizer's queue
+    batch_start: float = 0.0  # start of its first batch, on time.monotonic's clock; 0 before
+    stages: list[Stage] = field(default_factory=list)  # those that have ended
     trace: TraceContext | None = None
-    hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
-    weights: str = ""
+    hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))  # its memory
+    weights: str = ""  # digest of the weights that answer it, if an adapter is applied
 
     def reserve(self, **sizes: int) -> None:
         """Reserve memory until the request ends, by kind, in place of what it held before.
