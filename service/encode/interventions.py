@@ -35,7 +35,7 @@ class Edits:
     """The gates and patches of one input's heads."""
 
     gates: ByHead[float] = field(default_factory=dict)  # factor of each gated head
-    patches: ByHead[int] = field(default_factory=dict)  # number of the input it takes values from
+    patches: ByHead[int] = field(default_factory=dict)  # source input of each patched head
 
     def apply(self, work: Work) -> None:
         """Set a work's gates and its number of edited heads; values of patches come later."""

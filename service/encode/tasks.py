@@ -43,7 +43,7 @@ class Task:
     head: TaskHead  # the head with the request's options
     show: Callable[[Work, Arrays], Shown]  # converts the head's output for a work to its answer
     words: bool = False  # whether the inputs must have words
-    fit: Callable[[Work], TaskHead] | None = None  # returns the head for one input, if they differ
+    fit: Callable[[Work], TaskHead] | None = None  # returns the head for one input; None: `head`
     named: str = ""  # the refusal of an input without token ids; "" if the task needs none
     shows: bool = False  # whether the answer shows the tokens
 

@@ -25,7 +25,7 @@ class Certificate:
     """How close the vectors of some texts are to those of the same model in float32."""
 
     worst_cosine: float  # lowest cosine of a text's two vectors
-    mean_cosine: float  # mean over the texts
+    mean_cosine: float  # mean cosine of a text's two vectors
     rank_correlation: float  # Spearman's, between the cosines of all pairs of texts in both formats
     neighbour_overlap: float  # the mean share of a text's nearest texts that both formats have
     neighbours: int  # how many nearest texts of each text were compared

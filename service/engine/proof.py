@@ -59,7 +59,7 @@ class Proof:
     same_bits: bool  # whether no batch changes an answer's bits, as on a CPU in float32
     canary: Work  # the sequence to check again and again
     golden: Array  # its token vectors at the start, (tokens, width)
-    numerics: str  # name of the arithmetic; -varying at its end: without `same_bits`
+    numerics: str  # name of the arithmetic; it ends in -varying without `same_bits`
     speed: float  # tokens per second on all cores
     small: int  # tokens up to which every batch takes the same time
     budget: int  # most tokens in the batches of all lanes together

@@ -74,7 +74,7 @@ class ModelSource(NamedTuple):
     folder: Path
     name: str
     commit: str | None = None  # of the hub's repository, if the model comes from there
-    preset: EncoderConfig | None = None  # sizes of an untrained model with the tokenizer
+    preset: EncoderConfig | None = None  # sizes of an untrained model, if it is one
     adapters: Mapping[str, Path] = MappingProxyType({})  # folders of LoRA adapters, by name
 
 

@@ -36,8 +36,8 @@ class Outputs:
     explained_layer: int | None = None  # the layer to return every step of
     weights: bool = False  # whether to return the weights of that layer too
     parts: Parts | None = None  # parts of the sequence to pool by themselves
-    task_heads: tuple[TaskHead, ...] = ()  # to apply, with the request's options
-    kept: frozenset[int] = frozenset()  # layers whose state other works begin in or take
+    task_heads: tuple[TaskHead, ...] = ()  # heads to apply, with the request's options
+    kept: frozenset[int] = frozenset()  # layers whose state other works need
     swept: int = 0  # numbers per sequence that the answer shows of the copies of a sweep
 
     @property
@@ -69,10 +69,10 @@ class Result:
     tokens: Array | None = None  # token vectors, (tokens, width)
     hidden: dict[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
     attention: Maps | None = None
-    steps: dict[str, Array] = field(default_factory=dict)  # of the explained layer, by name
+    steps: dict[str, Array] = field(default_factory=dict)  # steps of the explained layer, by name
     parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
     task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
-    kept: dict[int, packing.Entry] = field(default_factory=dict)  # state in a layer, by layer
+    kept: dict[int, packing.Entry] = field(default_factory=dict)  # state inside each kept layer
 
     @property
     def vector(self) -> Array:

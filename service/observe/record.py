@@ -34,14 +34,14 @@ class Record:
     """The facts known about a request by the time it is reported."""
 
     route: str  # path of the route, or `other`; `own` for the service's own works
-    method: str = "_OTHER"
+    method: str = "_OTHER"  # HTTP method; `_OTHER` for one that is not known
     request_id: str = ""
     key: str = ""  # name of the API key that it came with
     input: str = "none"  # kind of its inputs, as the metrics' label
     code: int = CLIENT_CLOSED  # HTTP status of its answer
     refused: str | None = None  # code of its refusal; None if it was answered
     shed: str | None = None  # which bound refused it for lack of room or time, if that is known
-    sequences: int = 0  # that the model runs for it
+    sequences: int = 0  # number that the model runs for it
     tokens: int = 0  # of all these sequences
     bytes: int = 0  # of its answer's body
     given_seconds: float = math.inf  # until its deadline, at most the service's own
