@@ -56,7 +56,7 @@ class Identity:
     numerics: str  # name of the arithmetic; see service/engine/numerics.py
 
     def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
-        """Return the identity of the model with an adapter; `digest` covers both's weights."""
+        """Return the identity of the model with an adapter; `digest` is of both's weights."""
         return replace(self, model=f"{self.model}:{name}", weights=digest, numerics=numerics)
 
     def preamble(self, dtype: str) -> dict[str, str]:

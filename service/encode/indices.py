@@ -155,7 +155,7 @@ def locate_spans(
 
 
 def _parse_layer(key: str) -> int:
-    """Return the number of a layer, as which a key of a JSON object must be written."""
+    """Parse a key of a JSON object that must be the number of a layer."""
     if not LAYER.fullmatch(key):
         raise IndexError('each key of heads is the number of a layer, such as "5"')
     return int(key)

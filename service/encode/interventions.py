@@ -181,7 +181,7 @@ def _check_patches(
 def _merge_edits(
     common: ByHead[float], gates: ByHead[float], patches: ByHead[int]
 ) -> dict[int, dict[int, float]]:
-    """Merge the request's gates with those of an input, which come first; drop patched heads."""
+    """Merge the request's gates with those of an input, which override them; drop patched heads."""
     merged = {
         layer: {head: scale for head, scale in heads.items() if head not in patches.get(layer, {})}
         for layer, heads in common.items()

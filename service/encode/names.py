@@ -55,7 +55,7 @@ class Names(NamedTuple):
 
 
 def find_name(requested: str, names: Sequence[str]) -> str:
-    """Return the one of some names that a client means by a name in its request.
+    """Return which of `names` a client means by the name in its request.
 
     Case is ignored, and so is `:latest`, and the hub's organisation if one of both lacks it. Names
     are compared as a whole, since the name of a model may have a colon.

@@ -45,6 +45,7 @@ class Classes:
     scores: Array  # the logits after the activation, (classes,)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the label, score and logit of each class."""
         columns = zip(
             self.labels, short_numbers(self.scores), short_numbers(self.logits), strict=True
         )
@@ -52,9 +53,11 @@ class Classes:
         return {"classes": rows}
 
     def facts(self) -> dict[str, Any]:
+        """Return the same, since none of it is an array."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield nothing."""
         return iter(())
 
 
@@ -65,12 +68,15 @@ class Labels:
     rows: Sequence[JSONRow | None]  # None for a special token
 
     def to_json(self) -> dict[str, Any]:
+        """Return the rows."""
         return {"labels": self.rows}
 
     def facts(self) -> dict[str, Any]:
+        """Return the same, since none of it is an array."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield nothing."""
         return iter(())
 
 
@@ -83,12 +89,15 @@ class SparseWeights:
     tokens: Sequence[str | None]  # the vocabulary's string for each id
 
     def to_json(self) -> dict[str, Any]:
+        """Return the arrays and the tokens."""
         return {"sparse": {**dict(self._arrays()), "tokens": self.tokens}}
 
     def facts(self) -> dict[str, Any]:
+        """Return the tokens."""
         return {"sparse": {"tokens": self.tokens}}
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays with their names in a safetensors answer."""
         return ((f"sparse.{name}", array) for name, array in self._arrays())
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
@@ -105,12 +114,15 @@ class TokenVectors:
     kept: Array  # positions of these tokens in the sequence, (kept,) int32
 
     def to_json(self) -> dict[str, Any]:
+        """Return the arrays."""
         return dict(self.arrays())
 
     def facts(self) -> dict[str, Any]:
+        """Return nothing."""
         return {}
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays with their names in a safetensors answer."""
         yield "vectors", self.vectors
         yield "kept", self.kept
 

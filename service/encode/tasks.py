@@ -134,9 +134,11 @@ def _vectors_task(head: VectorHead) -> Task:
     """Return the task of token vectors, without those of tokens that a work's role skips."""
 
     def show(work: Work, arrays: Arrays) -> TokenVectors:
+        """Return the head's output as an answer shows it."""
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
     def fit(work: Work) -> VectorHead:
+        """Return the head with the positions of the work's tokens that get a vector."""
         role, ids = work.role, work.sequence.token_ids
         if role is None or ids is None:
             return head
@@ -150,6 +152,7 @@ def _labels_task(head: Tagger, level: Level) -> Task:
     """Return the task of a label for each token or word."""
 
     def show(work: Work, arrays: Arrays) -> Labels:
+        """Return the best label of each token or word of the work."""
         return shown.best_labels(head.labels, work.facts, arrays, level)
 
     return Task(head, show, words=level == "word", shows=True)
@@ -159,6 +162,7 @@ def _classes_task(head: Classifier, activation: ScoreActivation) -> Task:
     """Return the task of scoring a sequence's classes by an activation."""
 
     def show(work: Work, arrays: Arrays) -> Classes:
+        """Return the head's output with the names of the classes."""
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
     return Task(replace(head, activation=activation), show)
@@ -168,6 +172,7 @@ def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
     """Return the task of a sparse vector with a weight for each of a work's own tokens."""
 
     def fit(work: Work) -> Lexical:
+        """Return the head with the work's token ids."""
         return replace(head, token_ids=work.sequence.token_ids or ())
 
     return Task(head, partial(_show_weights, tokenizer), fit=fit, named=LEXICAL_QUERIES)

@@ -71,6 +71,7 @@ class ReturningClients:
                 self._restart_timer()
 
     def _restart_timer(self) -> None:
+        """Wait COMPANY_WAIT_SECONDS from now on for the clients expected."""
         if self._timer:
             self._timer.cancel()
         loop = asyncio.get_running_loop()

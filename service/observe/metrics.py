@@ -325,7 +325,7 @@ class Metrics:
         ).set(failed)
 
     def add_counter(self, name: str, sentence: str, *labels: str) -> CounterFamily:
-        """Return a new counter for the caller to add to; it has no label values at first."""
+        """Return a new counter for the caller to increment; label values come as they occur."""
         return self._of_replica.add_counter(name, sentence, *labels)
 
     def publish_info(self, name: str, sentence: str, **facts: str) -> None:
