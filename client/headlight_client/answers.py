@@ -99,7 +99,7 @@ class Span(NamedTuple):
     characters: tuple[int, int]
     tokens: tuple[int, int]
     extent: tuple[int, int]
-    pooled: Array
+    pooled: Array  # the vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Item:
         logits: of a sweep, by head: the change of each class's logit.
     """
 
-    truncated: bool
+    truncated: bool  # whether tokens were cut off
     length: int
     tokens: list[str | None] | None = None
     token_ids: list[int] | None = None
@@ -200,10 +200,10 @@ class Usage(NamedTuple):
     """The tokens, bytes and time of a job, summed over its requests."""
 
     tokens: int
-    attention_bytes: int
+    attention_bytes: int  # of attention maps
     answer_bytes: int
-    queue_ms: float
-    compute_ms: float
+    queue_ms: float  # waited in queues
+    compute_ms: float  # computed
     truncated: int = 0  # inputs that were cut
 
 

@@ -64,7 +64,7 @@ class Fault:
     code: str
 
     def shift_input_index(self, first: int) -> "Fault":
-        """Return the fault with the caller's index of an input, whose request began at `first`."""
+        """Add `first`, the caller's index of the request's first input, to an input's index."""
         match self.loc:
             case ("inputs" | "right" as side, int(index), *rest):
                 return Fault((side, first + index, *rest), self.code)
@@ -115,7 +115,7 @@ class RequestRefused(HeadlightError):
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def shift_input_index(self, first: int) -> Self:
-        """Return the error with the caller's indices of inputs, whose request began at `first`."""
+        """Add `first`, the caller's index of the request's first input, to indices of inputs."""
         errors = [fault.shift_input_index(first) for fault in self.errors]
         detail = INPUT_PLACE.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)

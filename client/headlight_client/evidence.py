@@ -30,7 +30,7 @@ class Highlight(NamedTuple):
 class Control(NamedTuple):
     """The document's score without as many random other units: mean and standard deviation."""
 
-    without_random: float
+    without_random: float  # mean
     deviation: float
 
 
@@ -57,7 +57,7 @@ class Evidence:
     without: float | None
     control: Control | None
     pruned: str | None
-    truncated: bool
+    truncated: bool  # whether tokens were cut off
     length: int
 
 
@@ -89,6 +89,7 @@ def read_highlighted(answer: Any) -> Highlighted:
 
 
 def _read_evidence(answer: Any) -> Evidence:
+    """Read one document's part of the answer."""
     highlights = [
         Highlight(_to_pair(one["characters"]), one["text"], one["share"], _to_pair(one["units"]))
         for one in answer["highlights"]

@@ -23,92 +23,92 @@ SPARE_BYTES = 64 * 1024  # of a body, for options
 class Options(TypedDict, total=False):
     """Options of an encoding; the names and defaults of POST /v1/encode."""
 
-    model: str
-    truncate: Literal["refuse", "right", "left"]
-    pooled: bool | Mapping[str, Any]
-    tokens: bool
-    layers: Sequence[int]
-    attention: Mapping[str, Any]
-    gates: Sequence[Mapping[str, Any]]
-    sweep: str | Mapping[str, Any]
-    classify: bool | Mapping[str, Any]
-    label_tokens: bool | Mapping[str, Any]
-    sparse: bool | Mapping[str, Any]
-    multi_vector: bool | Mapping[str, Any]
-    dtype: Literal["float32", "float16"]
-    prompt_name: str
-    task: str
+    model: str  # the expected model; another one is refused
+    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    pooled: bool | Mapping[str, Any]  # a vector for each input
+    tokens: bool  # the vector of each token
+    layers: Sequence[int]  # hidden states, by number
+    attention: Mapping[str, Any]  # attention maps
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
+    sweep: str | Mapping[str, Any]  # heads to scale one at a time
+    classify: bool | Mapping[str, Any]  # classes
+    label_tokens: bool | Mapping[str, Any]  # a label for each token or word
+    sparse: bool | Mapping[str, Any]  # weights over the vocabulary
+    multi_vector: bool | Mapping[str, Any]  # a vector for each token kept
+    dtype: Literal["float32", "float16"]  # of the vectors
+    prompt_name: str  # the checkpoint's prompt to use
+    task: str  # the adapter to use
 
 
 class ScoreOptions(TypedDict, total=False):
     """Options of scores; the names and defaults of POST /v1/maxsim."""
 
-    model: str
-    truncate: Literal["refuse", "right", "left"]
-    gates: Sequence[Mapping[str, Any]]
-    prompt_name: str | Mapping[str, str]
+    model: str  # the expected model; another one is refused
+    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
+    prompt_name: str | Mapping[str, str]  # the checkpoint's prompt, or one for either side
 
 
 class HighlightOptions(TypedDict, total=False):
     """Options of evidence; the names and defaults of POST /v1/highlight."""
 
-    model: str
-    unit: Literal["sentence", "word", "token"]
-    method: Literal["shares", "alone"]
-    top: int
-    prune: float
-    control: bool
-    prompt_name: str | Mapping[str, str]
-    task: str | Mapping[str, str]
-    truncate: Literal["refuse", "right", "left"]
-    gates: Sequence[Mapping[str, Any]]
+    model: str  # the expected model; another one is refused
+    unit: Literal["sentence", "word", "token"]  # what documents are divided into
+    method: Literal["shares", "alone"]  # how units are scored
+    top: int  # how many units to highlight
+    prune: float  # largest share of a document's characters in `pruned`
+    control: bool  # whether to score documents without their highlights too
+    prompt_name: str | Mapping[str, str]  # the checkpoint's prompt, or one for either side
+    task: str | Mapping[str, str]  # the adapter, or one for either side
+    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
 
 class RankOptions(TypedDict, total=False):
     """Options of ranks; the names and defaults of POST /v1/rerank."""
 
-    model: str
-    top_n: int
-    max_tokens_per_doc: int
-    truncate: bool
+    model: str  # the expected model; another one is refused
+    top_n: int  # how many documents to answer
+    max_tokens_per_doc: int  # first tokens of a document that are read
+    truncate: bool  # whether pairs that are too long are cut
 
 
 class LabelOptions(TypedDict, total=False):
     """Options of labels; the names and defaults of POST /v1/classify."""
 
-    model: str
-    hypothesis_template: str
-    multi_label: bool
-    truncate: Literal["refuse", "right", "left"]
-    gates: Sequence[Mapping[str, Any]]
+    model: str  # the expected model; another one is refused
+    hypothesis_template: str  # with "{}" for the label
+    multi_label: bool  # whether several labels may fit a text
+    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
 
 class ComparisonOptions(TypedDict, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 
-    model: str
-    form: Literal["full", "top", "score", "occlusion"]
-    k: int
-    level: Literal["token", "word"]
-    specials: Literal["keep", "drop"]
-    prompt_name: str | Mapping[str, Any]
-    task: str | Mapping[str, Any]
-    truncate: Literal["refuse", "right", "left"]
-    gates: Sequence[Mapping[str, Any]]
-    sweep: str | Mapping[str, Any]
-    sweep_pair: Sequence[int]
-    dtype: Literal["float32", "float16"]
+    model: str  # the expected model; another one is refused
+    form: Literal["full", "top", "score", "occlusion"]  # what to answer besides the score
+    k: int  # pairs of the form top
+    level: Literal["token", "word"]  # what a row and a column stand for
+    specials: Literal["keep", "drop"]  # special tokens
+    prompt_name: str | Mapping[str, Any]  # the checkpoint's prompt, or one for either side
+    task: str | Mapping[str, Any]  # the adapter, or one for either side
+    truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
+    sweep: str | Mapping[str, Any]  # heads to scale one at a time
+    sweep_pair: Sequence[int]  # row and column of a pair to follow in a sweep
+    dtype: Literal["float32", "float16"]  # of the arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How large a request may be; see `read_limits`."""
 
-    sequences: int
+    sequences: int  # of a request
     tokens: int  # of all sequences together
-    body_bytes: int
+    body_bytes: int  # of a request
     sequence_tokens: int  # of one sequence
-    deadline_seconds: float
+    deadline_seconds: float  # of the service
     heads: int  # of all layers of the model
 
     def limits_of_sweep(self) -> "Limits":
