@@ -108,7 +108,7 @@ class HeadNorms:
 
     query: Affine
     key: Affine
-    eps: float
+    eps: float  # added to the variance or mean square
     kind: NormKind
 
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

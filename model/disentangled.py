@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from model.config import Relative
 from model.kernels import Affine, without_idle_threads
 
-ALL_HEADS = slice(None)
+ALL_HEADS = slice(None)  # an index along the axis of heads
 MOST_CELLS = 512 * 512  # most scores of one head that are computed at a time
 
 

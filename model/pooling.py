@@ -65,7 +65,7 @@ class Norm:
         outputs: numbers of a row.
     """
 
-    affine: Affine
+    affine: Affine  # weight and bias
     eps: float
     outputs: int
 

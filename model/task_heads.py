@@ -35,10 +35,10 @@ NUMBER_SIZE = 4  # bytes of an index or a float32
 class Transform:
     """LayerNorm(activation(W x + b)); without a norm, activation(W x + b)."""
 
-    dense: Linear
+    dense: Linear  # W and b
     activation: Callable[[Tensor], Tensor]
     norm: Affine | None
-    eps: float
+    eps: float  # of the norm
 
     def __call__(self, x: Tensor) -> Tensor:
         """Transform (rows, width) -> (rows, size)."""
@@ -145,7 +145,7 @@ class Tagger:
     """
 
     labels: tuple[str, ...]
-    project: Projection
+    project: Projection  # maps token vectors to logits
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -179,7 +179,7 @@ class Splade:
             queries up in a table, which is not read.
     """
 
-    project: Projection
+    project: Projection  # maps token vectors to logits over the vocabulary
     pooling: Literal["max", "sum"]
     log_twice: bool
     k: int | None = None

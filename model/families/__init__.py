@@ -28,7 +28,7 @@ from model.families import (
 from model.families.family import Family
 from model.families.fields import Config, refuse_other_values
 
-FAMILIES = (
+FAMILIES = (  # all that are supported
     bert.FAMILY,
     ernie.FAMILY,
     electra.FAMILY,

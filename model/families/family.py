@@ -16,7 +16,7 @@ SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION, MASKED_LM = (
     "ForTokenClassification",
     "ForMaskedLM",
 )
-CAUSAL_LM = "ForCausalLM"
+CAUSAL_LM = "ForCausalLM"  # likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ GLOBAL_EVERY = 6  # without layer_types every sixth layer attends everywhere
 # by kind of layer, the key of the rotary base, and its default
 THETAS = {EVERYWHERE: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}
 DEFAULT_HEAD_DIM = 256  # channels of a head where config.json does not say
-TENSOR_NAMES = {
+TENSOR_NAMES = {  # our names -> the checkpoint's
     **qwen3.TENSOR_NAMES,
     "layers.{i}.output_norm": "layers.{i}.post_attention_layernorm",
     "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",

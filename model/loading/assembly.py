@@ -74,7 +74,7 @@ class _Weights:
     """Weights of an encoder by our names, on its device and in its dtype."""
 
     config: EncoderConfig
-    weights: FindTensor
+    weights: FindTensor  # as stored
     device: torch.device
     dtype: torch.dtype
 

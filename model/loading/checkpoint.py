@@ -65,7 +65,7 @@ class Model:
         instructions: texts put before a text, by the name of the adapter chosen.
     """
 
-    config: EncoderConfig
+    config: EncoderConfig  # of the encoder
     encoder: Encoder
     tokenizer: Tokenizer
     pooling: Pooling

@@ -36,7 +36,7 @@ from model.pooling import Pooling
 from model.task_heads import Classifier, Projection
 from model.text.template import Template
 
-CHAT_TEMPLATE_FILE = "chat_template.jinja"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"  # how pairs are joined
 
 
 class Reranker(FolderFormat):

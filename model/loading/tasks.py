@@ -28,8 +28,8 @@ from model.loading.adapters import MATRIX_SUFFIXES, read_rank_and_scale, read_te
 from model.loading.files import CONFIG, WEIGHTS, find_weight_files
 from model.loading.tensors import StoredTensor, by_bare_name, check_tensors, open_tensors
 
-PARAMETRIZED_WEIGHT = ".parametrizations.weight"
-ORIGINAL_WEIGHT = f"{PARAMETRIZED_WEIGHT}.original"
+PARAMETRIZED_WEIGHT = ".parametrizations.weight"  # torch's names of weights with adapters
+ORIGINAL_WEIGHT = f"{PARAMETRIZED_WEIGHT}.original"  # W, without adapters
 STACKED_SUFFIXES = {  # of stacked matrices -> PEFT's
     f"{PARAMETRIZED_WEIGHT}.0.lora_A": MATRIX_SUFFIXES[0],
     f"{PARAMETRIZED_WEIGHT}.0.lora_B": MATRIX_SUFFIXES[1],
@@ -50,7 +50,7 @@ class AdapterStack:
     """
 
     tasks: Sequence[str]
-    rank: int
+    rank: int  # of A and B
     scale: float
     instructions: Mapping[str, str] = field(default_factory=dict)
 

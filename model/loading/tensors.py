@@ -57,7 +57,7 @@ class StoredTensor(NamedTuple):
     """
 
     file: Any
-    name: str
+    name: str  # in the file
     numbers: bool = True
     part: int | None = None
 

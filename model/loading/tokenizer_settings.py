@@ -32,7 +32,7 @@ TOKENIZER_CONFIG, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens
 ADDED_TOKENS_FILE, CHAT_TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
 EXTRA_TOKENS_KEY, OLDER_EXTRA_KEY = "extra_special_tokens", "additional_special_tokens"
 TYPES_INPUT = "token_type_ids"  # of model_input_names: the model takes token types
-NEEDED_INPUTS = {"input_ids", "attention_mask"}
+NEEDED_INPUTS = {"input_ids", "attention_mask"}  # of model_input_names
 # with these, texts are put into templates, or read by another class or the folder's own code
 REFUSED_KEYS = ("auto_map", "fast_tokenizer_files", "init_inputs", "processor_class")
 SPLIT_SPECIAL_KEY = "split_special_tokens"  # in a tokenizer.json

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Literal
 
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
+Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]  # see forms.py
 Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
 Specials = Literal["keep", "drop", "renormalize"]  # special tokens

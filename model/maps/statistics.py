@@ -31,7 +31,7 @@ from model.attention import Trace
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.tiles import MapReader, Tile, output_norms
 
-LN2 = math.log(2)
+LN2 = math.log(2)  # base 2 logarithms times it are nats
 DIAGONAL_OFFSETS = {"self": 0, "previous": -1, "next": 1}  # of the key from the query
 SUMMED_FIELDS = (*DIAGONAL_OFFSETS, "entropy", "confidence", "distance")  # summed up over tiles
 

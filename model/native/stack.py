@@ -26,7 +26,7 @@ TensorPair = tuple[Tensor | None, Tensor | None]
 class Batch(NamedTuple):
     """A packed batch as the operator reads it; see packing.Packed."""
 
-    token_ids: Tensor
+    token_ids: Tensor  # (rows,), as the next two
     positions: Tensor
     types: Tensor
     embeddings: list[tuple[int, Tensor]]  # first row, and vectors

@@ -26,7 +26,7 @@ PIECE_CHARACTERS = 2048  # of a piece: milliseconds of work, during which nothin
 # What follows a seam. In BERT each of these is a word of its own, or ends one; it is of ASCII, or a
 # sign that has no other form, so that no mark is cut from its letter
 BERT_SEAM = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
-BERT_SEAM_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
+BERT_SEAM_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")  # without Chinese signs as words
 SPACE_SEAM = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
 # normalizers that map the text on either side of a seam by itself
 SEAM_SAFE_NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
