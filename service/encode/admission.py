@@ -25,7 +25,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-LATE_ERRORS = (Overloaded, DeadlinePassed)
+LATE_ERRORS = (Overloaded, DeadlinePassed)  # no room or time in the queue, or late there
 ESTIMATE_MARGIN = 2  # special tokens that the tokenizer adds to a text
 MOST_CHARACTERS = 8 << 20  # characters that may wait for the tokenizer: of 32 longest texts
 ESTIMATE_MEMORY = 0.9  # weight that all earlier texts keep when those of a request are added

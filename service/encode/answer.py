@@ -20,18 +20,18 @@ from service.engine.fair.rotation import FairLock
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
     from service.engine.work import Result
 
-JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
-OCTETS = "application/octet-stream"
+JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"  # media types
+OCTETS = "application/octet-stream"  # media type of JSON followed by arrays' bytes
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_ROWS = 2048  # rows of Records in a piece; they take a millisecond
 PIECE_BYTES = 64 * 1024  # of array in a piece; as JSON some 200 KiB, in half a millisecond
 PIECE_LEAST = 256  # bytes that even a smaller piece counts as, since it takes as long
 TOLD_BYTES = 64  # estimate of the JSON of a token, without its arrays
-BASE64_BYTES = (
-    3 * 16 * 1024
-)  # of array in a piece of base64: a multiple of 3 and of every number's size
+# Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
+BASE64_BYTES = 3 * 16 * 1024
 METADATA = "headlight"  # key of the JSON in the metadata of a safetensors answer
 
+# Names of dtypes in safetensors
 SAFETENSORS_TYPES = {
     "float32": "F32",
     "float16": "F16",

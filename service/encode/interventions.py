@@ -22,6 +22,7 @@ from service.wording.words import Loc
 
 NUMBER_BYTES = 4  # bytes of a float32
 
+# Details of refusals
 GATED_AND_PATCHED = "a head of this input is both gated and patched: choose one"
 PATCHED_FROM_ITSELF = "an input cannot be its own source"
 PATCHED_SOURCE = "its source is patched itself: take values from an input without patches"

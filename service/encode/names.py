@@ -6,6 +6,7 @@ from typing import NamedTuple
 from service.refusals import Refused
 from service.wording.words import quote_names, suggest_name
 
+# Details of refusals
 NO_ADAPTERS = "this model has no adapters"
 SPARSE_ONLY = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
 

@@ -30,6 +30,7 @@ from service.wording.words import Loc, count_noun, quote_names, suggest_name
 MOST_TEXT_CHARACTERS = 262_144  # of a text, which is tokenized before it is cut: 65,536 tokens
 MOST_EMBEDDING = 1e4  # largest absolute value: real hidden states are below, and float16 overflows
 
+# Details of refusals
 NO_PLACE_FOR_INSTRUCTION = "this model's texts have no place for one"
 EMPTY_TEXT = "expected one character or more, received an empty string"
 

@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-JSONRow = dict[str, Any]
+JSONRow = dict[str, Any]  # an entry of a JSON list
 
 
 class Shown(Protocol):

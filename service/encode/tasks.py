@@ -28,6 +28,7 @@ from service.wording.words import quote_names
 
 Arrays = Mapping[str, Array]  # output of a task head for one sequence, by name
 
+# Details of refusals
 NO_TOKEN_KEPT = "it keeps no token: all of them are in the checkpoint's skiplist"
 FIRST_NOT_KEPT = "it keeps no token: the first one of a sequence has no vector"
 QUERIES_LOOKED_UP = (

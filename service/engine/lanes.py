@@ -438,7 +438,7 @@ class RecordedBatches:
             self.on_fault()
 
     def note_failure(self, error: Exception) -> None:
-        """Count an error of the accelerator; called in a lane's thread."""
+        """Count an error of the accelerator, and note if it breaks the process; for on_failure."""
         if breaks_process(error):
             self._accelerator_broken = True
         if isinstance(error, torch.OutOfMemoryError):

@@ -16,6 +16,7 @@ from service.engine.weights import ModelSource
 
 logger = logging.getLogger(__name__)
 
+# Warnings
 PASS_MISSING = (
     "the layers run in Python, which is slower under load: the compiled forward pass is missing;"
     " docs/deploy.md says how to build it"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+# Number formats in names of the arithmetic
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 GOLDEN_DIGITS = 6  # hexadecimal digits of the canary's digest
 # Largest error of a vector by rounding, as a share of its length: three times what random weights

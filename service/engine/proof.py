@@ -33,13 +33,14 @@ logger = logging.getLogger(__name__)
 DISAGREEMENT_BOUND = 1e-4  # largest difference of a number from that of transformers
 # Vectors no further apart than this share of their length are equal but for rounding
 ALIKE_DISTANCE = 1e-5
-CANARY_TEXT = "A dog ate the food because it was hungry"
+CANARY_TEXT = "A dog ate the food because it was hungry"  # the text of all self-checks
 # Tokens of the long canary beyond the model's largest window: more than a tile of any kernel
 LONG_TOKENS = 307
 MEASURED_TOKENS = 64  # tokens of each sequence in the batch that measures the speed
 MEASURED_SEQUENCES = 8  # sequences in that batch
 MEASURED_SECONDS = 0.3  # for which it is run again and again
 
+# Messages about the bits of answers
 BATCH_MOVES_BITS = "on this processor the batch moves the last bits of every way to compute"
 SLOWER_KERNELS = (
     "on this processor the batch moves the last bits of the fastest kernels; slower ones serve"

