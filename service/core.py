@@ -62,13 +62,13 @@ class Layout(NamedTuple):
         numbers: the parts that are JSON numbers; the others come as bytes.
         padded: whether sequences are padded to the longest.
         times: how often the arrays are written, on average.
-        beside: bytes that are written in addition to the arrays.
+        extra_bytes: written in addition to the arrays.
     """
 
     numbers: Collection[Part] = PARTS
     padded: bool = False
     times: float = 1.0
-    beside: int = 0
+    extra_bytes: int = 0
 
 
 class Custom(NamedTuple):

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a key
-SENDABLE = re.compile(r"[!-~]+")  # in a header, whatever another service takes for a key
+SENDABLE = re.compile(r"[!-~]+")  # in a header: any word that another service may take for a key
 OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # what looks like a limit; no part of a key does
 LIMIT_OPTIONS = ("requests", "tokens")  # the fields of Limits
 LIMIT = re.compile(rf"({'|'.join(LIMIT_OPTIONS)})=([1-9][0-9]{{0,11}})")

@@ -1,6 +1,6 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
-    preflight     everything is there that Ray would wait for in vain
+    preflight     all is there that Ray would otherwise wait for without end
     workspace     a private directory, and the sweeper that outlives us and keeps the logs
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported

@@ -24,7 +24,7 @@ class RefusalKind(NamedTuple):
 
     Args:
         status: the HTTP status.
-        title: what is wrong, whatever the request.
+        title: what is wrong, without facts of the request.
         detail: a template of the same with a request's numbers, which are the refusal's facts.
     """
 

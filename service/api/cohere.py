@@ -163,7 +163,7 @@ def _answer_layout(precisions: Sequence[Precision], body: int) -> Layout:
     plain = "float" in precisions
     once = NUMBER_BYTES["float" if plain else "base64"]
     times = sum(NUMBER_BYTES[one] for one in precisions) / once
-    return Layout(PARTS if plain else (), times=times, beside=body)
+    return Layout(PARTS if plain else (), times=times, extra_bytes=body)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -104,7 +104,7 @@ def echo_layout(body: bytes, query: str, texts: Sequence[str], most: int | None)
     """
     lengths = sorted(map(len, texts), reverse=True)
     shown, every = sum(lengths[:most]), len(query) + sum(lengths)
-    return Layout(beside=len(body) * shown // max(every, 1))
+    return Layout(extra_bytes=len(body) * shown // max(every, 1))
 
 
 class RankedText(NamedTuple):

@@ -3,7 +3,7 @@
     refuse    HAProxy itself answers new requests with 503; those with a replica finish
     shut      no connection is accepted any more; the accepted ones get their answer
 
-In between, the application goes. At the end Ray kills HAProxy with whatever it still holds.
+In between, the application goes. At the end Ray kills HAProxy with all connections it still has.
 """
 
 import ctypes

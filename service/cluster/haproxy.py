@@ -67,9 +67,9 @@ STOPPING_FILE = "stopping"
 # client reconnect, perhaps elsewhere; at the end no client is let in, so that none is cut off.
 DRAINING = "This node is being drained."
 DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part without new connections
-DRAIN_VARIABLE = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
+DRAIN_VARIABLE = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"  # in place of DRAIN_SECONDS
 DRAINING_FILE = "draining"  # a file next to the configuration, as old as the drain
-CLOSE_RULE = "    http-after-response set-header Connection close"
+CLOSE_RULE = "    http-after-response set-header Connection close"  # while the node drains
 LOAD_PAUSE_SCRIPT = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
 # A request whose headers and body arrived whole can be replayed on another replica, even when the
@@ -213,7 +213,7 @@ def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
 
 
 def bound_line(line: str, section: str, most: int) -> str:
-    """Return a line with bounds: of connections, and of how long a hanging replica is asked."""
+    """Return a line of the configuration with our bounds of connections and of hanging replicas."""
     if section == "global":
         return MAXCONN.sub(f"    maxconn {most + PROBE_RESERVE} # {most}", line)
     if section == "defaults":
@@ -225,7 +225,7 @@ def bound_line(line: str, section: str, most: int) -> str:
 
 
 def open_to_clients(line: str, section: str, host: str | None, tls: str | None) -> str:
-    """Return a line; the clients' listener gets this host, and TLS with a certificate; no HTTP/2.
+    """Return a line, the clients' `bind` with this host, and with TLS if there is a certificate.
 
     `::` is every address of both kinds, also where the kernel has bindv6only.
     """
@@ -238,7 +238,7 @@ def open_to_clients(line: str, section: str, host: str | None, tls: str | None) 
 
 
 def close_to_others(line: str, section: str) -> str:
-    """Return a line that opens less: of private listeners, the admin socket, the access log."""
+    """Return a line, private listeners and the admin socket closed to others, the access log off."""
     if section in PRIVATE_SECTIONS:
         host = os.environ.get(PRIVATE_SECTIONS[section]) or "127.0.0.1"
         return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)

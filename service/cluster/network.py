@@ -166,7 +166,7 @@ def restrict_hosts(settings: Settings) -> Settings:
     """Return settings that allow only this machine's own names where only it can reach the service.
 
     A web page can have any other name point here, and read the answers. On a cluster the address
-    is that of each node, by whatever name. Wherever names are bound we ask by our own.
+    is that of each node, by any name. Where hosts are restricted, we ask by our own names.
     """
     if not settings.allowed_hosts and (settings.address or not is_loopback(settings.host)):
         return settings

@@ -1,7 +1,8 @@
 """The replicas' lines, passed on to the terminal of a service with a Ray of its own.
 
 All replicas write to one named pipe, in which the kernel keeps lines of up to 4,096 bytes whole; a
-slow terminal costs lines, not time. A replica first says who it is, so that its end is noticed.
+slow terminal costs lines, not time. A replica first sends its process id and name, so that its end
+is noticed.
 
 Ray's own way (log_to_driver) reads every line of every file again, at most a thousand in a tenth of
 a second: with an access log, warnings would come late, and reading it would take a core.

@@ -92,9 +92,7 @@ def _request_one(
 ) -> tuple[Encoded, Item]:
     """Encode one text; return the answer and its only item."""
     with connect(url, key, PATIENCE_SECONDS) as (client, _):
-        options["truncate"] = (
-            "refuse"  # whatever the service's default: the table would not show a cut
-        )
+        options["truncate"] = "refuse"  # the table would not show that the text was cut
         encoded = client.encode([text], **options)
     return encoded, encoded.items[0]
 

@@ -50,7 +50,7 @@ class Price:
                 text += size
         self.total, self.made = total, total + held
         written = TEXT_BYTES * text + (total - text) * 4 // 3
-        self.written = round(layout.times * written) + layout.beside
+        self.written = round(layout.times * written) + layout.extra_bytes
 
     def of(self, parts: Collection[Part]) -> int:
         """Return the bytes of the arrays in some parts."""

@@ -1,7 +1,7 @@
 """One thing that a check finds, how it is worded, and which checks an entry point runs.
 
 doctor    `headlight doctor`: all of this machine, right or wrong
-serve     `headlight serve`: what Ray would wait for in vain
+serve     `headlight serve`: what Ray would wait for without end
 join      `headlight serve --address`: the cluster that is joined
 build     service.app:build, in a task of Ray's, before an old replica is touched
 node      each node that may host a new replica, asked by build

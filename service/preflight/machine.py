@@ -210,7 +210,7 @@ CHECKS: Checks = {
     check_ray: {"doctor"},
     check_proxy: {"doctor", "serve"},
     check_ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
-    check_certificate: {"doctor"},  # likewise
+    check_certificate: {"doctor"},  # the same
     check_memory: {"doctor"},
     check_shared_memory: {"doctor", "serve"},
     check_disk: {"doctor"},

@@ -125,7 +125,7 @@ def rank_texts(
         question.check(info)
         source = check_lines(kept, info)
         origin = origin_of(info) | source.origin
-        # where texts are cut; those that fit have the same value wherever longer ones would be
+        # where texts are cut; with "refuse" all fit, and the limit changes no value
         cut = {} if question.truncate == "refuse" else {"max_tokens": str(info["max_tokens"])}
         row_origin = origin | {name: str(fact) for name, fact in question.facts.items()} | cut
         digest = hashlib.sha256(orjson.dumps(row_origin, option=orjson.OPT_SORT_KEYS)).hexdigest()

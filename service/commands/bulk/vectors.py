@@ -134,7 +134,7 @@ class VectorFile:
     def _check_header(self, header: bytes) -> None:
         """Compare what the rows so far are made of with what they should be made of.
 
-        Rows of texts that all fitted are the same wherever, from there on, longer ones are cut.
+        Where all texts so far fitted, their rows stay as they are if longer ones are now cut.
         """
         try:
             entries = orjson.loads(header)
