@@ -238,7 +238,7 @@ def open_to_clients(line: str, section: str, host: str | None, tls: str | None) 
 
 
 def close_to_others(line: str, section: str) -> str:
-    """Return a line with private listeners, the admin socket and the access log closed to others."""
+    """Return a line that closes private listeners, the admin socket and the log of each request."""
     if section in PRIVATE_SECTIONS:
         host = os.environ.get(PRIVATE_SECTIONS[section]) or "127.0.0.1"
         return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)
