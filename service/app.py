@@ -23,7 +23,7 @@ from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
 from service import settings
-from service.cluster import ingress, network, relay
+from service.cluster import haproxy, ingress, network, relay
 from service.cluster.progress import StartFailed
 from service.edge import entrance
 from service.edge.door import Door
@@ -141,17 +141,17 @@ def gpu_share(settings: Settings) -> float:
     """Return the fraction of a GPU that a replica takes; at 0 Ray hides all GPUs from it."""
     if settings.device == "cpu":
         return 0
-    if settings.device == "cuda" and settings.most_replicas == 1:  # Ray is not asked
+    if settings.device == "cuda" and settings.machine_replicas == 1:  # Ray is not asked
         return 1
     gpus = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
     if not gpus:
         return int(settings.device == "cuda")
-    return machine.gpu_share(settings.most_replicas, gpus)
+    return machine.gpu_share(settings.machine_replicas, gpus)
 
 
-def deployment_status() -> tuple[dict[str, int], str]:
-    """Return the number of replicas by state, and Ray's message on the deployment."""
-    application = serve.status().applications.get(APPLICATION)
+def deployment_status(name: str = APPLICATION) -> tuple[dict[str, int], str]:
+    """Return an application's number of replicas by state, and Ray's message on its deployment."""
+    application = serve.status().applications.get(name)
     deployment = application.deployments.get(ingress.DEPLOYMENT) if application else None
     if deployment is None:
         return {}, ""
@@ -224,10 +224,18 @@ class Encoder:
         gc.set_threshold(*GC_THRESHOLDS)
         self.pages.warm()
         self.load = ReplicaLoad(self.replica)
-        door = Door(self.replica, self.pages.scrape, self.pages.targets)
+        door = Door(self.replica, self.pages.scrape, self.pages.targets, self._front())
         entrance.HERE.loop, entrance.HERE.stays = loop, self.stays
+        entrance.HERE.names = door.names()
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
         return door
+
+    def _front(self) -> str:
+        """Return the address of this node's HAProxy."""
+        options = http_options()
+        scheme = "https" if self.settings.tls_cert else "http"
+        host = os.environ.get(haproxy.HOST_VARIABLE) or str(options.host)
+        return f"{scheme}://{network.client_host(host)}:{options.port}"
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,7 +40,8 @@ from service.commands.terminal import (
     print_now,
 )
 from service.commands.texts import encode, heads, space
-from service.settings import Settings, describe_error, load_settings
+from service.models import load_models
+from service.settings import Settings, describe_error
 
 if TYPE_CHECKING:
     from service.preflight.finding import Finding
@@ -63,17 +64,17 @@ def main() -> None:
 def serve(config: Path | None, example: bool, **flags: Any) -> None:
     """Start the service and run it until Ctrl-C.
 
-    MODEL is the same as --model MODEL.
+    MODEL is the same as --model MODEL. Of several, a request names one in its `model`; the first
+    answers what names none.
     """
-    settings = settings_from_flags(flags, config)
+    models = models_from_flags(flags, config)
+    settings = models[0]
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         # our own: while Ray runs, the process's stdout and stderr are a log file
         out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (1, 2))
         stopped = stack.enter_context(stop_on_signals())
-        address = stack.enter_context(
-            launch.run_service(settings, lambda line: print_now(err, line))
-        )
-        print_now(out, greeting(settings, address))
+        address = stack.enter_context(launch.run_service(models, lambda line: print_now(err, line)))
+        print_now(out, greeting(models, address))
         if example and settings.needs_key:
             print_now(err, "no example: this service needs an API key")
         elif example and settings.tls_cert:
@@ -104,7 +105,7 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
     """
     # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
     if file is None:
-        findings, options = examine_machine(settings_from_flags(flags, config))
+        findings, options = examine_machine(models_from_flags(flags, config))
     elif config or any(value is not None for value in flags.values()):
         exit_with("--file is checked alone: leave the other options out", USAGE)
     else:
@@ -120,16 +121,18 @@ def doctor(config: Path | None, file: Path | None, as_json: bool, **flags: Any) 
         raise SystemExit(USAGE if options is None or options & wrong else FAILED)
 
 
-def examine_machine(settings: Settings) -> tuple[list["Finding"], set[str]]:
+def examine_machine(models: Sequence[Settings]) -> tuple[list["Finding"], set[str]]:
     """Return the findings on this machine, and the places whose faults exit with status USAGE."""
     from service.preflight import machine
     from service.preflight.finding import Finding, run
 
-    findings = list(run("doctor", machine.CHECKS, settings))
+    findings = list(run("doctor", machine.CHECKS, models[0]))
     if not findings[-1].is_wrong:  # of torch, without which nothing more can be checked
         from service.preflight import model
 
-        findings += [*run("doctor", machine.WITH_TORCH, settings), *model.find_faults(settings)]
+        for settings in models:
+            findings += run("doctor", machine.WITH_TORCH, settings)
+            findings += model.find_faults(settings)
         if not any(finding.is_wrong for finding in findings):
             findings.append(Finding("", "fit this machine", grade="ok"))
     return findings, machine.OPTIONS
@@ -175,18 +178,16 @@ main.add_section("Ask a model about texts", encode, heads, space)
 main.add_section("Prepare a model", convert)
 
 
-def settings_from_flags(flags: dict[str, Any], config: Path | None) -> Settings:
-    """Load the settings from flags, variables and file, or exit with a line on the wrong one."""
-    model_argument = flags.pop("model_argument")
-    if None not in (model_argument, flags["model"]):
-        line = f"the model is given twice: {model_argument} and --model {flags['model']}"
+def models_from_flags(flags: dict[str, Any], config: Path | None) -> list[Settings]:
+    """Load the settings of each model, or exit with a line on the wrong one."""
+    model_arguments = flags.pop("model_arguments") or ()
+    if model_arguments and flags["model"] is not None:
+        line = f"the model is given twice: {model_arguments[0]} and --model {flags['model']}"
         exit_with(line, USAGE)
     try:
-        if model_argument is not None:
-            flags["model"] = model_argument
-        settings = load_settings(flags, file=config)
-        keys.check_keys(settings.api_keys, settings.api_keys_file)
-        return settings
+        models = load_models(model_arguments, flags, file=config)
+        keys.check_keys(models[0].api_keys, models[0].api_keys_file)
+        return models
     except ValidationError as error:
         exit_with("; ".join(map(describe_error, error.errors())), USAGE)
     except (OSError, ValueError) as error:
@@ -219,20 +220,27 @@ def stop_on_signals() -> Iterator[threading.Event]:
         yield stopped
 
 
-def greeting(settings: Settings, address: str) -> str:
-    """Return the lines that `headlight serve` prints once ready: model, address and pages."""
-    few, most = settings.fewest_replicas, settings.most_replicas
-    copies = f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
-    model = settings.served_model_name or settings.model
+def greeting(models: Sequence[Settings], address: str) -> str:
+    """Return the lines that `headlight serve` prints once ready: models, address and pages."""
+    settings, copies = models[0], [count_copies(model) for model in models]
+    names = [model.served_model_name or model.model for model in models]
+    each = ", ".join(f"{name} ({count})" for name, count in zip(names, copies, strict=True))
+    served = f"{each} on {address}" if models[1:] else f"{names[0]} on {address} ({copies[0]})"
     long_texts = {
         None: "refused (cut on TEI, Infinity and rerank routes); change with --truncate",
         "refuse": "refused",
     }.get(settings.truncate, f"cut on the {settings.truncate}")
     return (
-        f"Headlight serves {model} on {address} ({copies})\n"
+        f"Headlight serves {served}\n"
         f"API: {address}/docs, metrics: {address}/metrics\n"
         f"over-long texts, unless a request says otherwise: {long_texts}"
     )
+
+
+def count_copies(settings: Settings) -> str:
+    """Say how many replicas a model has."""
+    few, most = settings.fewest_replicas, settings.most_replicas
+    return f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
 
 
 if __name__ == "__main__":

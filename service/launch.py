@@ -15,9 +15,11 @@ on import. So is what imports torch, which takes seconds that --help cannot spar
 import os
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from service.cluster.progress import StartFailed, last_line
 from service.commands.terminal import Failed, Unusable
 from service.cores import count_cores
 from service.engine import weights
+from service.models import path_name
 from service.observe import logs
 from service.preflight import machine
 from service.preflight.finding import require, run
@@ -44,15 +47,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def run_service(settings: Settings, say: Say) -> Iterator[str]:
-    """Run the service while the block runs; yields its address.
+def run_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
+    """Run the service of some models while the block runs; yields its address.
 
     Raises:
         Unusable: the port is taken, or the host is not this machine's.
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
-    with claim_service_port(settings), start_service(settings, say) as address:
+    with claim_service_port(models[0]), start_service(models, say) as address:
         yield address
 
 
@@ -69,8 +72,9 @@ def claim_service_port(settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def start_service(settings: Settings, say: Say) -> Iterator[str]:
+def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
     """Start the service on a port that is ours; yields its address and raises as `run_service`."""
+    settings = max(models, key=lambda model: model.max_waiting_requests)  # what all must find room
     try:
         pem = tls.read_certificate(settings)
     except tls.BadCertificate as error:
@@ -83,7 +87,7 @@ def start_service(settings: Settings, say: Say) -> Iterator[str]:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
-    settings = pin_model(network.restrict_hosts(settings))
+    models = [pin_model(network.restrict_hosts(model)) for model in models]
     for warning in network.warn_of_exposure(settings):
         say(f"warning: {warning}")
     with ExitStack() as stack:
@@ -99,8 +103,8 @@ def start_service(settings: Settings, say: Say) -> Iterator[str]:
             stack.callback(frontend.close_listener)
         else:
             stack.enter_context(join_cluster(settings, say))
-        say(f"loading {settings.model}")
-        stack.enter_context(run_application(settings, say, lines.path if lines else None))
+        say(f"loading {', '.join(model.model for model in models)}")
+        stack.enter_context(run_applications(models, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
         with progress.report_progress(say, lambda: "/ready does not answer 200 yet"):
@@ -269,44 +273,63 @@ def connect(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def run_application(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]:
-    """Deploy the application; at the end let it answer what it has admitted, then delete it.
+def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -> Iterator[None]:
+    """Deploy an application a model; at the end let each answer what it has, then delete it.
+
+    The first model is mounted at the root, each other one below its name.
 
     Raises:
         StartFailed: Ray lacks what it needs, or a replica could not start; says why.
     """
     from ray import serve
 
-    from service import app
     from service.preflight.cluster import CHECKS, read_cluster
 
-    require(run("serve", CHECKS, settings, read_cluster(settings.host)))
+    applications = name_applications(models)
+    for settings in models:
+        require(run("serve", CHECKS, settings, read_cluster(settings.host)))
     with progress.report_progress(say, lambda: "Ray Serve has not started yet"):
-        start_serve(settings)
+        start_serve(models[0], applications)
     patience: float = GIVEN_UP_SECONDS
     try:
-        with progress.report_progress(say, awaited_replicas):
-            deploy_application(settings, lines)
-        patience = ingress.shutdown_seconds(settings) + STOP_SECONDS
+        for name, settings in applications.items():
+            with progress.report_progress(say, partial(awaited_replicas, name)):
+                deploy_application(name, settings, lines)
+        patience = ingress.shutdown_seconds(models[0]) + STOP_SECONDS
         yield
     finally:
         if not dead_processes():
             # HAProxy stays while replicas drain; serve.shutdown would end it first. Ray waits for
             # ever when its controller does not answer; we do not.
-            leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
-            leave.start()
-            leave.join(patience)
+            leaving = [
+                threading.Thread(target=serve.delete, args=[name], daemon=True)
+                for name in applications
+            ]
+            for leave in leaving:
+                leave.start()
+            end = time.monotonic() + patience
+            for leave in leaving:
+                leave.join(max(end - time.monotonic(), 0))
 
 
-def start_serve(settings: Settings) -> None:
+def name_applications(models: Sequence[Settings]) -> dict[str, Settings]:
+    """Return the models by the names of their applications, the first one's at the root."""
+    from service import app
+
+    first, *others = models
+    return {app.APPLICATION: first} | {path_name(model): model for model in others}
+
+
+def start_serve(settings: Settings, applications: Iterable[str]) -> None:
     """Start Ray Serve and its proxies.
+
+    Args:
+        applications: the names of those to deploy.
 
     Raises:
         StartFailed: an application of our name is there already.
     """
     from ray import serve
-
-    from service import app
 
     serve.start(
         http_options={
@@ -317,12 +340,12 @@ def start_serve(settings: Settings) -> None:
         },
         logging_config={"log_level": "WARNING", "enable_access_log": False},
     )
-    if app.APPLICATION in serve.status().applications:
-        raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
+    for name in serve.status().applications.keys() & {*applications}:
+        raise StartFailed(f"the cluster already serves an application named {name}")
 
 
-def deploy_application(settings: Settings, lines: Path | None) -> None:
-    """Deploy the application, and wait until all its replicas have started.
+def deploy_application(name: str, settings: Settings, lines: Path | None) -> None:
+    """Deploy a model's application, and wait until all its replicas have started.
 
     Raises:
         StartFailed: one could not; says why.
@@ -334,16 +357,17 @@ def deploy_application(settings: Settings, lines: Path | None) -> None:
     try:
         tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
         application = app.make_application(settings, tries, lines)
-        serve.run(application, name=app.APPLICATION, route_prefix="/")
+        prefix = "/" if name == app.APPLICATION else f"/{name}"
+        serve.run(application, name=name, route_prefix=prefix)
     except RuntimeError as error:
-        raise StartFailed(last_line(app.deployment_status()[1] or str(error))) from error
+        raise StartFailed(last_line(app.deployment_status(name)[1] or str(error))) from error
 
 
-def awaited_replicas() -> str:
-    """Return in words how many replicas are in which state, and what Ray says of them."""
+def awaited_replicas(name: str) -> str:
+    """Return in words an application's number of replicas by state, and Ray's message."""
     from service import app
 
-    states, message = app.deployment_status()
+    states, message = app.deployment_status(name)
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items() if count)
     return f"replicas: {counts or 'none yet'}" + (f"; {last_line(message)}" if message else "")
 

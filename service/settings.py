@@ -228,6 +228,12 @@ class Settings(BaseModel):
         description="where to export traces: console, file:PATH or an OTLP URL; default: nowhere",
     )
     tracing_ratio: Ratio = Field(0.01, description="fraction of requests to trace, 0 to 1")
+    other_replicas: int = Field(
+        0,
+        ge=0,
+        exclude=True,
+        description="replicas of the other models that share the machine; the service counts them",
+    )
     batch_tokens: int | None = Field(
         None,
         ge=16,
@@ -266,6 +272,11 @@ class Settings(BaseModel):
         """Return the largest number of replicas that there may be, for which room must suffice."""
         return self.max_replicas or self.replicas
 
+    @property
+    def machine_replicas(self) -> int:
+        """Return the most replicas of all models that share the machine."""
+        return self.most_replicas + self.other_replicas
+
 
 def load_settings(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
@@ -277,9 +288,21 @@ def load_settings(
             ValidationError is one), two that exclude each other, or a file that holds no mapping.
         OSError: a file cannot be read.
     """
+    return settle(flags, environ, read_file(file))
+
+
+def read_file(file: Path | None) -> dict[str, Any]:
+    """Return the settings in a YAML file; raises as load_settings."""
     document = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` per line")
+    return document
+
+
+def settle(
+    flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
+) -> Settings:
+    """Settle every setting of a file that has been read; raises as load_settings."""
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     if theirs := sorted(name for name, value in named.items() if _set_by_kubernetes(name, value)):
         logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})

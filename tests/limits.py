@@ -200,6 +200,11 @@ ROWS = (
         "deadline_exceeded overloaded deadline_unreachable",
     ),
     Row(
+        "cluster.choice.ASK_SECONDS",
+        "its model is chosen by path alone until HAProxy is reloaded",
+        "for a new replica to say what its model is called",
+    ),
+    Row(
         "fleet.pages.SCRAPE_SECONDS",
         "the replica is left out of the page",
         "for a replica's metrics",
@@ -396,7 +401,7 @@ ROWS = (
 
 # Numbers that bound nothing, and bounds of one field, which /openapi.json has
 NO_LIMITS = {
-    "port", "replicas", "min_replicas", "threads", "fleet.bounds.REPORT_SECONDS",
+    "port", "replicas", "other_replicas", "min_replicas", "threads", "fleet.bounds.REPORT_SECONDS",
     "fleet.policy.DRAIN_SECONDS", "fleet.policy.WINDOW_SECONDS",
     "fleet.policy.LONGEST_WAIT_SECONDS", "tracing_ratio",
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",

@@ -74,9 +74,10 @@ class Reply:
 
     Args:
         body: the whole, or its pieces, each freed once its reader has taken it.
+        forwarded: whether another replica has answered, in whose headers nothing is missing.
     """
 
-    __slots__ = ("headers", "length", "pieces", "status")
+    __slots__ = ("forwarded", "headers", "length", "pieces", "status")
 
     def __init__(
         self,
@@ -84,8 +85,10 @@ class Reply:
         status: int = 200,
         headers: Mapping[str, str] | None = None,
         media_type: str | None = None,
+        *,
+        forwarded: bool = False,
     ) -> None:
-        self.status = status
+        self.status, self.forwarded = status, forwarded
         self.pieces = [body] if isinstance(body, bytes) else list(body)
         self.length = sum(map(len, self.pieces))
         self.headers = [(b"content-length", b"%d" % self.length)]
@@ -222,6 +225,9 @@ class RouteContext(Protocol):
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
 
+    def names(self, head: RequestHead) -> Sequence[str]:
+        """Return what clients may call the models of this address."""
+
     def deadline(self, head: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
 
@@ -307,6 +313,7 @@ class Route(NamedTuple):
         more: about it, for people.
         examples: of its requests.
         parameters: of its query and headers, as OpenAPI writes them.
+        task: of a model, without which it refuses every request; empty: any model answers.
     """
 
     api: Api
@@ -329,6 +336,7 @@ class Route(NamedTuple):
     more: str = ""
     examples: Sequence[Example] = ()
     parameters: Sequence[Mapping[str, Any]] = ()
+    task: str = ""
 
     @property
     def label(self) -> str:

@@ -263,14 +263,14 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
 
 
 async def answer_models(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v1/models: the one that is served, and with each of its adapters."""
-    data = [_describe_model(name) for name in context.replica.gateway.names.every]
+    """Answer GET /v1/models: each that is served, and with each of its adapters."""
+    data = [_describe_model(name) for name in context.names(head)]
     return json_reply({"object": "list", "data": data})
 
 
 async def answer_model(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v1/models/{id}; raises Refused where the id is none of them."""
-    name = find_name(head.path_params["id"], context.replica.gateway.names.every)
+    name = find_name(head.path_params["id"], context.names(head))
     return json_reply(_describe_model(name))
 
 

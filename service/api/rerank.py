@@ -160,6 +160,7 @@ _route = partial(
     API.post,
     summary="Documents by how well they answer a query",
     request=RerankRequest,
+    task="rerank",
     inputs=OF_TEXT,
     more="The shape that Jina's and Cohere's clients share. Scores are by the checkpoint's own "
     "activation,\nas sentence-transformers' CrossEncoder gives them: between 0 and 1 where that is "

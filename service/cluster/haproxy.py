@@ -16,7 +16,10 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from service.cluster import choice
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -89,6 +92,11 @@ DEFAULTS = (
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
 # that, and could take it for the next client's request.
 NO_UPGRADE_RULE = "    http-request del-header upgrade"
+# What a replica says and takes between itself and HAProxy, without a key
+PRIVATE_RULES = (
+    f"    http-request return {NOT_FOUND} if {{ path {choice.NAMES} }}",
+    f"    http-request del-header {choice.NAMES_HEADER}",
+)
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
 
 # Connections beyond Ray's bound, on which only probes are answered; all others are turned away
@@ -143,6 +151,7 @@ def rewrite(
     pause: float | None = None,
     host: str | None = None,
     tls: str | None = None,
+    choose: Sequence[str] = (),
 ) -> str:
     """Return Ray's configuration with what it lacks; a second time changes nothing.
 
@@ -153,6 +162,7 @@ def rewrite(
         pause: seconds until no client is let in any more; None: the node does not drain.
         host: where clients come; None: where Ray says.
         tls: the file of certificate and key; None: clients speak in clear text.
+        choose: the rules that choose one of several models.
 
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
@@ -163,17 +173,24 @@ def rewrite(
     most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - PROBE_RESERVE)
     rules = connection_limits(most, most - min(OTHERS, most // 2))
     stopping = f' if {{ str({STOPPING_FILE}) -f "{flag}" }}'
-    choice = DEFAULT_BACKEND_RULE + stopping
-    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *DEFAULTS, *rules}
-    ours = always | {choice, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
-    written = (line for line in config.splitlines() if line not in ours)
+    wait = DEFAULT_BACKEND_RULE + stopping
+    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *PRIVATE_RULES, *DEFAULTS, *rules}
+    ours = always | {wait, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
+    written = (
+        line for line in config.splitlines() if line not in ours and not choice.is_choice_rule(line)
+    )
     rays = [line for line in written if not line.startswith(LOAD_PAUSE_SCRIPT)]
     drains = pause is not None
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
         "global": (LEAVE_RULE, f"{LOAD_PAUSE_SCRIPT} {pause:.1f}") if drains else (LEAVE_RULE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*rules, NO_UPGRADE_RULE, *((CLOSE_RULE,) if drains else ())),
+        "frontend http_frontend": (
+            *rules,
+            NO_UPGRADE_RULE,
+            *PRIVATE_RULES,
+            *((CLOSE_RULE,) if drains else ()),
+        ),
         "backend default_backend": (REFUSE_RULE + stopping, NOT_FOUND_RULE)
         if routed
         else (REFUSE_RULE,),
@@ -183,14 +200,14 @@ def rewrite(
     for line in rays:
         if line[:1].strip() and not line.startswith("#"):
             section = line.strip()
-        if line.startswith(BACKEND_RULES) and choice not in lines:
-            lines.append(choice)
+        if line.startswith(BACKEND_RULES) and wait not in lines:
+            lines.extend((*choose, wait))
         if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
             line = open_to_clients(close_to_others(line, section), section, host, tls)
             lines.append(bound_line(line, section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
-    if headed or choice not in lines:
+    if headed or wait not in lines:
         raise ValueError("the configuration lacks a section of Ray's")
     return "\n".join(lines) + "\n"
 
@@ -292,6 +309,21 @@ def seconds_until_closed(config: str, since: Path) -> float | None:
     return max(since.stat().st_mtime + whole - time.time(), 0.0)
 
 
+def choose_model(config: str, folder: Path) -> list[str]:
+    """Return the rules that choose a model; none where there are not several.
+
+    Args:
+        config: as Ray wrote it.
+        folder: of the configuration; the rules read maps that are written there.
+    """
+    backends = choice.read_backends(config)
+    if len(backends) < 2:
+        return []
+    served = choice.find_served(backends, folder)
+    choice.write_maps(served, folder)
+    return choice.choice_rules(served, folder)
+
+
 def die_with_parent() -> None:
     """Make the kernel end this process when Ray's manager dies.
 
@@ -316,7 +348,8 @@ def main() -> None:
         config = path.read_text()
         shut = seconds_until_closed(config, path.with_name(DRAINING_FILE))
         host, tls = os.environ.get(HOST_VARIABLE) or None, os.environ.get(TLS_VARIABLE) or None
-        path.write_text(rewrite(config, flag, max_descriptors(), shut, host, tls))
+        rules = choose_model(config, path.parent)
+        path.write_text(rewrite(config, flag, max_descriptors(), shut, host, tls, rules))
         die_with_parent()
     haproxy = find_haproxy()
     os.execv(haproxy, [haproxy, *arguments])

@@ -118,7 +118,7 @@ def common_variables(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
         HAPROXY_MAXCONN: str(
-            max_ongoing_requests(settings) * settings.most_replicas + SPARE_REQUESTS
+            max_ongoing_requests(settings) * settings.machine_replicas + SPARE_REQUESTS
         ),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
         SERVER_TIMEOUT: str(deadline + 5),

@@ -201,7 +201,12 @@ def add_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in reversed(Settings.model_fields.items()):
         if not field.exclude:  # never on a command line, which other users can read
             command = setting_option(name, field)(command)
-    return click.argument("model_argument", metavar="[MODEL]", required=False)(command)
+    return click.argument(
+        "model_arguments",
+        metavar="[MODEL]...",
+        nargs=-1,
+        callback=lambda context, parameter, given: given or None,
+    )(command)
 
 
 def read_key(file: Path | None) -> str | None:

@@ -22,16 +22,19 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from service import wire
-from service.api import query
+from service.api import ROUTES, query
 from service.api.dialect import Reply
 from service.cluster import ingress
+from service.cluster.choice import NAMES_HEADER, read_names
 from service.edge.body import BodyReader, BodyWorker, timeout_refusal
+from service.edge.forward import Forwarder
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
 from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
+from service.encode.names import unknown_model
 from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
@@ -57,12 +60,20 @@ class Door:
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
+        front: the address of this node's HAProxy; None where there is none.
     """
 
-    def __init__(self, replica: Replica, scrape: Scrape, targets: Targets | None = None) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        scrape: Scrape,
+        targets: Targets | None = None,
+        front: str | None = None,
+    ) -> None:
         settings, worker = replica.settings, BodyWorker()
+        forwarder = Forwarder(front, replica.gateway.names.every) if front else None
         self._replica, self._observer = replica, replica.observer
-        self._routes = Routes(Handlers(replica, scrape, targets, worker))
+        self._routes = Routes(Handlers(replica, scrape, targets, worker, forwarder))
         replica.metrics.publish_routes(inputs_by_label())
         self._ring = replica.ring
         self._sharing_keys = self._ring.keys  # as last applied; the ring's may have changed since
@@ -78,6 +89,12 @@ class Door:
         self._overdue_timer: asyncio.TimerHandle | None = None
         self._weights = replica.identity.weights
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
+
+    def names(self) -> dict[str, list[str]]:
+        """Return what requests may call the model, and the paths that not every model answers."""
+        tasks = self._replica.lanes.model.tasks
+        paths = [route.path for route in ROUTES if route.task in tasks]
+        return {"names": self._replica.gateway.names.every, "paths": paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, below the prefix `root_path`."""
@@ -218,6 +235,9 @@ class Door:
         if endpoint.trusted and batches.fault:  # only the log says what it is
             raise Refused("not_ready", retry_after=1)
         reply = await endpoint.handle(request)
+        if reply.forwarded:
+            self._observer.drop(request.record)
+            return reply
         if endpoint.trusted and batches.fault:  # found while the request was computed
             raise Refused("not_ready", retry_after=1)
         return reply
@@ -229,6 +249,8 @@ class Door:
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
         refused = refusal_of(error)
+        if refused.code == "model_not_found" and NAMES_HEADER in request.headers:
+            refused = unknown_model(read_names(request.headers[NAMES_HEADER]))
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word, _ = self._routes.refuse(request.path)
@@ -251,8 +273,10 @@ class Door:
         another.
         """
         record = request.record
-        headers = [*reply.headers, *self._headers, (ID_HEADER, request.id.encode())]
-        headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
+        headers = reply.headers
+        if not reply.forwarded:
+            headers = [*headers, *self._headers, (ID_HEADER, request.id.encode())]
+            headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
         if record.trace:
             headers.append((TRACE_HEADER, record.trace.traceparent.encode()))
         if request.ignored:

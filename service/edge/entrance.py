@@ -14,13 +14,14 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import refusals
+from service.cluster import choice
 from service.edge import transport
 from service.observe.record import REQUEST_ID
 from service.refusals import MEDIA_TYPE, Refused
@@ -40,6 +41,7 @@ class Doorway:
     door: ASGIApp | None = None  # answers the replica's requests; None in Ray's proxy
     loop: asyncio.AbstractEventLoop | None = None  # the loop in which it serves
     stays: Callable[[], bool] = staticmethod(lambda: False)  # whether it serves while Ray drains it
+    names: Mapping[str, Sequence[str]] = {}  # what HAProxy is told of the model (cluster/choice.py)
 
 
 HERE = Doorway()  # of this process
@@ -75,6 +77,8 @@ class Entrance:
             send_probe = partial(self._send_probe_answer, send)
             return await self._ray({**scope, "headers": []}, receive, send_probe)
         door = self._doorway.door
+        if door and scope["path"] == scope.get("root_path", "") + choice.NAMES:
+            return await _send(send, 200, json.dumps(self._doorway.names).encode(), {})
         if door and time.monotonic() >= self._prefix_expires:
             await self._refresh_prefix()
         if door is None or self._prefix is None:
@@ -137,7 +141,11 @@ async def _refuse(send: Send) -> None:
         "x-content-type-options": "nosniff",
         REQUEST_ID: request_id,
     }
+    await _send(send, refused.status, refusals.problem_details(refused, request_id), headers)
+
+
+async def _send(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    """Send an answer whole."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    body = refusals.problem_details(refused, request_id)
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body, "more_body": False})

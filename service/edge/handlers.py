@@ -22,7 +22,9 @@ from service.api.dialect import (
 )
 from service.api.document import document
 from service.api.own import DRY_RUN
+from service.cluster.choice import NAMES_HEADER, read_names
 from service.edge.body import LARGE_BYTES, BodyWorker
+from service.edge.forward import Forwarder
 from service.edge.request import Endpoint, Request, read_timeout
 from service.encode.answer import JSON, collect_body
 from service.encode.space import EXPECT_HEADER
@@ -133,13 +135,19 @@ class Handlers:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
         worker: parses large bodies.
+        forwarder: sends on what another model of this address is to answer.
     """
 
     def __init__(
-        self, replica: Replica, scrape: Scrape, targets: Targets | None, worker: BodyWorker
+        self,
+        replica: Replica,
+        scrape: Scrape,
+        targets: Targets | None,
+        worker: BodyWorker,
+        forwarder: Forwarder | None = None,
     ) -> None:
         self.replica, self.scrape, self.targets = replica, scrape, targets
-        self._worker = worker
+        self._worker, self._forwarder = worker, forwarder
         settings, model = replica.settings, replica.lanes.model
         self._served = ModelFacts(
             replica.gateway.names.every,
@@ -174,9 +182,11 @@ class Handlers:
                     work = partial(parse, body, request, served)
                     call = await self._worker.run(len(body), work)
                     del work
-                del body
             finally:
                 record.end_stage("parse", start)
+            if self._forwarder and (model := self._forwarder.find_elsewhere(request, call)):
+                return await self._forwarder.forward(request, body, model)
+            del body
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
@@ -216,6 +226,11 @@ class Handlers:
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
         return document()
+
+    def names(self, head: RequestHead) -> Sequence[str]:
+        """Return what clients may call the models of this address."""
+        told = head.headers.get(NAMES_HEADER)
+        return read_names(told) if told else self._served.names
 
     async def read(self, head: RequestHead, parse: Callable[[bytes], Read]) -> Read:
         """Parse a request's JSON body, in the worker if it is large, and return the result."""

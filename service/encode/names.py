@@ -68,9 +68,14 @@ def find_name(requested: str, names: Sequence[str]) -> str:
         return requested
     matches = [name for name in names if _is_same_name(requested, name)]
     if len(matches) != 1:
-        detail = f"not found; this service has {quote_names(names, 'and')}"
-        raise Refused.at("model_not_found", "model", detail=detail)
+        raise unknown_model(names)
     return matches[0]
+
+
+def unknown_model(names: Sequence[str]) -> Refused:
+    """Return the refusal of a name that matches none of these, or several."""
+    detail = f"not found; this service has {quote_names(names, 'and')}"
+    return Refused.at("model_not_found", "model", detail=detail)
 
 
 def _is_same_name(left: str, right: str) -> bool:

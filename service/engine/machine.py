@@ -118,7 +118,7 @@ def count_lanes(settings: Settings, device: torch.device) -> int:
         Unservable: the setting threads is above 1 on a GPU.
     """
     if device.type == "cpu":  # whose cores all replicas share evenly
-        return settings.threads or max(1, count_cores() // settings.most_replicas)
+        return settings.threads or max(1, count_cores() // settings.machine_replicas)
     if settings.threads not in (None, 1):
         raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1

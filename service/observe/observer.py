@@ -75,6 +75,10 @@ class Observer:
             asyncio.get_running_loop().call_later(REPORT_SECONDS, self.report)
         self._ended.append(record)
 
+    def drop(self, record: Record) -> None:
+        """Forget a request that another replica has answered, and counted."""
+        self._in_flight.discard(record)
+
     def _count_in_flight(self) -> int:
         """Return the number of requests in flight without scrapes: these would count themselves."""
         return sum(record.route != METRICS_PATH for record in self._in_flight)

@@ -145,7 +145,7 @@ def check_disk(_: Settings) -> Iterator[Finding]:
 def check_cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores."""
     here, needed = count_cores(), settings.most_replicas * (settings.threads or 0)
-    if settings.threads is None and settings.most_replicas > here:
+    if settings.threads is None and settings.machine_replicas > here:
         text = f"each replica needs at least one core; this machine has {here}"
         yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
     elif needed > here:

@@ -225,6 +225,7 @@ ROUTES = [
         RankRequest,
         parse_rerank,
         inputs=OF_TEXT,
+        task="rerank",
         codes=RANKING_CODES,
         more="Scores are the sigmoid of the logits, or the logits (raw_scores), as TEI has it, "
         "whatever\nactivation the checkpoint names; the routes for Jina's and Cohere's clients "
@@ -245,6 +246,7 @@ ROUTES = [
         PredictRequest,
         parse_predict,
         inputs=OF_TEXT,
+        task="classify",
         codes=TASK_CODES,
         examples=[
             Example(
@@ -262,6 +264,7 @@ ROUTES = [
         EmbedAllRequest,
         parse_embed_sparse,
         inputs=OF_TOKENS,
+        task="sparse",
         codes=TASK_CODES,
         examples=[
             Example(

@@ -195,7 +195,7 @@ async def test_info_says_what_is_set(served: Served) -> None:
 )
 async def test_the_start_says_what_is_set(setting: Any, said: str) -> None:
     """After the address, before the first request meets it."""
-    assert greeting(Settings(truncate=setting), "http://here").endswith(said)
+    assert greeting([Settings(truncate=setting)], "http://here").endswith(said)
 
 
 @pytest.mark.client("openai", "truncate, as an extra field")

@@ -100,14 +100,17 @@ def given(**flags: str | bool | None) -> None:
         (["--access-log", "true", "--port", "1"], {"access_log": True, "port": "1"}),
         (["--log-to-stderr=True"], {"log_to_stderr": True}),
         (["--log-to-stderr=0"], {"log_to_stderr": False}),
-        (["--log-to-stderr", "my/model"], {"log_to_stderr": True, "model_argument": "my/model"}),
-        (["my/model", "--log-to-stderr"], {"log_to_stderr": True, "model_argument": "my/model"}),
+        (
+            ["--log-to-stderr", "my/model"],
+            {"log_to_stderr": True, "model_arguments": ("my/model",)},
+        ),
+        (["a/model", "its/b"], {"model_arguments": ("a/model", "its/b")}),
         (["--access-log", "--public-metrics"], {"access_log": True, "public_metrics": True}),
     ],
     ids=" ".join,
 )
 def test_a_switch_is_one_and_takes_its_old_value_too(
-    arguments: list[str], read: dict[str, str | bool]
+    arguments: list[str], read: dict[str, object]
 ) -> None:
     """What follows a switch and is no such value is the model."""
     result = CliRunner().invoke(given, arguments)

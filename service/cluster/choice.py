@@ -1,0 +1,181 @@
+"""Which model a request goes to, where one address has several: rules for HAProxy.
+
+Each model is an application of Ray Serve's, below a prefix of its own; one may stand at the root.
+Ray's configuration knows applications, prefixes and replicas. What their models are called, the
+replicas say themselves (`NAMES`): each is asked once, when HAProxy is first told of it, so that a
+model that is added, removed or renamed is chosen as its replicas come and go, on any node.
+
+A request below a prefix goes there. Any other goes where the first of these leads that it has:
+
+    `model` of its JSON body, as far as HAProxy's buffer holds it
+    the header x-headlight-model
+    the path of the Open Inference Protocol, /v2/models/{model}/..
+    a path that only one of the models can answer, such as /rerank
+
+and else to the model at the root. So does what names a model that no application has: its replica
+refuses it with the names that there are, which HAProxy tells it, as it does for a list of all
+models. No replica answers for a model
+that is not its own, whatever HAProxy has read.
+
+Only the standard library: HAProxy waits for this at every start and reload.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+NAMES = "/-/names"  # a replica's own path, which HAProxy does not lead to
+MODEL_HEADER = "x-headlight-model"
+NAMES_HEADER = "x-headlight-names"  # all names, where a replica is to list them
+ASK_SECONDS = 1.0
+ANSWERS_FILE = "names.json"  # what replicas have said
+MODELS_MAP, PATHS_MAP = "models.map", "paths.map"
+LATEST = ":latest"
+# In the map, names without an organisation also stand behind this: they are found under any
+ANY_ORGANISATION = "*/"
+OURS = "txn.headlight_"  # how the variables of these rules begin
+# What remains of a path of the Open Inference Protocol. HAProxy reads the outer quotes itself, and
+# leaves the inner ones to regsub.
+INFERENCE_MODEL = (
+    """'path,url_dec,regsub("^/v2/models/",""),"""
+    """regsub("(/versions/[^/]+)?(/infer|/ready)?$",""),lower'"""
+)
+PREFIX_RULE = re.compile(r"    acl is_(\S+) path (/\S*)$", re.MULTILINE)
+SERVER = re.compile(r"    server (\S+) (\S+):(\d+) check(?! backup)")
+
+
+class Backend(NamedTuple):
+    """An application as HAProxy knows it.
+
+    Args:
+        name: of the backend.
+        prefix: below which it is mounted, / for the root.
+        servers: the addresses of its replicas, by name.
+    """
+
+    name: str
+    prefix: str
+    servers: Mapping[str, tuple[str, int]]
+
+
+class Served(NamedTuple):
+    """The model of a backend.
+
+    Args:
+        names: what requests may call it.
+        paths: which it answers and not every model does.
+    """
+
+    backend: Backend
+    names: Sequence[str]
+    paths: Sequence[str]
+
+
+def read_backends(config: str) -> list[Backend]:
+    """Return the applications in a configuration that Ray wrote, in its order."""
+    prefixes = dict(PREFIX_RULE.findall(config))
+    servers: dict[str, dict[str, tuple[str, int]]] = {name: {} for name in prefixes}
+    section = ""
+    for line in config.splitlines():
+        if line[:1].strip():
+            section = line.removeprefix("backend ").strip()
+        elif section in servers and (found := SERVER.match(line)):
+            servers[section][found[1]] = found[2], int(found[3])
+    return [Backend(name, prefix, servers[name]) for name, prefix in prefixes.items()]
+
+
+def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
+    """Return the models of some backends, and remember what their replicas say.
+
+    Args:
+        folder: where the answers are kept from one reload to the next.
+    """
+    file = folder / ANSWERS_FILE
+    known = json.loads(file.read_text()) if file.exists() else {}
+    kept, found = dict[str, dict[str, list[str]]](), list[Served]()
+    for backend in backends:
+        names, paths = dict[str, None](), dict[str, None]()
+        for server, (host, port) in backend.servers.items():
+            answer = known.get(server) or _ask_replica(host, port)
+            if answer:
+                kept[server] = answer
+                names.update(dict.fromkeys(answer["names"]))
+                paths.update(dict.fromkeys(answer["paths"]))
+        found.append(Served(backend, list(names), list(paths)))
+    file.write_text(json.dumps(kept))
+    return found
+
+
+def _ask_replica(host: str, port: int) -> dict[str, list[str]] | None:
+    """Return what a replica says of its model; None if it does not answer, or is not ours."""
+    connection = HTTPConnection(host, port, timeout=ASK_SECONDS)
+    with suppress(OSError, HTTPException, ValueError):
+        connection.request("GET", NAMES)
+        answer = connection.getresponse()
+        if answer.status == 200:
+            return {name: list(map(str, value)) for name, value in json.load(answer).items()}
+    connection.close()
+    return None
+
+
+def write_maps(served: Iterable[Served], folder: Path) -> None:
+    """Write the files by which HAProxy finds a model's prefix, by its names and by paths."""
+    prefixes, paths = dict[str, str](), dict[str, set[str]]()
+    for model in served:
+        prefix = model.backend.prefix
+        for name in model.names:
+            for key in _spellings(name):
+                prefixes.setdefault(key, prefix)
+        for path in model.paths:
+            paths.setdefault(path, set()).add(prefix)
+    only = {path: prefix for path, (prefix, *others) in paths.items() if not others}
+    for name, table in ((MODELS_MAP, prefixes), (PATHS_MAP, only)):
+        (folder / name).write_text("".join(f"{key} {value}\n" for key, value in table.items()))
+
+
+def _spellings(name: str) -> list[str]:
+    """Return the keys of the map under which requests find a name; none for one with a blank."""
+    name = name.lower()
+    organisation, _, bare = name.rpartition("/")
+    keys = [name, bare] if organisation else [name, ANY_ORGANISATION + name]
+    return [] if re.search(r"\s", name) else [key + end for key in keys for end in ("", LATEST)]
+
+
+def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
+    """Return the rules of HAProxy's frontend, before the first that chooses a backend."""
+    models, paths = folder / MODELS_MAP, folder / PATHS_MAP
+    below = " or ".join(f"is_{m.backend.name}" for m in served if m.backend.prefix != "/")
+    root_first = sorted(served, key=lambda model: model.backend.prefix != "/")
+    every = quote(", ".join(name for model in root_first for name in model.names), safe=",/:@")
+    every = every.replace("%", "%%")  # HAProxy's own sign, too
+    named, to, below_one = f"{OURS}named", f"{OURS}to", f"{OURS}below"
+    unnamed, at_root = f"!{{ var({named}) -m found }}", f"!{{ var({below_one}) -m found }}"
+    rules = [
+        f"set-var({below_one}) bool(true) if {below}",
+        f"set-var({named}) req.body,json_query('$.model'),lower if METH_POST",
+        f"set-var({named}) req.hdr({MODEL_HEADER}),lower if {unnamed}",
+        f"set-var({named}) {INFERENCE_MODEL} if {unnamed} {{ path_beg /v2/models/ }}",
+        f'set-var({to}) var({named}),map("{models}")',
+        f"""set-var({to}) 'var({named}),regsub("^[^/]*/","{ANY_ORGANISATION}"),map("{models}")'"""
+        f" if !{{ var({to}) -m found }}",
+        f'set-header {NAMES_HEADER} "{every}" if {at_root} !{{ var({to}) -m found }}',
+        f'set-var({to}) path,map("{paths}") if {unnamed}',
+        f"unset-var({to}) if !{at_root}",
+        f"set-path %[var({to})]%[path] if {{ var({to}) -m found }} !{{ var({to}) -m str / }}",
+    ]
+    return [f"    http-request {rule}" for rule in rules]
+
+
+def read_names(header: str) -> list[str]:
+    """Return the names in a header that these rules have set."""
+    return unquote(header).split(", ")
+
+
+def is_choice_rule(line: str) -> bool:
+    """Tell whether a line of a configuration is one of `choice_rules`."""
+    return line.startswith("    http-request ") and OURS in line

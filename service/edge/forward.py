@@ -1,0 +1,88 @@
+"""Requests whose `model` lies beyond HAProxy's buffer, sent on to the model that they name.
+
+HAProxy leads such a request to the model at the root, whose replica has read it anyway, and tells
+it the names of all. The replica sends it back through HAProxy, once, with the name in a header, and
+passes on the answer as it comes. It is counted where it is answered.
+"""
+
+import time
+from collections.abc import Sequence
+
+import aiohttp
+
+from service.api.dialect import Call, Reply
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
+from service.edge.request import DEADLINE, Request
+from service.encode.names import find_name
+from service.observe.record import REQUEST_ID
+from service.refusals import Refused
+
+FORWARDED = "x-headlight-forwarded"  # marks what was sent on, which is never sent on again
+# What belongs to one connection, or is written anew
+NOT_PASSED = frozenset(
+    ("connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade")
+)
+
+
+class Forwarder:
+    """Sends requests on.
+
+    Args:
+        front: the address of this node's HAProxy.
+        own: what requests may call this replica's model.
+    """
+
+    def __init__(self, front: str, own: Sequence[str]) -> None:
+        self._front, self._own = front, own
+        self._session: aiohttp.ClientSession | None = None
+
+    def find_elsewhere(self, request: Request, call: Call) -> str | None:
+        """Return the other model of this address that a request names; None if there is none."""
+        named, told = call.request.model, request.headers.get(NAMES_HEADER)
+        if named is None or told is None or FORWARDED in request.headers:
+            return None
+        try:
+            name = find_name(named, read_names(told))
+        except Refused:
+            return None
+        return None if name in self._own else name
+
+    async def forward(self, request: Request, body: bytes, model: str) -> Reply:
+        """Return the answer of another model.
+
+        Raises:
+            Refused: HAProxy cannot be reached.
+        """
+        if self._session is None:  # in the loop that serves
+            # HAProxy is on this machine, and its certificate made for the name that clients use
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=False), auto_decompress=False
+            )
+        query = f"?{request.query.decode('latin-1')}" if request.query else ""
+        left = request.record.start + request.timeout - time.monotonic()
+        headers = {name: value for name, value in request.headers.items() if _is_passed(name)}
+        headers |= {
+            MODEL_HEADER: model,
+            FORWARDED: "1",
+            DEADLINE: str(max(int(left * 1000), 0)),
+            REQUEST_ID: request.id,
+        }
+        try:
+            async with self._session.post(
+                f"{self._front}{request.path}{query}", data=body, headers=headers
+            ) as answer:
+                told = await answer.read()
+        except aiohttp.ClientError:
+            raise Refused("not_ready", retry_after=1) from None
+        passed = {name: value for name, value in answer.headers.items() if _is_passed(name)}
+        return Reply(told, answer.status, passed, forwarded=True)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session:
+            await self._session.close()
+
+
+def _is_passed(header: str) -> bool:
+    """Tell whether a header is of the request or answer, and not of one connection."""
+    return header.lower() not in NOT_PASSED

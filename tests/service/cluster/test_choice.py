@@ -1,0 +1,225 @@
+"""Which model the installed HAProxy leads a request to, on a configuration as Ray writes it."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from service.cluster import choice
+from tests.service.cluster.test_haproxy import started
+
+CONFIG = """\
+global
+    maxconn 1024
+    tune.bufsize 131072
+defaults
+    mode http
+    timeout client 5s
+    timeout server 5s
+    timeout connect 5s
+frontend http_frontend
+    bind 127.0.0.1:{port}
+    acl is_http-my-reranker path_beg /my-reranker/
+    acl is_http-my-reranker path /my-reranker
+    acl is_http-splade path_beg /splade/
+    acl is_http-splade path /splade
+    acl is_http-headlight path_beg /
+    acl is_http-headlight path /
+    use_backend http-my-reranker if is_http-my-reranker
+    use_backend http-splade if is_http-splade
+    use_backend http-headlight if is_http-headlight
+    default_backend default_backend
+backend default_backend
+backend http-my-reranker
+    server r 127.0.0.1:{rerank} check
+backend http-splade
+    server s 127.0.0.1:{sparse} check
+backend http-headlight
+    server h 127.0.0.1:{first} check
+"""
+NAMES = {
+    "first": {"names": ["all-MiniLM-L6-v2"], "paths": []},
+    "rerank": {
+        "names": ["org/My-Reranker", "org/My-Reranker:law"],
+        "paths": ["/rerank", "/v1/rerank", "/predict"],
+    },
+    "sparse": {"names": ["splade"], "paths": ["/embed_sparse", "/predict"]},
+}
+EVERY = "all-MiniLM-L6-v2, org/My-Reranker, org/My-Reranker:law, splade"
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Stands in for a replica: says which it is and what reached it."""
+
+    protocol_version = "HTTP/1.1"
+    model = ""
+
+    def answer(self) -> None:
+        """Answer any request."""
+        length = int(self.headers.get("content-length", 0))
+        self.rfile.read(length)
+        said: Any = {
+            "model": self.model,
+            "path": self.path,
+            "names": unquote(self.headers.get(choice.NAMES_HEADER, "")),
+        }
+        body = json.dumps(NAMES[self.model] if self.path == choice.NAMES else said).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where HAProxy listens, with three models behind it."""
+    ports = {}
+    with ExitStack() as stack:
+        for model in NAMES:
+            handler = type(model, (Echo,), {"model": model})
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of a check
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            ports[model] = server.server_port
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
+        config.write_text(CONFIG.format(port=port, **ports))
+        stack.enter_context(started(config, port))
+        yield port
+
+
+def ask(
+    port: int,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    method: str = "",
+) -> dict[str, Any]:
+    """What the replica says that was asked."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
+    with connection.getresponse() as answer:
+        told: dict[str, Any] = json.load(answer)
+    connection.close()
+    return told
+
+
+BLANKS = b" " * 100_000
+LATE = b'{"input": "' + b"a" * 140_000 + b'", "model": "splade"}'
+BODIES = {
+    "a name": (b'{"model": "splade"}', "sparse"),
+    "another case": (b'{"model": "SPLADE"}', "sparse"),
+    "latest": (b'{"model": "splade:latest"}', "sparse"),
+    "an organisation": (b'{"model": "naver/splade"}', "sparse"),
+    "a hub's name": (b'{"model": "org/my-reranker"}', "rerank"),
+    "its last part": (b'{"model": "my-reranker"}', "rerank"),
+    "another organisation": (b'{"model": "other/my-reranker"}', "first"),
+    "an adapter": (b'{"model": "My-Reranker:LAW"}', "rerank"),
+    "an unknown adapter": (b'{"model": "my-reranker:med"}', "first"),
+    "blanks": (b'\r\n\t {  "model"  :\n "splade" }', "sparse"),
+    "many blanks": (b"{" + BLANKS + b'"model": "splade"}', "sparse"),
+    "an escaped value": (b'{"model": "spl\\u0061de"}', "sparse"),
+    "behind others": (b'{"input": ["a"], "model": "splade"}', "sparse"),
+    "of two, the first": (b'{"model": "splade", "model": "my-reranker"}', "sparse"),
+    "an escaped key": (b'{"mod\\u0065l": "splade"}', "first"),
+    "of another depth": (b'{"input": {"model": "splade"}}', "first"),
+    "a number": (b'{"model": 7}', "first"),
+    "null": (b'{"model": null}', "first"),
+    "no JSON": (b"model=splade", "first"),
+    "a list": (b'[{"model": "splade"}]', "first"),
+    "beyond the buffer": (LATE, "first"),
+    "the model at the root": (b'{"model": "all-minilm-l6-v2"}', "first"),
+}
+
+
+@pytest.mark.parametrize(("body", "model"), BODIES.values(), ids=BODIES.keys())
+def test_a_body_is_led_to_the_model_that_it_names(port: int, body: bytes, model: str) -> None:
+    """Below its prefix; what HAProxy cannot read goes to the root, whose replica can."""
+    prefix = {"first": "", "rerank": "/my-reranker", "sparse": "/splade"}[model]
+
+    told = ask(port, "/v1/embeddings", body)
+
+    assert (told["model"], told["path"]) == (model, f"{prefix}/v1/embeddings")
+
+
+PATHS = {
+    "of a model": ("/v2/models/splade/infer", {}, "sparse"),
+    "of a model with an organisation": ("/v2/models/org/My-Reranker/infer", {}, "rerank"),
+    "of a version": ("/v2/models/splade/versions/1/infer", {}, "sparse"),
+    "of an escaped name": ("/v2/models/org%2Fmy-reranker/infer", {}, "rerank"),
+    "that one model answers": ("/v1/rerank", {}, "rerank"),
+    "that two models answer": ("/predict", {}, "first"),
+    "below a prefix": ("/splade/v1/rerank", {}, "sparse"),
+    "that begins as a prefix": ("/spladed", {}, "first"),
+    "with a header": ("/v1/rerank", {choice.MODEL_HEADER: "Splade"}, "sparse"),
+    "below a prefix, with a header": ("/splade/x", {choice.MODEL_HEADER: "my-reranker"}, "sparse"),
+}
+
+
+@pytest.mark.parametrize("body", [None, b"[]"], ids=["GET", "POST"])
+@pytest.mark.parametrize(("path", "headers", "model"), PATHS.values(), ids=PATHS.keys())
+def test_a_request_that_names_none_is_led_by_header_and_path(
+    port: int, path: str, headers: dict[str, str], model: str, body: bytes | None
+) -> None:
+    """A header goes before a path, a prefix before both."""
+    assert ask(port, path, body, headers)["model"] == model
+
+
+def test_a_body_goes_before_a_header(port: int) -> None:
+    """And a prefix before a body."""
+    named, body = {choice.MODEL_HEADER: "my-reranker"}, b'{"model": "splade"}'
+
+    assert ask(port, "/v1/encode", body, named)["model"] == "sparse"
+    assert ask(port, "/my-reranker/v1/encode", body)["model"] == "rerank"
+
+
+@pytest.mark.parametrize("sent", [None, "of my own"])
+def test_of_an_unknown_name_the_replica_is_told_all_names(port: int, sent: str | None) -> None:
+    """And where none is named, but of no other request, whatever a client says."""
+    headers = {choice.NAMES_HEADER: sent} if sent else {}
+
+    assert ask(port, "/v1/encode", b'{"model": "nope"}', headers)["names"] == EVERY
+    assert ask(port, "/v1/encode", b'{"model": "splade"}', headers)["names"] == ""
+    assert ask(port, "/v1/encode", b"{}", headers)["names"] == EVERY
+    assert ask(port, "/splade/v1/encode", b'{"model": "nope"}', headers)["names"] == ""
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/splade"])
+def test_the_replica_at_the_root_lists_all_names(port: int, path: str) -> None:
+    """One below a prefix speaks for itself."""
+    told, below = ask(port, path), ask(port, f"/splade{path}")
+
+    assert (told["model"], told["names"]) == ("first", EVERY)
+    assert (below["model"], below["names"]) == ("sparse", "")
+
+
+def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
+    """HAProxy does, past the keys."""
+    assert ask(port, choice.NAMES)["code"] == "not_found"
+
+
+def test_a_replica_is_asked_once(tmp_path: Path) -> None:
+    """What it said counts while it is there, and goes with it."""
+    gone = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})
+    (tmp_path / choice.ANSWERS_FILE).write_text(json.dumps({"one": NAMES["sparse"]}))
+
+    assert choice.find_served([gone], tmp_path)[0].names == ["splade"]
+    assert choice.find_served([gone._replace(servers={})], tmp_path)[0].names == []
+    assert choice.find_served([gone], tmp_path)[0].names == []
