@@ -40,7 +40,7 @@ class Slopes:
         """Return the bias of all scores of a sequence whose keys are in reverse order.
 
         It then depends on query + key alone, so that each row is the one before it shifted by one:
-        a view of one line for each head, (heads, queries, keys), whatever the length.
+        a view of one line for each head, (heads, queries, keys), at any length.
         """
         distances = torch.arange(1 - tokens, tokens, device=self._slopes.device).abs_()
         return (self._slopes[:, 0] * distances).to(dtype).unfold(1, tokens, 1)

@@ -7,8 +7,8 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 
 Axes, in every file of model/:
     rows      all tokens of a batch, end to end (see packing.py)
-    tokens    positions of one sequence: called query on the side that looks, key on the side
-              that is looked at
+    tokens    positions of one sequence: called query on the side that attends, key on the
+              side that is attended to
     heads     parallel attentions
     head_dim  channels inside one of them; heads * head_dim = width, in most families
 
@@ -207,7 +207,7 @@ class MultiHeadAttention:
         """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
 
         Args:
-            rows: what the input projections make, (rows, channels of all three).
+            rows: output of the input projections, (rows, channels of all three).
             positions: of each row, (rows,).
         """
         q, k, v = torch.split(rows.view(len(rows), -1, self.head_dim), self.parts, 1)

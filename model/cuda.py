@@ -27,7 +27,7 @@ AttendPacked = Callable[[Tensor, Tensor, Tensor, Packed, float, Reach], tuple[Te
 def attend_grouped(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attend as kernels.attend_plain, in one memory-efficient pass; any of the three formats."""
+    """Attend as kernels.attend_plain, in one memory-efficient pass; float32 or half precision."""
     mask = None if bias is None else _align_bias(bias.to(q.dtype)).expand(*q.shape[:2], -1, -1)
     mixed, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, False, scale=scale

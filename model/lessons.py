@@ -73,7 +73,7 @@ def attention_probabilities(
     """Turn scores, (..., heads, query, key), into probabilities of the same shape.
 
     Args:
-        keep: True where a query may look at a key, bool, broadcast to the scores: the real
+        keep: True where a query may attend to a key, bool, broadcast to the scores: the real
             tokens of padded keys, (batch, key), are given as keep[:, None, None, :].
         bias: added to the scores, float, broadcast to them; -inf hides a key.
 
@@ -99,8 +99,8 @@ def attention_probabilities(
 def mix_values(probabilities: Tensor, value: Tensor) -> Tensor:
     """Add up values, (..., key, d_v), in the shares of probabilities, (..., query, key).
 
-    A share of 0.6 takes 60% of a value, a share of exactly 0 takes nothing, whatever stands
-    there. A channel that does take from NaN or infinity is NaN.
+    A share of 0.6 takes 60% of a value, a share of exactly 0 takes nothing, even of
+    NaN. A channel that does take from NaN or infinity is NaN.
 
     Returns:
         (..., query, d_v), in the dtype of the values.

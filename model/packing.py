@@ -137,8 +137,8 @@ def pack_sequences(
         ((2, 0), [101, 102, 101, 7, 102])
     """
     lengths = tuple(map(len, sequences))
-    kinds = [(length, one.unseen) for length, one in zip(lengths, sequences, strict=True)]
-    order = sorted(range(len(sequences)), key=kinds.__getitem__)
+    group_keys = [(length, one.unseen) for length, one in zip(lengths, sequences, strict=True)]
+    order = sorted(range(len(sequences)), key=group_keys.__getitem__)
     starts = [0] * len(sequences)
     ids: list[int] = []
     positions: list[int] = []
@@ -159,15 +159,15 @@ def pack_sequences(
         if sequence.patches:
             patches.append((rows, sequence.patches))
     fill = [0] * (filled_rows(len(ids), device, unpadded_rows) - len(ids))
-    token_ids, places, segments = _copy_columns(
+    token_ids, token_positions, token_types = _copy_columns(
         ids + fill + positions + fill + types + fill, device
     )
     return Packed(
         token_ids,
-        places,
-        segments,
+        token_positions,
+        token_types,
         tuple(embeddings),
-        _group_by_length([kinds[index] for index in order]),
+        _group_by_length([group_keys[index] for index in order]),
         tuple(starts),
         lengths,
         tuple(gates),

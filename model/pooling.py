@@ -28,7 +28,7 @@ def identity(x: Tensor) -> Tensor:
 class Dense:
     """activation(W x + b), plus a residual made of x in some checkpoints.
 
-    All is float32, as in all layers here, whatever the encoder's dtype.
+    All is float32, as in all layers here, for any dtype of the encoder.
 
     Args:
         linear: W and b.

@@ -8,7 +8,7 @@
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
 
 A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
-is a field, to be replaced: activation, k, threshold. All is float32, whatever the encoder's dtype.
+is a field, to be replaced: activation, k, threshold. All is float32, for any dtype of the encoder.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -67,14 +67,14 @@ def read_config_and_family(config: Any) -> tuple[EncoderConfig, Family]:
         raise CheckpointError(f"model_type {kind!r} is not supported; these are: {supported}")
     refuse_other_values(config, transformers_weights=None, fusion_config=None)
     try:
-        read = family.read_config({**family.defaults, **config})
+        encoder_config = family.read_config({**family.defaults, **config})
     except KeyError as error:
         raise CheckpointError(f"config.json lacks {error}") from error
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: {error}") from error
-    if config.get("is_causal") not in (None, read.causal):  # transformers' kernels differ
+    if config.get("is_causal") not in (None, encoder_config.causal):  # transformers' kernels differ
         raise CheckpointError(f"not supported: is_causal {config['is_causal']!r}")
-    return read, family
+    return encoder_config, family
 
 
 def find_family(config: Config) -> Family | None:

@@ -93,7 +93,7 @@ def find_weight_files(folder: Path, whole: Path) -> list[Path]:
         if any((folder / name).is_file() for name in VOCABULARIES):
             raise CheckpointError(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(str(whole))}")
         missing.append(TOKENIZER)
-    # where both are present transformers reads the one file, whatever the index says
+    # where both are present transformers reads the one file and ignores the index
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         try:
             shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))

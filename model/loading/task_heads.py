@@ -268,9 +268,10 @@ def _find_entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | Non
     As transformers' pipeline, it goes by label2id alone; without one, by the labels.
     """
     stored = raw.get("label2id")
-    places = stored if isinstance(stored, Mapping) else {b: a for a, b in enumerate(labels)}
+    indices = stored if isinstance(stored, Mapping) else {b: a for a, b in enumerate(labels)}
     found = next(
-        (place for name, place in places.items() if name.lower().startswith(ENTAILMENT_LABEL)), None
+        (index for name, index in indices.items() if name.lower().startswith(ENTAILMENT_LABEL)),
+        None,
     )
     return found if type(found) is int and len(labels) > 1 and found in range(len(labels)) else None
 

@@ -69,8 +69,8 @@ class LateInteraction(FolderFormat):
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
         """Tell whether a folder has this format."""
-        own = read_model_type(folder) == "MultiVectorEncoder"
-        return own or bool(find_token_layers(folder)) or _is_stanford(raw)
+        is_multi_vector = read_model_type(folder) == "MultiVectorEncoder"
+        return is_multi_vector or bool(find_token_layers(folder)) or _is_stanford(raw)
 
     def read_roles(self, config: EncoderConfig, tokenizer: Tokenizer) -> Roles:
         """Return how queries and documents are read.

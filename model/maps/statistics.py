@@ -83,8 +83,8 @@ def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tenso
 def _sum_entropy(tile: Tile) -> Tensor:
     """Return the sum of the entropies of a tile's rows, (heads,), in nats; overwrites its logs."""
     if tile.log2_values is None or tile.row_sums is None:
-        each: Tensor = torch.special.entr(tile.values)
-        return each.sum((1, 2))
+        entropies: Tensor = torch.special.entr(tile.values)
+        return entropies.sum((1, 2))
     return (tile.row_sums.log2().sum((1, 2)) - tile.log2_values.mul_(tile.values).sum((1, 2))) * LN2
 
 

@@ -1,6 +1,6 @@
 """A trace -> the attention probabilities of one sequence, a tile of rows at a time.
 
-The forward pass never holds a (query, key) matrix, and neither does what looks at it afterwards:
+The forward pass never holds a (query, key) matrix, and neither does what reads its maps afterwards:
 queries, keys and the log of each softmax row's sum give any row exactly, and every form of answer
 is made of tiles of such rows, of bounded memory at any length. Of tokens i and j, and of
 units a and b, words for example:

@@ -1,6 +1,6 @@
 """Tokenize a long text piece by piece: the tokens of the whole, and no more work than needed.
 
-A text is cut only at a seam: a place where a word begins whatever stands before it, for every step
+A text is cut only at a seam: a place where a word begins no matter what precedes it, for every step
 of the tokenizer. Which places are seams follows from the steps; of a tokenizer with a step that is
 not known here there are none, and every text is one piece. So is a text without seams, such as one
 long word.

@@ -251,8 +251,8 @@ class Tokenizer:
     ) -> Reading[Tokenized]:
         """Tokenize a text or pair piece by piece and cut it to the limit; see `read_texts`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
-        first_ones = last is not None and len(text) == 1
-        side: CutSide = "left" if truncate == "left" and not first_ones else "right"
+        keeps_start = last is not None and len(text) == 1
+        side: CutSide = "left" if truncate == "left" and not keeps_start else "right"
         room = limit - added
         counted = counted or truncate == "refuse" or len(text) == 2 or room < 1
         parts = []
