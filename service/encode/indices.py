@@ -19,16 +19,13 @@ LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # a layer's number as a key
 class Span:
     """One span of a text.
 
-    Args:
-        characters: range of characters in the request, [start, end).
-        tokens: range of the tokens with a character in it, [first, end).
-        extent: range of characters of these tokens: longer if a token crosses an edge of the span,
-            shorter if the span begins or ends with spaces, or the text was truncated.
+    Its tokens extend beyond it if a token crosses one of its edges, and not to its edges if it
+    begins or ends with spaces, or the text was truncated.
     """
 
-    characters: tuple[int, int]
-    tokens: tuple[int, int]
-    extent: tuple[int, int]
+    characters: tuple[int, int]  # range of characters in the request, [start, end)
+    tokens: tuple[int, int]  # range of the tokens with a character in it, [first, end)
+    extent: tuple[int, int]  # range of characters of these tokens, [start, end)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields by name, as the answer shows them."""

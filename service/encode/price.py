@@ -82,12 +82,14 @@ def number_bytes(dtype: Floats) -> int:
 
 
 SHORT_TOKENS = 64  # tokens of the sequences by which service/engine/proof.py measures the speed
-# Floating-point operations of a forward pass that take a core as long as ...
-SPAN_FLOPS = 3_000_000  # ... pooling a span: mostly calls, some 40 us
-EDIT_FLOPS = 300_000  # ... the calls to gate or patch a head: 3 us where a core does 92 GFLOP/s
-EDITED_FLOPS = 800  # ... each number of that head
-EXPLAINED_FLOPS = 1500  # ... each attention score of an explained layer, besides:
-EXPLAIN_COST_FACTOR = 3  # times as long as the layer in a pass of SHORT_TOKENS or more tokens
+# Costs, as the operations of a forward pass that take a core as long
+SPAN_FLOPS = 3_000_000  # cost of pooling a span: mostly calls, some 40 us
+EDIT_FLOPS = 300_000  # cost of gating or patching a head: calls, 3 us if a core does 92 GFLOP/s
+EDITED_FLOPS = 800  # cost of gating or patching each number of a head
+EXPLAINED_FLOPS = 1500  # cost of each attention score of an explained layer; besides:
+EXPLAIN_COST_FACTOR = (
+    3  # cost of explaining a layer, in passes of the layer by SHORT_TOKENS or more
+)
 
 
 def request_flops(

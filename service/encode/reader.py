@@ -41,25 +41,16 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Tokenizes and checks the inputs of requests for one model.
-
-    Args:
-        max_tokens: most tokens of a sequence.
-        max_characters: most characters of a text.
-        max_embedding: largest absolute value in embeddings.
-        prompts: the checkpoint's prompts, by name.
-        instructions: prompt of each adapter for requests that name none, by the adapter's name.
-        worker: thread that tokenizes if there are THREAD_CHARACTERS or more.
-    """
+    """Tokenizes and checks the inputs of requests for one model."""
 
     tokenizer: Tokenizer
     config: EncoderConfig
-    max_tokens: int
-    max_characters: int
-    max_embedding: float
-    prompts: Prompts
-    instructions: Mapping[str, str]
-    worker: Worker
+    max_tokens: int  # most tokens of a sequence
+    max_characters: int  # most characters of a text
+    max_embedding: float  # largest absolute value in embeddings
+    prompts: Prompts  # the checkpoint's prompts, by name
+    instructions: Mapping[str, str]  # prompts for requests that name none, by adapter
+    worker: Worker  # thread that tokenizes if there are THREAD_CHARACTERS or more
 
     async def read(self, side: Side, deadline: float, record: Record | None = None) -> list[Work]:
         """Tokenize a side's texts, check its other inputs, and return their works in order.

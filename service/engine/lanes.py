@@ -166,7 +166,7 @@ class Lanes:
         outputs = [work.outputs for work in works]
         encoder, packed = self._pack_with_adapters(works)
         pooling = outputs[0].pooling
-        if pooling and outputs.count(Outputs(pooling)) == len(outputs):  # only vectors: the rule
+        if pooling and outputs.count(Outputs(pooling)) == len(outputs):  # the usual case
             encoded = self._encode_packed(encoder, packed)
             vectors = self._pool_indices(encoded, range(len(outputs)), pooling)
             return [Result(vector) for vector in vectors]

@@ -84,32 +84,18 @@ class Result:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One sequence to run through the model, what to compute of it, and its result.
-
-    Args:
-        outputs: what to compute; a question may add to what the reader has set.
-        record: the request that it belongs to, for metrics and traces; None for the service's own.
-        entered: the layer in which its forward pass begins, set by a sweep; None: the embeddings.
-        length: tokens before truncation, or a lower bound if they were not counted.
-        facts: its tokens as the answer shows them, by field.
-        role: whether it was read as query or document, for models that read these differently.
-        adapter: name of the LoRA adapter to apply; None: none.
-        edited_heads: upper bound of its heads that are gated or patched.
-
-    Attributes:
-        result: the outputs of the model, set by Admission once it has run.
-    """
+    """One sequence to run through the model, what to compute of it, and its result."""
 
     sequence: packing.Sequence
-    outputs: Outputs
-    record: Record | None = None
-    entered: int | None = None
-    length: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    role: Role | None = None
-    adapter: str | None = None
-    edited_heads: int = 0
-    result: Result = field(init=False)
+    outputs: Outputs  # what to compute; a question may add to what the reader has set
+    record: Record | None = None  # of its request; None for the service's own work
+    entered: int | None = None  # layer in which its pass begins; None: at the embeddings
+    length: int = 0  # tokens before truncation, or a lower bound if they were not counted
+    facts: Mapping[str, Any] = field(default_factory=dict)  # fields of its tokens in an answer
+    role: Role | None = None  # how it was read: as a query or as a document
+    adapter: str | None = None  # name of the LoRA adapter to apply; None: none
+    edited_heads: int = 0  # upper bound of its heads that are gated or patched
+    result: Result = field(init=False)  # outputs of the model, set by Admission after the run
 
     @property
     def truncated(self) -> bool:

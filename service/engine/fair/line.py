@@ -28,39 +28,23 @@ class Timing:
 
 @dataclass(eq=False, slots=True)
 class Job(Generic[Work, Result]):
-    """One request in the queue: its works, what of them still waits, and the results so far.
-
-    Args:
-        costs: of each work, in tokens of short sequences that take as long.
-        deadline, arrived, started: on the batcher's clock; started: when its first batch was.
-        future: done when the last work is, or as soon as one fails.
-        key: name of the API key that sent it.
-        computed: seconds of all batches that its works were in.
-
-    Attributes:
-        lengths: tokens of each work.
-        waiting: indices of works not yet started, longest first (taken from the end).
-        tokens, cost: of the waiting works.
-        size: tokens of all works.
-        results: of each work; None until it is done.
-        unfinished: how many works are not done.
-    """
+    """One request in the queue: its works, what of them still waits, and the results so far."""
 
     works: Sequence[Work]
-    costs: Sequence[float]
-    deadline: float
-    arrived: float
-    future: asyncio.Future[None]
-    key: str = ""
-    started: float = math.inf
-    computed: float = 0.0
-    lengths: Sequence[int] = field(init=False)
-    waiting: list[int] = field(init=False)
-    tokens: int = field(init=False)
-    size: int = field(init=False)
-    cost: float = field(init=False)
-    results: list[Result | None] = field(init=False)
-    unfinished: int = field(init=False)
+    costs: Sequence[float]  # of each work, in tokens of short sequences that take as long
+    deadline: float  # of all works, on the batcher's clock
+    arrived: float  # when it was submitted, on the batcher's clock
+    future: asyncio.Future[None]  # done when the last work is, or as soon as one fails
+    key: str = ""  # name of the API key that sent it
+    started: float = math.inf  # when its first batch was started, on the batcher's clock
+    computed: float = 0.0  # seconds of all batches that its works were in
+    lengths: Sequence[int] = field(init=False)  # tokens of each work
+    waiting: list[int] = field(init=False)  # indices of works not started, longest first
+    tokens: int = field(init=False)  # of the waiting works
+    size: int = field(init=False)  # tokens of all works
+    cost: float = field(init=False)  # of the waiting works
+    results: list[Result | None] = field(init=False)  # of each work; None until it is done
+    unfinished: int = field(init=False)  # how many works are not done
 
     def __post_init__(self) -> None:
         self.unfinished = count = len(self.works)
@@ -79,15 +63,10 @@ class Job(Generic[Work, Result]):
 
 
 class Batch(list[tuple[Job[Work, Result], int]]):
-    """The works that run together, each as its job and its index there.
+    """The works that run together, each as its job and its index there."""
 
-    Attributes:
-        tokens: of all works.
-        cost: of all works, in tokens of short sequences that take as long.
-    """
-
-    tokens: int = 0
-    cost: float = 0.0
+    tokens: int = 0  # of all works
+    cost: float = 0.0  # of all works, in tokens of short sequences that take as long
 
     @property
     def works(self) -> list[Work]:
