@@ -1,4 +1,4 @@
-"""Every API of the service, a file or folder each, and the one table of their routes."""
+"""The HTTP APIs of the service, a file or folder each, and the one table of their routes."""
 
 from service.api import (
     cohere,

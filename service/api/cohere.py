@@ -42,11 +42,12 @@ from service.wording.words import Loc
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])
 
-TRUNCATE_CUTS: dict[str, Literal["refuse", "left", "right"]] = {
+TRUNCATE_CUTS: dict[str, Literal["refuse", "left", "right"]] = {  # by Cohere's `truncate`
     "NONE": "refuse",
     "START": "left",
     "END": "right",
 }
+# Details of refusals
 NEEDS_END_CUT = 'it goes with "truncate": "END", since the first tokens are read'
 EMPTY_TEXT = "expected one character or more, received an empty string"
 NO_PRECISION = "expected one kind or more, received none"
@@ -84,20 +85,20 @@ class EmbedCall(JSONCall):
     """A request of POST /v2/embed.
 
     Args:
-        precisions: of the vectors.
-        texts: to return with them.
+        precisions: of the vectors; all are returned in each.
+        texts: those of the request, returned with the vectors.
     """
 
     precisions: Sequence[Precision]
     texts: Sequence[str]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        found = list(pooled_vectors(encoded))
+        vectors = list(pooled_vectors(encoded))
         return {
             "id": str(uuid4()),
             "response_type": "embeddings_by_type",
             "embeddings": {
-                precision: Each(map(partial(to_precision, precision=precision), found))
+                precision: Each(map(partial(to_precision, precision=precision), vectors))
                 for precision in self.precisions
             },
             "texts": self.texts,
@@ -109,73 +110,72 @@ class EmbedCall(JSONCall):
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
-    """Read a request.
+    """Parse a request of POST /v2/embed.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
-    asked = EmbedV2Request.parse(body, head.ignored)
-    _check_precisions(asked)
+    request = EmbedV2Request.parse(body, head.ignored)
+    _check_request(request)
     check_dense(served.tasks)
-    cut = "END" if asked.max_tokens else asked.truncate
-    kinds = asked.embedding_types
+    cut = "END" if request.max_tokens else request.truncate
+    precisions = request.embedding_types
     return EmbedCall(
         request=EncodeRequest.of(
-            asked.texts,
-            model=asked.model,
+            request.texts,
+            model=request.model,
             truncate=TRUNCATE_CUTS[cut] if cut else None,
-            prompt_name=find_prompt(asked.input_type, served),
-            pooled=DEFAULT_POOLED.altered(normalize=True, dimensions=asked.output_dimension),
+            prompt_name=find_prompt(request.input_type, served),
+            pooled=DEFAULT_POOLED.altered(normalize=True, dimensions=request.output_dimension),
         ),
         custom=Custom(
-            _answer_layout(kinds, len(body)),
+            _answer_layout(precisions, len(body)),
             usual="right",
             counted=False,
-            documents=Documents(asked.max_tokens) if asked.max_tokens else None,
+            documents=Documents(request.max_tokens) if request.max_tokens else None,
         ),
-        precisions=kinds,
-        texts=asked.texts,
+        precisions=precisions,
+        texts=request.texts,
     )
 
 
-def _check_precisions(asked: EmbedV2Request) -> None:
-    """Refuse kinds that are none or twice there, and what the number of tokens does not go with."""
-    kinds = asked.embedding_types
-    if len(set(kinds)) < len(kinds) or not kinds:
-        raise Refused.at(
-            "out_of_range", "embedding_types", detail=PRECISION_TWICE if kinds else NO_PRECISION
-        )
-    if asked.max_tokens is None:
+def _check_request(request: EmbedV2Request) -> None:
+    """Refuse no or repeated precisions, and with `max_tokens` other cuts and empty texts."""
+    precisions = request.embedding_types
+    if len(set(precisions)) < len(precisions) or not precisions:
+        detail = PRECISION_TWICE if precisions else NO_PRECISION
+        raise Refused.at("out_of_range", "embedding_types", detail=detail)
+    if request.max_tokens is None:
         return
-    if asked.truncate not in (None, "END"):
+    if request.truncate not in (None, "END"):
         raise Refused.at("out_of_range", "max_tokens", detail=NEEDS_END_CUT)
-    for index, text in enumerate(asked.texts):
-        if not text:  # which a document to rank may be
+    for index, text in enumerate(request.texts):
+        if not text:  # the reader, which takes it for a document to rank, would accept it
             raise Refused.at("sequence_empty", "inputs", index, "text", detail=EMPTY_TEXT)
 
 
-def _answer_layout(precisions: Sequence[Precision], body: int) -> Layout:
-    """Return how vectors are written: in each of the kinds, and with the texts of the body.
+def _answer_layout(precisions: Sequence[Precision], text_bytes: int) -> Layout:
+    """Return the layout of an answer with vectors in each precision, and the request's texts.
 
     Args:
-        body: bytes.
+        text_bytes: of the texts, at most; the request's body has as many.
     """
-    plain = "float" in precisions
-    once = NUMBER_BYTES["float" if plain else "base64"]
-    times = sum(NUMBER_BYTES[one] for one in precisions) / once
-    return Layout(PARTS if plain else (), times=times, extra_bytes=body)
+    has_numbers = "float" in precisions
+    once = NUMBER_BYTES["float" if has_numbers else "base64"]
+    times = sum(NUMBER_BYTES[precision] for precision in precisions) / once
+    return Layout(PARTS if has_numbers else (), times=times, extra_bytes=text_bytes)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal that Cohere's clients can read."""
-    here = copy.copy(refused)
-    here.faults = [replace(fault, loc=_cohere_place(fault.loc)) for fault in refused.faults]
-    told = explain_refusal(here, {})
-    return json_reply({"message": told, "detail": told, "code": refused.code}, refused.status)
+    """Return the response of a refusal in the form of Cohere's errors."""
+    relocated = copy.copy(refused)
+    relocated.faults = [replace(fault, loc=_cohere_place(fault.loc)) for fault in refused.faults]
+    message = explain_refusal(relocated, {})
+    return json_reply({"message": message, "detail": message, "code": refused.code}, refused.status)
 
 
 def _cohere_place(loc: Loc) -> Loc:
-    """Translate a place in the native request into one in Cohere's."""
+    """Translate a place in the native request to one in Cohere's."""
     match loc:
         case ("inputs", *index):
             return ("texts", *index[:1])

@@ -1,12 +1,12 @@
-"""A dialect of HTTP clients: its routes, each with a parser into the native request.
+"""What every dialect, the API of some clients, is made of: routes, parsers, answers, refusals.
 
 A dialect is one file or folder that ends in ROUTES and knows nothing of HTTP's server side:
 
-    parse(body, head, served)   a Call: the native request, and how to write its answer
-    problem(refused, id)        a refusal as that API's clients know it
+    parse(body, head, served)   returns a Call: the native request, and how to write its answer
+    problem(refused, id)        returns a refusal in that API's form
 
 No dialect imports another; what two of them share stands here and in the files next to this one.
-What a request says outside its body, media types and the query, is read alike in all of them.
+Media types and the query are read alike in all of them.
 """
 
 import math
@@ -32,10 +32,11 @@ from service.refusals import (
 )
 from service.wording.words import Loc, list_names, write_place
 
-if TYPE_CHECKING:  # it stands above, and hands itself to a route's answer
+if TYPE_CHECKING:  # it imports this file
     from service.replica import Replica
 
-# What may be refused by any route, by one that takes a body, by one that encodes
+# Codes of the refusals of any route; of one that takes a body; of one that encodes; of one that
+# answers vectors; and of one without a body
 ANY_ROUTE_CODES = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
 BODY_ROUTE_CODES = (
     *BODY_CODES,
@@ -70,10 +71,10 @@ READ_ROUTE_CODES = (*ANY_ROUTE_CODES, "not_ready")
 
 
 class Reply:
-    """An answer or a refusal, as it is sent.
+    """An HTTP response: status, headers and body, of an answer or a refusal.
 
     Args:
-        body: the whole, or its pieces, each freed once its reader has taken it.
+        body: the whole, or its pieces, each freed once the client has read it.
         forwarded: whether another replica has answered, in whose headers nothing is missing.
     """
 
@@ -98,23 +99,24 @@ class Reply:
             self.add(name, value)
 
     def add(self, name: str, value: str) -> None:
-        """Add a header."""
+        """Add a header, encoded for ASGI."""
         self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
 
 
 def json_reply(value: Any, status: int = 200) -> Reply:
-    """Return a value as it is sent."""
+    """Return a response whose body is a value as JSON."""
     return Reply(orjson.dumps(value), status, media_type=JSON)
 
 
 class ModelFacts(NamedTuple):
-    """What parsers know of the replica.
+    """Facts about the served model and its limits, which parsers depend on.
 
     Args:
-        names: of the model without and with each of its adapters.
-        tasks, layers: of the model.
-        most_json: bytes of JSON that are read.
-        most_sequences: in a request.
+        names: of the model alone, then with each of its adapters.
+        tasks: of its heads, such as "rerank".
+        layers: how many it has.
+        most_json: most bytes of JSON in a request.
+        most_sequences: most sequences in a request.
         prompts: the names of the checkpoint's prompts.
     """
 
@@ -128,10 +130,12 @@ class ModelFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(ABC):
-    """One request, and how its answer is written.
+    """One parsed request, and how its answer is written.
 
     Args:
-        seconds: how long the request says it may take.
+        request: in the native form.
+        custom: how its API reads and answers otherwise than ours.
+        seconds: the time-out that its body names; infinite if it names none.
         media_type: of the answer.
     """
 
@@ -141,16 +145,16 @@ class Call(ABC):
     media_type: str = JSON
 
     def reply(self, body: bytes | Sequence[bytes]) -> Reply:
-        """Return what is sent, in the answer's media type."""
+        """Return a response with this body, in the answer's media type."""
         return Reply(body, media_type=self.media_type)
 
     def write_small(self, encoded: Encoded) -> Reply | None:
-        """Return the answer as sent if it is small; otherwise it has to be written."""
+        """Return the response if the answer is small and written at once; else None: call write."""
         return None
 
     @abstractmethod
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
-        """Return the answer as sent.
+        """Write the answer and return the response.
 
         Args:
             turn: held while a large answer is written; see service/encode/answer.py.
@@ -158,7 +162,7 @@ class Call(ABC):
 
 
 class JSONCall(Call):
-    """A call that is answered with one tree of JSON."""
+    """A call that is answered with one JSON value."""
 
     @abstractmethod
     def to_json(self, encoded: Encoded) -> Any:
@@ -167,11 +171,12 @@ class JSONCall(Call):
     def write_small(self, encoded: Encoded) -> Reply | None:
         if not encoded.small:
             return None
-        made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # may raise Refused
-        return self.reply(answer.write_whole(self.to_json(made), self.request.array_encoding))
+        # computes the items, which may raise Refused
+        computed = Encoded(encoded.preamble, list(encoded.items), encoded.usage)
+        return self.reply(answer.write_whole(self.to_json(computed), self.request.array_encoding))
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        """Return the answer in pieces, end to end."""
+        """Return the answer's body in pieces, to be joined in order."""
         return answer.write_pieces(self.to_json(encoded), self.request.array_encoding)
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
@@ -182,19 +187,20 @@ Read = TypeVar("Read")
 
 
 class RefusalWriter(Protocol):
-    """How a dialect words a refusal."""
+    """A function that writes a refusal in a dialect's form."""
 
     def __call__(self, refused: Refused, request_id: str, /) -> Reply: ...
 
 
 class RequestHead(Protocol):
-    """What parsers know of a request apart from its body.
+    """A request's head, as parsers and handlers see it; the edge's Request.
 
     Attributes:
-        path: its own, below the prefix under which a cluster mounts us, which is `root_path`.
+        path: below the prefix under which a cluster mounts us, which is `root_path`.
         media_type: of the body, one that the route takes; None is JSON.
-        ignored: the fields that a request of another API has and the route does not know.
-        record: what is known of it, once it has arrived whole.
+        path_params: the named parts of its path.
+        ignored: gets the fields of another API's request that the route does not know.
+        record: its metrics, log and trace.
     """
 
     path: str
@@ -207,11 +213,11 @@ class RequestHead(Protocol):
     record: Record
 
     def take_body(self) -> bytes:
-        """Return the body, which from then on belongs to the caller alone."""
+        """Return the body and forget it, so that the caller alone keeps it in memory."""
 
 
 class RouteContext(Protocol):
-    """What the answer of a route that does not encode may ask of the replica.
+    """What the handler of a route that does not encode may use of the replica.
 
     Attributes:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
@@ -232,26 +238,26 @@ class RouteContext(Protocol):
         """Return when the answer is due, on time.monotonic's clock."""
 
     async def read(self, head: RequestHead, parse: Callable[[bytes], Read]) -> Read:
-        """Return what a JSON body asks for."""
+        """Parse a request's JSON body and return the result."""
 
     async def write(self, head: RequestHead, pieces: Iterator[bytes]) -> Reply:
-        """Return an answer in pieces of JSON."""
+        """Write pieces of JSON as the answer, before its deadline."""
 
 
 Parser = Callable[[bytes, RequestHead, ModelFacts], Call]
 RouteHandler = Callable[[RequestHead, RouteContext], Awaitable[Reply]]
-UNDESCRIBED = "any"  # the kind of JSON that another API describes
+UNDESCRIBED = "any"  # the kind in answers.yaml of JSON that another API's document describes
 
 
 class Api(NamedTuple):
-    """What the routes of an API share: how they refuse.
+    """What the routes of one API share: how they refuse, and where they are described.
 
     Args:
-        name: for people.
-        problem: words a refusal.
-        statuses: by code, if they differ from those in service/refusals.py.
-        codes, body_codes: of routes without and with a body.
-        document: the address of its own document, which describes its answers; empty: ours does.
+        name: shown in the API document.
+        problem: writes a refusal in its form.
+        statuses: by code, where they differ from those in service/refusals.py.
+        codes, body_codes: codes of refusals, of routes without and with a body.
+        document: the URL of its own document, which describes its answers; empty: ours does.
     """
 
     name: str
@@ -262,23 +268,23 @@ class Api(NamedTuple):
     document: str = ""
 
     def get(self, path: str, summary: str = "", **more: Any) -> "Route":
-        """Return a route of it without a body."""
+        """Return a route of this API for GET; `more` are further fields of Route."""
         return Route(self, "get", path, summary, **more)
 
     def post(
         self, path: str, summary: str, request: Any, parse: Parser | None = None, **more: Any
     ) -> "Route":
-        """Return a route of it with a body."""
+        """Return a route of this API for POST; `more` are further fields of Route."""
         return Route(self, "post", path, summary, request, parse, **more)
 
 
 class Example(NamedTuple):
-    """A request that the document shows.
+    """An example request in the API document.
 
     Args:
         summary: what it asks for.
         body: its JSON.
-        query: the end of its address.
+        query: its query string, such as "dry_run=true".
     """
 
     name: str
@@ -288,29 +294,30 @@ class Example(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Return its JSON, read."""
+        """Return its body as parsed JSON."""
         return orjson.loads(self.body)
 
 
 class Route(NamedTuple):
-    """One route, as it is answered and as the document shows it.
+    """One route: how it is answered, and its entry in the API document.
 
     Args:
+        method: in lower case.
         summary: a sentence about it; empty: it is not in the document.
         request: the type of its body's JSON; None if it takes none.
-        parse: reads the body of a route that encodes.
-        when: tells whether a body is one for this route, of several with one path; without it, a
-            body is where no other tells so.
-        answers: answers any other route.
+        parse: parses the body of a route that encodes.
+        when: tells whether a body is for this route, where several routes have one path; the one
+            route without it takes all other bodies.
+        answers: the handler of a route that does not encode.
         kind: of the JSON that it answers, as answers.yaml writes kinds; empty if it has none.
-        inputs: what metrics call the inputs that it may hold.
+        inputs: the kinds of inputs that its requests may hold, as metrics name them.
         metric: its name in metrics, if several paths share one.
-        codes: what it may refuse with, if other than its API's routes.
-        media, answer_media: schemas of other bodies, by media type; None: not described.
-        headers: of the answer.
-        trusted: whether a replica that knows it computes wrongly refuses it.
+        codes: codes of its refusals; empty: those of its API.
+        media, answer_media: schemas of bodies other than JSON, by media type; None: not described.
+        headers: those of the answer, as OpenAPI writes them.
+        trusted: whether it is refused while the replica has found its own results to be wrong.
         public: when GET and HEAD of its path need no API key: always, or by a setting.
-        more: about it, for people.
+        more: its description in the document, after the summary.
         examples: of its requests.
         parameters: of its query and headers, as OpenAPI writes them.
         task: of a model, without which it refuses every request; empty: any model answers.
@@ -345,21 +352,21 @@ class Route(NamedTuple):
 
     @property
     def foreign(self) -> bool:
-        """Tell whether it takes another API's request."""
+        """Tell whether its requests are of another API than ours."""
         return self.request is not None and bool(self.api.document)
 
     @property
     def takes_ids(self) -> bool:
-        """Tell whether it encodes token ids, where it is sent some."""
+        """Tell whether its requests may hold token ids to encode."""
         return self.parse is not None and not {"tokens", "mixed"}.isdisjoint(self.inputs)
 
     @property
     def refusals(self) -> Sequence[str]:
-        """Return the codes that it may refuse with."""
+        """Return the codes of its refusals."""
         return self.codes or (self.api.codes if self.request is None else self.api.body_codes)
 
     def status(self, code: str) -> int:
-        """Return the status of a refusal."""
+        """Return the HTTP status of its refusal with a code."""
         return self.api.statuses.get(code, REFUSALS[code].status)
 
     @property
@@ -369,15 +376,15 @@ class Route(NamedTuple):
 
     @property
     def query(self) -> list[str]:
-        """Return the parameters that its query may hold."""
-        return [each["name"] for each in self.parameters if each["in"] == "query"]
+        """Return the names of its query parameters."""
+        return [parameter["name"] for parameter in self.parameters if parameter["in"] == "query"]
 
 
 def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
     """Return a refusal in one line, for people: what is wrong, where, and the numbers that help.
 
     Args:
-        names: of fields that the API names differently from the native request.
+        names: the API's names of fields that it names differently, by the native ones.
     """
 
     def where(loc: Loc) -> str:
@@ -387,7 +394,7 @@ def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
     return refusals.word_refusal(refused, refused.faults, where)
 
 
-# what programs send by default
+# Media types that programs send by default -> how a refusal names them
 COMMON_MEDIA_TYPES = {
     "": "empty",
     "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
@@ -397,15 +404,14 @@ COMMON_MEDIA_TYPES = {
 }
 
 
-def check_media_type(given: str | None, types: Sequence[str]) -> None:
-    """Refuse a body whose media type the route does not read.
+def check_media_type(media_type: str | None, types: Sequence[str]) -> None:
+    """Refuse a body whose media type is none of the route's `types`.
 
     Args:
-        given: as in the request, in lower case and without parameters; None is JSON.
+        media_type: the request's, in lower case and without parameters; None is JSON.
     """
-    if given is not None and given not in types:
-        came = COMMON_MEDIA_TYPES.get(
-            given, "another"
-        )  # repeated only if it reveals nothing about the sender
-        detail = f"the Content-Type is {came}; expected {list_names(types)}"
+    if media_type is not None and media_type not in types:
+        # only a common one is repeated, which reveals nothing about the sender
+        name = COMMON_MEDIA_TYPES.get(media_type, "another")
+        detail = f"the Content-Type is {name}; expected {list_names(types)}"
         raise Refused("unsupported_media_type", detail=detail)

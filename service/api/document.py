@@ -1,7 +1,7 @@
-"""GET /openapi.json: the API as a document.
+"""The OpenAPI document, made from the table of routes.
 
-Requests are described by the types that read them, our own answers by answers.yaml. What another
-API answers stands in a document of its own, to which its routes link.
+Requests are described by the types that parse them, our own answers by answers.yaml. Answers of
+other APIs are described in those APIs' own documents, to which their routes link.
 """
 
 import re
@@ -23,7 +23,7 @@ from service.encode.answer import JSON
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.wire import IGNORED, WARNING
 
-ENUM_WORDS = {  # the enums that answers.yaml takes from the code
+ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind's name there
     "code": sorted(REFUSALS),
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
@@ -46,7 +46,7 @@ SCHEMA_PREFIX = "#/components/schemas/"
 PATH_PARAMETER = re.compile(r"{(\w+)}")
 UNION_BAR = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
 
-Schemas = dict[Any, dict[str, Any]]  # by type
+Schemas = dict[Any, dict[str, Any]]  # by the Python type that each describes
 
 
 @cache
@@ -56,14 +56,14 @@ def document() -> dict[str, Any]:
     shared: dict[tuple[str, str], list[Route]] = {}
     for row in rows:
         shared.setdefault((row.path, row.method), []).append(row)
-    requests = [_request_type(each) for each in shared.values()]
+    requests = [_request_type(routes) for routes in shared.values()]
     answers = [getattr(request, "answer", None) for request in requests]
     schemas, components = _collect_schemas(
         [kind for kind in (*requests, *answers) if kind is not None]
     )
     paths: dict[str, dict[str, Any]] = {}
-    for (path, method), several in shared.items():
-        paths.setdefault(path, {})[method] = _describe_operation(several, schemas)
+    for (path, method), routes in shared.items():
+        paths.setdefault(path, {})[method] = _describe_operation(routes, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
@@ -80,31 +80,31 @@ def _request_type(rows: Sequence[Route]) -> Any:
 
 
 def _collect_schemas(kinds: Iterable[Any]) -> tuple[Schemas, dict[str, Any]]:
-    """Return how operations refer to each type, and all schemas by name."""
+    """Return the schema or reference of each type, and the document's components by name."""
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in dict.fromkeys(kinds)],
         ref_template=SCHEMA_PREFIX + "{model}",
     )
     answers = {
-        name: _answer_schema(name, told) for name, told in _load_answers()["schemas"].items()
+        name: _answer_schema(name, entry) for name, entry in _load_answers()["schemas"].items()
     }
     return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"] | answers
 
 
 @cache
 def _load_answers() -> dict[str, Any]:
-    """Read answers.yaml, once."""
-    told: dict[str, Any] = yaml.safe_load(
+    """Load answers.yaml, once."""
+    answers: dict[str, Any] = yaml.safe_load(
         files("service.api").joinpath("answers.yaml").read_bytes()
     )
-    return told
+    return answers
 
 
-def _answer_schema(name: str, told: Any) -> dict[str, Any]:
-    """Return the schema of an object in answers.yaml, or of a value."""
-    if isinstance(told, list):
-        return _field_schema(*told)
-    fields = {field: value for field, value in told.items() if isinstance(value, list)}
+def _answer_schema(name: str, entry: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an entry in answers.yaml: an object, or a list for a value."""
+    if isinstance(entry, list):
+        return _field_schema(*entry)
+    fields = {field: value for field, value in entry.items() if isinstance(value, list)}
     properties = {
         field.removesuffix("?"): _add_title(field.removesuffix("?"), _field_schema(*value))
         for field, value in fields.items()
@@ -112,49 +112,49 @@ def _answer_schema(name: str, told: Any) -> dict[str, Any]:
     required = [field for field in fields if not field.endswith("?")]
     return {
         "title": name,
-        "description": told["is"],
+        "description": entry["is"],
         "type": "object",
         "properties": properties,
         "required": required,
-        "additionalProperties": told.get("open", False),
+        "additionalProperties": entry.get("open", False),
     }
 
 
 def _add_title(field: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a field's schema with its title, in pydantic's style for requests."""
+    """Return a field's schema with a title like pydantic's: token_ids is "Token Ids"."""
     return schema if "$ref" in schema else {"title": field.replace("_", " ").title(), **schema}
 
 
 def _field_schema(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
-    """Return the schema of a field."""
-    told = _kind_schema(kind) | {"description": sentence}
-    return told | {"examples": list(examples)} if examples else told
+    """Return the JSON Schema of a field in answers.yaml: its kind, description and examples."""
+    schema = _kind_schema(kind) | {"description": sentence}
+    return schema | {"examples": list(examples)} if examples else schema
 
 
 def _kind_schema(kind: str) -> dict[str, Any]:
-    """Return the schema of a kind, written as the top of answers.yaml says."""
-    named = _load_answers()["kinds"].get(kind, kind)
-    if isinstance(named, dict):
-        return {**named}
-    if kind in ENUM_WORDS:
-        return {"type": "string", "enum": ENUM_WORDS[kind]}
-    if named[0] + named[-1] == "{}":
-        return {"type": "object", "additionalProperties": _kind_schema(named[1:-1])}
-    if len(either := UNION_BAR.split(named)) > 1:
-        kinds = [_kind_schema(each) for each in either]
-        words = [each["const"] for each in kinds if "const" in each]
-        return {"type": "string", "enum": words} if words else {"anyOf": kinds}
-    if named.endswith("[]"):
-        return {"type": "array", "items": _kind_schema(named[:-2].strip("()"))}
-    if named.endswith("?"):
-        return {"anyOf": [_kind_schema(named[:-1].strip("()")), {"type": "null"}]}
-    if named[0] == "'":
-        return {"type": "string", "const": named.strip("'")}
-    return {"$ref": SCHEMA_PREFIX + named} if named[0].isupper() else {"type": named}
+    """Return the JSON Schema of a kind, in the notation that the top of answers.yaml explains."""
+    notation = _load_answers()["kinds"].get(kind, kind)
+    if isinstance(notation, dict):
+        return {**notation}
+    if kind in ENUM_VALUES:
+        return {"type": "string", "enum": ENUM_VALUES[kind]}
+    if notation[0] + notation[-1] == "{}":
+        return {"type": "object", "additionalProperties": _kind_schema(notation[1:-1])}
+    if len(members := UNION_BAR.split(notation)) > 1:
+        schemas = [_kind_schema(member) for member in members]
+        constants = [schema["const"] for schema in schemas if "const" in schema]
+        return {"type": "string", "enum": constants} if constants else {"anyOf": schemas}
+    if notation.endswith("[]"):
+        return {"type": "array", "items": _kind_schema(notation[:-2].strip("()"))}
+    if notation.endswith("?"):
+        return {"anyOf": [_kind_schema(notation[:-1].strip("()")), {"type": "null"}]}
+    if notation[0] == "'":
+        return {"type": "string", "const": notation.strip("'")}
+    return {"$ref": SCHEMA_PREFIX + notation} if notation[0].isupper() else {"type": notation}
 
 
 def _describe_operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, Any]:
-    """Return what the document says of the routes with one path and method, mostly one."""
+    """Return the OpenAPI operation of the routes with one path and method, mostly one."""
     route = rows[0]
     tree: dict[str, Any] = {"summary": route.summary, "tags": [route.api.name]}
     if route.more:
@@ -171,16 +171,16 @@ def _describe_operation(rows: Sequence[Route], schemas: Schemas) -> dict[str, An
 
 
 def _show_examples(route: Route) -> dict[str, Any]:
-    """Return its examples by name; x-query is the end of the address."""
+    """Return a route's examples as OpenAPI writes them, by name; x-query is the query string."""
     return {
-        each.name: {"summary": each.summary, "value": each.value}
-        | ({"x-query": each.query} if each.query else {})
-        for each in route.examples
+        example.name: {"summary": example.summary, "value": example.value}
+        | ({"x-query": example.query} if example.query else {})
+        for example in route.examples
     }
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    """Return the parameters in a path."""
+    """Return the OpenAPI parameters of a path such as /v1/models/{id}."""
     string = {"type": "string"}
     return [
         {"name": name, "in": "path", "required": True, "schema": string}
@@ -189,7 +189,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 
 
 def _describe_success(route: Route) -> dict[str, Any]:
-    """Return what the document says of a route's 200."""
+    """Return the OpenAPI response of a route's status 200."""
     response: dict[str, Any] = {"description": "The answer." if route.kind else "No body."}
     content = _body_schemas(route.answer_media)
     if route.kind:
@@ -205,12 +205,12 @@ def _describe_success(route: Route) -> dict[str, Any]:
 
 
 def _body_schemas(bodies: Any) -> dict[str, Any]:
-    """Return bodies by media type."""
-    return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
+    """Return the OpenAPI content of bodies, given their schemas by media type."""
+    return {kind: {} if schema is None else {"schema": schema} for kind, schema in bodies.items()}
 
 
 def _describe_refusals(rows: Sequence[Route]) -> dict[str, Any]:
-    """Return the refusals by status, each with the codes it may carry."""
+    """Return the OpenAPI responses of refusals by status, described by the codes they may carry."""
     by_status: dict[int, dict[str, None]] = {}
     statuses = [(code, row.status(code)) for row in rows for code in row.refusals]
     order = {code: place for place, (code, _) in reversed([*enumerate(statuses)])}

@@ -1,4 +1,4 @@
-"""The inputs of other APIs: texts or token ids, and what they are for."""
+"""The inputs of other APIs: texts or token ids, and the prompts for their purposes."""
 
 from collections.abc import Collection, Sequence
 from typing import Annotated, Literal
@@ -22,7 +22,8 @@ MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
 ]
 UNBOUNDED = 2**31  # more tokens than any model takes
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-# by what texts are for: the first that a checkpoint has, after that of the same name
+# Names of prompts for a purpose of texts: the first that the checkpoint has is used, where it has
+# none of the purpose's own name
 PROMPTS_BY_PURPOSE = {
     **dict.fromkeys(("search_query", "retrieval.query"), ("query",)),
     **dict.fromkeys(
@@ -34,7 +35,7 @@ PROMPTS_BY_PURPOSE = {
 
 
 def tag_form(value: object) -> str:
-    """Return which of its forms an input has, by its first entry."""
+    """Return the tag of the member of TextsOrIds that an input is, by its first entry."""
     if not isinstance(value, list):
         return "<text>"
     first = value[0] if value else ""
@@ -53,7 +54,7 @@ TextsOrIds = TypeAliasType(
 
 
 def make_inputs(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
-    """Return inputs as questions read them."""
+    """Convert a text, texts, token ids or lists of token ids to native inputs."""
     if isinstance(value, str):
         return [value]
     ids = [entry for entry in value if isinstance(entry, int)]
@@ -66,16 +67,16 @@ def make_inputs(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
 
 
 def find_prompt(purpose: str, served: ModelFacts) -> str | None:
-    """Return the name of the checkpoint's prompt for what texts are for; None: it has none."""
+    """Return the name of the checkpoint's prompt for a purpose of texts; None: it has none."""
     names = (purpose, *PROMPTS_BY_PURPOSE.get(purpose, ()))
     return next((name for name in names if name in served.prompts), None)
 
 
 def check_dense(tasks: Collection[str]) -> None:
-    """Refuse to take for a text's vector what a model of sparse vectors makes on its way to them.
+    """Refuse a request for dense vectors of a model that is made for sparse ones alone.
 
-    Raises:
-        Refused: the model has such tasks.
+    Args:
+        tasks: the model's.
     """
     if only_sparse(tasks):
         raise Refused("task_not_found", detail=SPARSE_ONLY, tasks=list(tasks))

@@ -55,7 +55,7 @@ from service.wording.words import quote_names
 
 
 def _tag_form(value: object) -> str:
-    """Return which of its forms an input has, by its first entry."""
+    """Return the tag of the member of Inputs that an input is, by its first entry."""
     if isinstance(value, dict):
         return "<document>"
     objects = isinstance(value, list) and value and isinstance(value[0], dict)
@@ -139,24 +139,25 @@ class EmbeddingsRequest(ForeignRequest):
     """Infinity's: texts are all that is read."""
 
 
-# our codes -> OpenAI's names for the same
+# Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ
 OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
 OPENAI_FIELDS = {"inputs": "input", "pooled": "dimensions"}
 NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())
 
+# Details of refusals
 NO_PROMPT = (
     "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
 )
 READ_ALONE = (
     "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
 )
-LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
-SWITCH_CUTS: dict[bool, Truncate] = {True: "right", False: "refuse"}
+NEEDS_LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
+SWITCH_CUTS: dict[bool, Truncate] = {True: "right", False: "refuse"}  # by Jina's `truncate`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsCall(JSONCall):
-    """A request of POST /v1/embeddings."""
+    """A request of POST /v1/embeddings, and the precision of its vectors."""
 
     precision: Precision
 
@@ -174,10 +175,10 @@ class EmbeddingsCall(JSONCall):
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
-    """Read a request.
+    """Parse a request of POST /v1/embeddings.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.parse(body, head.ignored)
     _check_request(request)
@@ -211,18 +212,18 @@ def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
 
 
 def _check_request(request: EmbeddingsRequest) -> None:
-    """Refuse what cannot be done, and what does not go together."""
+    """Refuse late chunking, and whole numbers of vectors that do not have length 1."""
     if request.late_chunking:
         raise Refused.at("out_of_range", "late_chunking", detail=READ_ALONE)
     if not request.normalized and request.encoding_format in ("int8", "uint8"):
-        raise Refused.at("out_of_range", "normalized", detail=LENGTH_1)
+        raise Refused.at("out_of_range", "normalized", detail=NEEDS_LENGTH_1)
 
 
 def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, str | None]:
-    """Return the adapter and the name of the prompt that a task chooses.
+    """Return the names of the adapter and of the prompt that a task chooses, either or None.
 
-    An adapter of its whole name brings its own instruction. One of the part before the dot, such as
-    "retrieval", needs a prompt that tells queries from passages.
+    An adapter of the task's whole name has its own instruction. One of the part before the dot,
+    such as "retrieval", needs a prompt that tells queries from passages.
 
     Raises:
         Refused: the checkpoint has neither.
@@ -231,39 +232,39 @@ def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, st
     if task is None or task in adapters:
         return task, None
     if (prompt := find_prompt(task, served)) is None:
-        has = sorted(served.prompts)
+        prompts = sorted(served.prompts)
         detail = NO_PROMPT
         if adapters:
             detail = f"{NO_PROMPT}; this model has the adapters {quote_names(adapters, 'and')}"
-        raise Refused.at("prompt_not_found", "task", detail=detail, prompts=has)
-    kind = task.partition(".")[0]
-    return kind if kind in adapters else None, prompt
+        raise Refused.at("prompt_not_found", "task", detail=detail, prompts=prompts)
+    adapter = task.partition(".")[0]
+    return adapter if adapter in adapters else None, prompt
 
 
 def _adapter_names(served: ModelFacts) -> list[str]:
-    """Return the names of the adapters, without the model's."""
+    """Return the adapters' own names, such as "retrieval" of "model:retrieval"."""
     model, *adapted = served.names
     return [name.removeprefix(f"{model}:") for name in adapted]
 
 
 def _make_inputs(value: Any) -> inputs.Texts:
-    """Return inputs as encode/ knows them."""
+    """Convert the value of `input` to native inputs."""
     if isinstance(value, Document):
         return [value.text]
     if isinstance(value, list):
-        value = [one.text if isinstance(one, Document) else one for one in value]
+        value = [entry.text if isinstance(entry, Document) else entry for entry in value]
     return make_inputs(value)
 
 
 def count_usage(encoded: Encoded) -> dict[str, int]:
-    """Return a request's usage."""
+    """Return the `usage` of an answer: counts of tokens, and of inputs cut where it is counted."""
     tokens, truncated = encoded.usage["tokens"], encoded.usage.get("truncated")
     counts = {"prompt_tokens": tokens, "total_tokens": tokens}
     return counts if truncated is None else counts | {"truncated": truncated}
 
 
 async def answer_models(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v1/models: each that is served, and with each of its adapters."""
+    """Answer GET /v1/models: each served model, alone and with each of its adapters."""
     data = [_describe_model(name) for name in context.names(head)]
     return json_reply({"object": "list", "data": data})
 
@@ -275,33 +276,31 @@ async def answer_model(head: RequestHead, context: RouteContext) -> Reply:
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal as OpenAI's API words it."""
+    """Return the response of a refusal in the form of OpenAI's errors."""
     status = OPENAI_STATUSES.get(refused.code, refused.status)
-    fault = {
+    error = {
         "message": explain_refusal(refused, OPENAI_FIELDS),
         "type": _error_type(refused),
-        "param": _wrong_field(refused),
+        "param": _faulty_field(refused),
         "code": OPENAI_CODES.get(refused.code, refused.code),
     }
-    told = {"error": fault, "detail": fault["message"]}  # where Jina's clients look
-    return json_reply(told, status)
+    return json_reply({"error": error, "detail": error["message"]}, status)  # detail: Jina's
 
 
 def _describe_model(name: str) -> dict[str, Any]:
-    # no file of a checkpoint says when it was made
-    """Return a model as OpenAI's API lists it."""
+    """Return a model as OpenAI's API lists it; `created` is 0, as no checkpoint records it."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "headlight"}
 
 
 def _error_type(refused: Refused) -> str:
-    """Return OpenAI's type for a refusal."""
+    """Return OpenAI's error type of a refusal."""
     if refused.code == "overloaded":
         return "rate_limit_error"
     return "server_error" if refused.is_ours else "invalid_request_error"
 
 
-def _wrong_field(refused: Refused) -> str | None:
-    """Return the field that is wrong."""
+def _faulty_field(refused: Refused) -> str | None:
+    """Return OpenAI's name of the field that a refusal names first; None if it names none."""
     loc = refused.faults[0].loc if refused.faults else ()
     return OPENAI_FIELDS.get(str(loc[0]), str(loc[0])) if loc else None
 

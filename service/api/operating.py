@@ -1,4 +1,4 @@
-"""What people ask who run the service: whether it lives, what it serves, how it does."""
+"""The routes for operators: health, the model and its limits, metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ from service.observe.metrics import OPENMETRICS_TYPE, TEXT_TYPE
 from service.observe.scrape import join_pages
 from service.refusals import Refused
 
-METRICS_SCOPES = ("all", "replica")  # of a page of metrics
-LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")
+METRICS_SCOPES = ("all", "replica")  # values of GET /metrics?scope=: whose metrics the page holds
+LATE_CODES = ("overloaded", "deadline_unreachable", "deadline_exceeded")  # GET /v1/heads computes
 
 
 async def answer_heads(head: RequestHead, context: RouteContext) -> Reply:
@@ -34,13 +34,13 @@ async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
 
 
 async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /ready: the forward path proved itself lately."""
+    """Answer GET /ready: a recent check of the forward pass succeeded."""
     context.replica.check_ready()
     return json_reply({"status": "ready"})
 
 
 async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
+    """Answer GET /info: the model, the limits, and the fields of TEI's GET /info."""
     replica, workers = context.replica, count_cores()
     own, classes = replica.info(), replica.lanes.model.classes
     cut = replica.settings.truncate != "refuse"
@@ -50,7 +50,7 @@ async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
 def _tei_info(
     own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
 ) -> dict[str, Any]:
-    """Return what TEI's clients look for.
+    """Return the fields of TEI's GET /info.
 
     Args:
         own: our own GET /info.
@@ -79,7 +79,7 @@ def _tei_info(
 
 
 def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Return the type that TEI would give the model."""
+    """Return TEI's model_type: embedding, reranker or classifier, with its details."""
     if "classify" not in own["tasks"]:
         pooling = "splade" if only_sparse(own["tasks"]) else own["pooling"]
         return {"embedding": {"pooling": pooling}}
@@ -102,13 +102,13 @@ async def answer_metrics(head: RequestHead, context: RouteContext) -> Reply:
 
 
 def _prefers_openmetrics(accept: str) -> bool:
-    """Tell whether a scraper reads OpenMetrics at all; those that do read all of it."""
+    """Tell whether an Accept header names OpenMetrics; a scraper that reads it prefers it."""
     names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
     return OPENMETRICS_TYPE.partition(";")[0] in names
 
 
 async def answer_targets(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
+    """Answer GET /metrics/targets: the replicas' addresses, for Prometheus's HTTP discovery."""
     if context.targets is None:
         raise Refused("not_found", detail="replicas have no addresses of their own here")
     labels = {"__metrics_path__": f"{head.root_path}/metrics", "__param_scope": "replica"}

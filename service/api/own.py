@@ -1,4 +1,4 @@
-"""What our own routes share: how they refuse, answer and are priced, and their examples."""
+"""What our own routes share: refusals, negotiated answers, dry runs and examples."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from service.wording.words import list_names
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal in the form of RFC 9457."""
+    """Return the response of a refusal in the form of RFC 9457."""
     return Reply(problem_details(refused, request_id), refused.status, media_type=MEDIA_TYPE)
 
 
@@ -33,7 +33,7 @@ NATIVE = Api("Headlight", problem, body_codes=tuple(REFUSALS))
 
 
 class QuestionCall(JSONCall):
-    """A request that is answered as its question writes it, in JSON or as a safetensors file."""
+    """A request to one of our own questions, answered in JSON or as a safetensors file."""
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         return self.request.to_json(encoded)
@@ -48,17 +48,22 @@ class QuestionCall(JSONCall):
 
 
 def accepted_type(head: RequestHead) -> str:
-    """Return the media type to answer in.
+    """Return the media type to answer a request in, by its Accept header.
 
     Raises:
-        Refused: the client accepts neither.
+        Refused: the client accepts neither JSON nor safetensors.
     """
     return negotiate_type(head.headers.get("accept", "*/*"))
 
 
-def array_layout(encoding: str, accept: str) -> Layout:
-    """Return how the arrays of an answer are written."""
-    return Layout() if accept == JSON and encoding == "json" else Layout(numbers=())
+def array_layout(encoding: str, media_type: str) -> Layout:
+    """Return the layout of an answer's arrays: JSON numbers, or bytes in base64 or a file.
+
+    Args:
+        encoding: of the request, "json" or "base64".
+        media_type: of the answer.
+    """
+    return Layout() if media_type == JSON and encoding == "json" else Layout(numbers=())
 
 
 def negotiate_type(accept: str) -> str:
@@ -67,7 +72,7 @@ def negotiate_type(accept: str) -> str:
     Raises:
         Refused: the client accepts neither.
     """
-    if accept in ("*/*", JSON):  # as nearly all clients send, or no header
+    if accept in ("*/*", JSON):  # as nearly all clients send; "*/*" stands for no header too
         return JSON
     weights = {JSON: 0.0, SAFETENSORS: 0.0}
     exact: set[str] = set()
@@ -86,7 +91,7 @@ def negotiate_type(accept: str) -> str:
 
 
 def _read_quality(parameters: str) -> float:
-    """Read the q of a media type; 0 if it is no number."""
+    """Return the q of a media type's parameters, 0 to 1; 1 if absent, 0 if it is no number."""
     name, _, value = parameters.strip().partition("=")
     if name.strip() != "q":
         return 1.0
@@ -97,7 +102,7 @@ def _read_quality(parameters: str) -> float:
 
 
 FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}
-DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
+DRY_RUN = "dry_run"  # the query parameter that asks what an answer would cost
 DRY_RUN_PARAMETER = {
     "name": DRY_RUN,
     "in": "query",
@@ -109,28 +114,32 @@ DRY_RUN_PARAMETER = {
 EXAMPLES_BY_PATH = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
 EXAMPLES = {
     path: [
-        Example(name, one["summary"], json.dumps(one["value"]), one.get("query", ""))
-        for name, one in told.items()
+        Example(name, fields["summary"], json.dumps(fields["value"]), fields.get("query", ""))
+        for name, fields in examples.items()
     ]
-    for path, told in EXAMPLES_BY_PATH.items()
+    for path, examples in EXAMPLES_BY_PATH.items()
 }
 
 
 def make_parser(kind: type[Ask]) -> Parser:
-    """Return what reads the requests of a question."""
-    files = issubclass(kind, WritesFile)
+    """Return the parser of a question's requests.
+
+    Args:
+        kind: the question's request class.
+    """
+    writes_files = issubclass(kind, WritesFile)
 
     def parse(body: bytes, head: RequestHead, served: ModelFacts) -> QuestionCall:
-        accept = accepted_type(head) if files else JSON
+        media_type = accepted_type(head) if writes_files else JSON
         request = kind.model_validate_json(body)
-        custom = Custom(array_layout(request.array_encoding, accept))
-        return QuestionCall(request=request, media_type=accept, custom=custom)
+        custom = Custom(array_layout(request.array_encoding, media_type))
+        return QuestionCall(request=request, media_type=media_type, custom=custom)
 
     return parse
 
 
 def question_route(path: str, summary: str, request: type[Ask], **more: Any) -> Route:
-    """Return the route of a question, which is priced where its query asks for that."""
+    """Return the route of a question, which also takes dry runs; `more` are fields of Route."""
     shared: dict[str, Any] = {
         "inputs": INPUTS,
         "parameters": (DRY_RUN_PARAMETER,),

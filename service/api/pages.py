@@ -1,4 +1,4 @@
-"""The pages for people, and the document itself: GET /, /docs and /openapi.json."""
+"""The web pages, and the API document: GET /, /docs and /openapi.json."""
 
 import asyncio
 from functools import partial
@@ -11,28 +11,28 @@ PAGE_PREFIX = "/page/"  # prefix of the attention page's files
 
 
 async def answer_docs(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /docs: the API for people."""
+    """Answer GET /docs: the API's documentation as a page."""
     return Reply(
         site.read_docs_page(), 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML
     )
 
 
 async def answer_openapi(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /openapi.json: the API for programs."""
+    """Answer GET /openapi.json: the OpenAPI document."""
     servers = [{"url": head.root_path or "/"}]
     return json_reply(await asyncio.to_thread(context.document) | {"servers": servers})
 
 
 async def answer_page(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /: what every head attends to, for people."""
+    """Answer GET /: the page that shows what every head attends to."""
     text = site.read_attention_page(head.root_path)
     return Reply(text, 200, {"content-security-policy": site.CONTENT_POLICY}, site.HTML)
 
 
 async def answer_page_file(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /page/...: a file of that page."""
-    body, kind = site.read_part(head.path.removeprefix(PAGE_PREFIX))
-    return Reply(body, 200, {"cache-control": "no-cache"}, kind)
+    """Answer GET /page/...: a script or style of the attention page."""
+    body, media_type = site.read_part(head.path.removeprefix(PAGE_PREFIX))
+    return Reply(body, 200, {"cache-control": "no-cache"}, media_type)
 
 
 _get = partial(NATIVE.get, public="always", metric="/docs")

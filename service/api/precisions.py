@@ -1,4 +1,4 @@
-"""The vectors of an answer, each as the request wants it written; encode/precisions.py says how."""
+"""The vectors of an answer in the precision of the request; see encode/precisions.py."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from service.encode.precisions import quantize
 
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-NUMBER_BYTES: Mapping[Precision, float] = {  # of a vector's number as it is written, in the mean
+NUMBER_BYTES: Mapping[Precision, float] = {  # bytes of JSON for a number of a vector, on average
     "float": 12,
     "base64": 16 / 3,
     "int8": 3.1,
@@ -22,7 +22,7 @@ NUMBER_BYTES: Mapping[Precision, float] = {  # of a vector's number as it is wri
 
 
 def pooled_vectors(encoded: Encoded) -> Iterator[Array]:
-    """Yield the vector of each input, which was asked for."""
+    """Yield the pooled vector of each input."""
     for item in encoded.items:
         if item.pooled is None:
             raise RuntimeError("a vector that was asked for is missing: this is a bug")
@@ -30,10 +30,11 @@ def pooled_vectors(encoded: Encoded) -> Iterator[Array]:
 
 
 def to_precision(vector: Array, precision: Precision) -> Array | str:
-    """Return a vector, (numbers,) float32 of length 1, as it is written.
+    """Convert a vector, (numbers,) float32 of length 1, to a precision.
 
     Returns:
-        Base64 of its little-endian bytes; or an array: itself, or a smaller one.
+        "float": the vector; "base64": a string, of its little-endian bytes; else an array of
+        whole numbers.
     """
     match precision:
         case "float":

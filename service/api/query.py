@@ -1,4 +1,4 @@
-"""What the query of a request holds: what its route knows, once."""
+"""The query parameters of a request: checked, and read as flags and choices."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,21 +7,22 @@ from starlette.datastructures import QueryParams
 from service.refusals import Refused
 from service.wording.words import count_noun, describe_value, quote_names, suggest_name
 
-QUERY_PLACE = "query"  # the place of an unknown parameter, whose name is not repeated
+QUERY_PLACE = "query"  # in a refusal: the place of an unknown parameter, whose name is not repeated
 
 
 def check_query(query: bytes, names: Collection[str]) -> None:
     """Refuse a parameter that the route does not know, or that is given twice.
 
-    Raises:
-        Refused: a misspelt one, or one of two, would have no effect.
+    Args:
+        names: those that the route knows.
     """
     if not query:
         return
     parameters = [name for name, _ in QueryParams(query).multi_items()]
     for name in parameters:
         if name not in names:
-            raise Refused.at("unknown_field", QUERY_PLACE, detail=_word_unknown(name, names))
+            detail = _word_unknown_parameter(name, names)
+            raise Refused.at("unknown_field", QUERY_PLACE, detail=detail)
     for name in names:
         if (count := parameters.count(name)) > 1:
             raise Refused.at(
@@ -30,10 +31,10 @@ def check_query(query: bytes, names: Collection[str]) -> None:
 
 
 def read_flag(query: bytes, name: str) -> bool:
-    """Return a switch in the query; absent is off.
+    """Return a true-or-false parameter of the query; False if it is absent.
 
     Raises:
-        Refused: it is neither true nor false.
+        Refused: its value is neither true nor false.
     """
     value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
@@ -43,10 +44,10 @@ def read_flag(query: bytes, name: str) -> bool:
 
 
 def read_choice(query: bytes, name: str, values: Sequence[str]) -> str:
-    """Return one of several words in the query; by default the first.
+    """Return a parameter of the query that is one of `values`; the first if it is absent.
 
     Raises:
-        Refused: it is another word.
+        Refused: it has another value.
     """
     value = QueryParams(query).get(name, values[0])
     if value not in values:
@@ -55,8 +56,8 @@ def read_choice(query: bytes, name: str, values: Sequence[str]) -> str:
     return value
 
 
-def _word_unknown(name: str, names: Collection[str]) -> str:
-    """Say that a parameter is unknown, and which are known."""
+def _word_unknown_parameter(name: str, names: Collection[str]) -> str:
+    """Say which parameters are known; of the unknown one's name only the length is repeated."""
     size, near = count_noun(len(name), "character"), suggest_name(name, names) or "."
     takes = f"takes only {quote_names(names)}" if names else "takes none"
     return f"unknown parameter ({size}){near} This route {takes}"

@@ -1,4 +1,4 @@
-"""Documents to rank in any API: how they are read, and how each answers the query."""
+"""Ranking of documents in any API: the native request for it, and the ranked answer."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,13 @@ from service.wire import ForeignRequest
 from service.wording.words import Loc
 
 RANKING_CODES = (*ENCODE_CODES, "task_not_found", "model_not_found")  # codes of routes that rank
+# Details of refusals
 UNRANKED = (
     "this model makes dense, sparse and token vectors, and no score of a pair: ask POST /v1/encode"
     " for all three, and POST /v1/maxsim for the score of its token vectors"
 )
 ONE_INSTRUCTION = "it goes without `prompt_name`, which names a stored one"
-HYBRID_TASKS = {"sparse", "multi_vector"}  # next to dense vectors
+HYBRID_TASKS = {"sparse", "multi_vector"}  # tasks of a model that also makes dense vectors
 
 
 class InstructedRequest(ForeignRequest):
@@ -40,9 +41,9 @@ class InstructedRequest(ForeignRequest):
 
 
 def ranking_request(
-    asked: InstructedRequest,
+    ranking: InstructedRequest,
     texts: Sequence[str],
-    name: str,
+    texts_field: str,
     served: ModelFacts,
     *,
     layout: Layout,
@@ -51,36 +52,37 @@ def ranking_request(
     most_of_text: int | None = None,
     most: int | None = None,
 ) -> tuple[EncodeRequest, Custom]:
-    """Return the request to rank texts by how well each answers a query.
+    """Return the native request to rank texts by how well each answers a query.
 
     Args:
-        name: of the texts, in the request as sent.
+        ranking: the query, and an instruction or a prompt.
+        texts_field: the name of the texts' field in the request as sent.
         layout: how the answer is written; see `echo_layout`.
         most_of_text: how many of a text's first tokens are read; None: all.
-        most: as of Custom.
+        most: tokens of a pair, as in Custom.
 
     Raises:
-        Refused: there is no query or no text, the query is too long for so many texts, or the model
-            has vectors alone to rank them by.
+        Refused: there is no text, the query or the instruction is too long for so many texts, or
+            the model makes vectors and no scores.
     """
     if not texts:
-        raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
+        detail = "expected one text or more, received none"
+        raise Refused.at("batch_empty", texts_field, detail=detail)
     if "rerank" not in served.tasks and {*served.tasks} >= HYBRID_TASKS:
         raise Refused("task_not_found", detail=UNRANKED, tasks=list(served.tasks))
-    room = served.most_json  # characters of all pairs: each text is tokenized with the query
-    query, instruction = asked.query, asked.instruction
-    if instruction is not None and asked.prompt_name is not None:
+    # characters of each pair: each text is tokenized with the query
+    limit = served.most_json // len(texts)
+    query, instruction = ranking.query, ranking.instruction
+    if instruction is not None and ranking.prompt_name is not None:
         raise Refused.at("out_of_range", "instruction", detail=ONE_INSTRUCTION)
-    if len(instruction or "") * len(texts) > room:
-        limit = room // len(texts)
+    if len(instruction or "") > limit:
         raise Refused.at("text_too_long", "instruction", length=len(instruction or ""), limit=limit)
-    if len(query) * len(texts) > room:
-        limit = room // len(texts)
+    if len(query) > limit:
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
     request = EncodeRequest.of(
         [(query, text) for text in texts],
         model=model,
-        prompt_name=asked.prompt_name,
+        prompt_name=ranking.prompt_name,
         pooled=False,
     )
     custom = Custom(
@@ -97,22 +99,23 @@ def ranking_request(
 
 
 def echo_layout(body: bytes, query: str, texts: Sequence[str], most: int | None) -> Layout:
-    """Return how an answer is written that brings texts back, as long as in the body.
+    """Return the layout of an answer that repeats texts: their share of the body's bytes is added.
 
     Args:
-        most: texts to return, any of them; None: all.
+        texts: those that may be repeated; empty: none are.
+        most: how many are repeated, the longest at worst; None: all.
     """
     lengths = sorted(map(len, texts), reverse=True)
-    shown, every = sum(lengths[:most]), len(query) + sum(lengths)
-    return Layout(extra_bytes=len(body) * shown // max(every, 1))
+    repeated, total = sum(lengths[:most]), len(query) + sum(lengths)
+    return Layout(extra_bytes=len(body) * repeated // max(total, 1))
 
 
 class RankedText(NamedTuple):
-    """One text in the order of the scores.
+    """One text of a ranking.
 
     Args:
-        place: among the texts of the request.
-        text: itself, where it is returned.
+        place: its index in the request.
+        text: the text, if the answer repeats it.
     """
 
     place: int
@@ -125,9 +128,10 @@ class RankingCall(JSONCall):
     """A request to rank texts.
 
     Args:
-        most: texts to return; None: all.
-        scored: by the checkpoint's own activation, by its logits, or by their sigmoid.
-        texts: to return with their scores, if any.
+        most: how many texts to return, the best; None: all.
+        scored: what scores are: the checkpoint's own activation of its logits ("own"), the logits,
+            or their sigmoid.
+        texts: those of the request, if the answer repeats them; else empty.
     """
 
     most: int | None
@@ -137,45 +141,43 @@ class RankingCall(JSONCall):
     def best(self, encoded: Encoded) -> Iterator[RankedText]:
         """Yield the texts, best first; ties keep their order."""
         classes = [of_kind(item.tasks, Classes) for item in encoded.items]
-        logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
+        logits = np.array([pair.logits[0] for pair in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
         scores = logits if self.scored == "logits" else sigmoid(logits)
         if self.scored == "own":
-            scores = np.array([one.scores[0] for one in classes], dtype=np.float32)
+            scores = np.array([pair.scores[0] for pair in classes], dtype=np.float32)
         for place, score in zip(order.tolist(), short_numbers(scores[order]), strict=True):
-            yield RankedText(place, score, self._text_at(place))
-
-    def _text_at(self, place: int) -> str | None:
-        """Return the text at a place, if the answer shows it."""
-        return self.texts[place] if self.texts else None
+            yield RankedText(place, score, self.texts[place] if self.texts else None)
 
 
 def sigmoid(logits: Array) -> Array:
-    """Return values between 0 and 1, float32."""
+    """Return the sigmoid of logits, of the same shape, float32."""
     # exp overflows for a large negative logit; tanh does not
     exact: Array = (np.tanh(logits.astype(np.float64) / 2) + 1) / 2
     return exact.astype(np.float32)
 
 
-def relocate(refused: Refused, name: str) -> Refused:
-    """Return a refusal of a pair with the place of its text, or of the query, in the request.
+def relocate(refused: Refused, texts_field: str) -> Refused:
+    """Return a refusal of native pairs with its places in the request to rank.
 
     Args:
-        name: of the texts, in the request.
+        texts_field: the name of the texts' field in the request to rank.
     """
-    other = copy.copy(refused)
-    other.faults = [replace(f, loc=_ranking_place(f.loc, name)) for f in refused.faults]
-    return other
+    relocated = copy.copy(refused)
+    relocated.faults = [
+        replace(fault, loc=_ranking_place(fault.loc, texts_field)) for fault in refused.faults
+    ]
+    return relocated
 
 
-def _ranking_place(loc: Loc, name: str) -> Loc:
-    """Return where in a request to rank a place in the native one stands."""
+def _ranking_place(loc: Loc, texts_field: str) -> Loc:
+    """Translate a place in the native request to one in the request to rank."""
     match loc:
-        case ("inputs", _, "text"):
+        case ("inputs", _, "text"):  # the first text of a pair
             return ("query",)
         case ("inputs", index, *_):
-            return (name, index)
-        case (str(own), *index, "text") if own == name:  # of a document as an object
-            return (own, *index)
+            return (texts_field, index)
+        case (str(field), *index, "text") if field == texts_field:  # of a document as an object
+            return (field, *index)
         case _:
             return loc

@@ -37,7 +37,7 @@ from service.inputs import Documents
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
 
-DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
+DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # a key, as a quote in a string has a backslash
 TRUNCATE_CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "refuse", None: None}
 
 
@@ -76,16 +76,16 @@ class RerankRequest(InstructedRequest):
 
 
 class RerankCall(RankingCall):
-    """A request."""
+    """A request of POST /v1/rerank or /v2/rerank."""
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         rows = (
             {
-                "index": best.place,
-                "relevance_score": best.score,
-                **_show_document(best.text),
+                "index": ranked.place,
+                "relevance_score": ranked.score,
+                **({} if ranked.text is None else {"document": {"text": ranked.text}}),
             }
-            for best in self.best(encoded)
+            for ranked in self.best(encoded)
         )
         usage = {"total_tokens": encoded.usage["tokens"]}
         if "truncated" in encoded.usage:
@@ -94,42 +94,39 @@ class RerankCall(RankingCall):
         return {"model": encoded.preamble["model"], "results": results, "usage": usage}
 
 
-def _show_document(text: str | None) -> dict[str, Any]:
-    """Return the field of a result that shows its document."""
-    return {} if text is None else {"document": {"text": text}}
-
-
-def names_documents(body: bytes, served: ModelFacts) -> bool:
-    """Tell whether a request to rank calls the texts so."""
+def has_documents(body: bytes, served: ModelFacts) -> bool:
+    """Tell whether the body of a request to rank has the key "documents"."""
     return DOCUMENTS_KEY.search(body) is not None
 
 
 def parse_jina(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
-    """Read a request of POST /v1/rerank, whose results come with their documents.
+    """Parse a request of POST /v1/rerank, whose results repeat their documents by default.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
-    return _parse(body, head, served, documents=True)
+    return _parse(body, head, served, return_documents=True)
 
 
 def parse_cohere(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
-    """Read a request of POST /v2/rerank, whose results have none; raises as `parse_jina`."""
-    return _parse(body, head, served, documents=False)
+    """Parse a request of POST /v2/rerank, as `parse_jina`, but by default without documents."""
+    return _parse(body, head, served, return_documents=False)
 
 
-def _parse(body: bytes, head: RequestHead, served: ModelFacts, *, documents: bool) -> JSONCall:
-    """Read a request.
+def _parse(
+    body: bytes, head: RequestHead, served: ModelFacts, *, return_documents: bool
+) -> JSONCall:
+    """Parse a request to rank.
 
     Args:
-        documents: whether results come with their documents by default.
+        return_documents: whether results repeat their documents where the request does not say.
     """
     request = RerankRequest.parse(body, head.ignored)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
-        documents = request.return_documents
-    shown = texts if documents else ()
-    asked, custom = ranking_request(
+        return_documents = request.return_documents
+    returned = texts if return_documents else ()
+    native, custom = ranking_request(
         request,
         texts,
         "documents",
@@ -138,16 +135,18 @@ def _parse(body: bytes, head: RequestHead, served: ModelFacts, *, documents: boo
         model=request.model,
         most_of_text=request.max_tokens_per_doc,
         most=request.truncate_prompt_tokens,
-        layout=echo_layout(body, request.query, shown, request.top_n),
+        layout=echo_layout(body, request.query, returned, request.top_n),
     )
     scored: Literal["logits", "own"] = "logits" if request.raw_scores else "own"
-    return RerankCall(request=asked, custom=custom, most=request.top_n, scored=scored, texts=shown)
+    return RerankCall(
+        request=native, custom=custom, most=request.top_n, scored=scored, texts=returned
+    )
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal that the clients of both can read."""
-    told = explain_refusal(relocate(refused, "documents"), {})
-    return json_reply({"message": told, "detail": told, "code": refused.code}, refused.status)
+    """Return the response of a refusal; Cohere's clients read `message`, Jina's `detail`."""
+    message = explain_refusal(relocate(refused, "documents"), {})
+    return json_reply({"message": message, "detail": message, "code": refused.code}, refused.status)
 
 
 API = Api(
@@ -176,7 +175,7 @@ _route = partial(
     ],
 )
 ROUTES = [
-    _route("/rerank", parse=parse_jina, when=names_documents),
+    _route("/rerank", parse=parse_jina, when=has_documents),
     _route("/v1/rerank", parse=parse_jina),
     _route("/v2/rerank", parse=parse_cohere),
 ]

@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol; most of all POST /v2/models/{model}/infer."""
+"""The routes of the Open Inference Protocol, above all POST /v2/models/{model}/infer."""
 
 import asyncio
 import math
@@ -55,19 +55,20 @@ from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, Refused, word_refusal
 from service.wording.words import Loc, quote_names, suggest_name, write_place
 
-PADDED_OUTPUTS = frozenset((TOKENS, LAYERS, ATTENTION))
+PADDED_OUTPUTS = frozenset((TOKENS, LAYERS, ATTENTION))  # to the longest sequence
+# Fields of a native input -> the input tensors that they come from
 TENSORS_BY_FIELD = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
-CHOOSING_PARAMETERS = {
+CHOOSING_PARAMETERS = {  # parameters -> the outputs of which they choose a part
     "layers": LAYERS,
     "attention_layers": ATTENTION,
     "attention_heads": ATTENTION,
 }
-FAULT_SENTENCES = {
+FAULT_SENTENCES = {  # by code, in place of our own sentences
     "exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."
 }
-LONGEST_HEADER = 9  # digits of the number of bytes
+LONGEST_HEADER = 9  # digits of the number of bytes in INFERENCE_HEADER
 HEADER_BEYOND_BODY = "expected at most as many bytes of JSON as the body has"
-ITEMS_A_TURN = 64  # made for an answer before other requests get a turn
+ITEMS_A_TURN = 64  # computed for an answer before other tasks of the event loop get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
 
@@ -76,40 +77,40 @@ class Inference(Call):
     """A request of POST /v2/models/{model}/infer.
 
     Args:
-        outputs: those to return, in order, and whether each comes as bytes.
-        id: the client's own, echoed.
+        outputs: names of the output tensors to return, in order -> whether each comes as bytes.
+        id: the client's id for the request, which the answer repeats.
     """
 
     outputs: Mapping[str, bool]
     id: str | None
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
-        """Return the answer as sent: JSON, then the bytes of any tensors."""
+        """Write the answer, JSON and then the bytes of any tensors, and return the response."""
         items = await _collect_items(encoded)
-        pieces, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
-        head = await collect_body(pieces, turn)
+        json, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
+        json_pieces = await collect_body(json, turn)
         if self.media_type != OCTETS:
-            return self.reply(head)
-        length = str(sum(map(len, head)))
-        reply = self.reply([*head, *await collect_body(data, turn)])
+            return self.reply(json_pieces)
+        length = str(sum(map(len, json_pieces)))
+        reply = self.reply([*json_pieces, *await collect_body(data, turn)])
         reply.add(INFERENCE_HEADER, length)
         return reply
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> Inference:
-    """Read a request.
+    """Parse a request of POST /v2/models/{model}/infer.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
     check_model(head.path_params, served.names)
-    header = _count_json_bytes(head.headers.get(INFERENCE_HEADER))
-    text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
-    if header is not None and header > len(body):
+    size = _read_json_size(head.headers.get(INFERENCE_HEADER))
+    json, data = body[:size], memoryview(body)[len(body) if size is None else size :]
+    if size is not None and size > len(body):
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=HEADER_BEYOND_BODY)
-    request = InferRequest.parse(text, head.ignored)
+    request = InferRequest.parse(json, head.ignored)
     outputs, parameters = _chosen_outputs(request), request.parameters
-    asked = EncodeRequest.of(
+    native = EncodeRequest.of(
         read_inputs(request.inputs, data, served.most_sequences),
         model=head.path_params["model"],
         pooled=POOLED in outputs,
@@ -118,41 +119,41 @@ def parse(body: bytes, head: RequestHead, served: ModelFacts) -> Inference:
         attention=_chosen_attention(parameters) if ATTENTION in outputs else None,
     )
     numbers = [part for part in PARTS if not outputs.get(part, True)]
-    written = Layout(numbers=numbers, padded=not PADDED_OUTPUTS.isdisjoint(outputs))
+    layout = Layout(numbers=numbers, padded=not PADDED_OUTPUTS.isdisjoint(outputs))
     return Inference(
-        request=asked,
-        custom=Custom(written, counted=False),
-        seconds=parameters.timeout / 1e6 or math.inf,
+        request=native,
+        custom=Custom(layout, counted=False),
+        seconds=parameters.timeout / 1e6 or math.inf,  # from microseconds; 0: no time-out
         media_type=OCTETS if any(outputs.values()) else JSON,
         outputs=outputs,
         id=request.id,
     )
 
 
-def check_model(params: Mapping[str, str], names: Sequence[str]) -> None:
-    """Refuse a path that names any model or version but these."""
-    find_name(params["model"], names)
-    if params.get("version", MODEL_VERSION) != MODEL_VERSION:
+def check_model(path_params: Mapping[str, str], names: Sequence[str]) -> None:
+    """Refuse a path whose model is none of `names`, or whose version is another than ours."""
+    find_name(path_params["model"], names)
+    if path_params.get("version", MODEL_VERSION) != MODEL_VERSION:
         detail = f"this service serves version {MODEL_VERSION}"
         raise Refused.at("model_not_found", "version", detail=detail)
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal as the protocol words it: code, place and fault, with tensors by name."""
-    told = word_refusal(refused, refused.faults, _write_place)
+    """Return the response of a refusal in the protocol's form: {"error": "code: explanation"}."""
+    explanation = word_refusal(refused, refused.faults, _write_place)
     if refused.code in FAULT_SENTENCES:
-        told = f"inputs: {FAULT_SENTENCES[refused.code]}"
-    return json_reply({"error": f"{refused.code}: {told}"}, protocol_status(refused.code))
+        explanation = f"inputs: {FAULT_SENTENCES[refused.code]}"
+    return json_reply({"error": f"{refused.code}: {explanation}"}, protocol_status(refused.code))
 
 
 def protocol_status(code: str) -> int:
     """Return the protocol's status for a code: 400 where ours is 422."""
-    own = REFUSALS[code].status
-    return BAD_REQUEST if own == UNPROCESSABLE else own
+    status = REFUSALS[code].status
+    return BAD_REQUEST if status == UNPROCESSABLE else status
 
 
 def _write_place(loc: Loc) -> str:
-    """Write a place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
+    """Format a place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
     match loc:
         case ("inputs", int(index), str(name)) if name in TENSORS_BY_FIELD:
             return f"{TENSORS_BY_FIELD[name]}[{index}]"
@@ -161,7 +162,11 @@ def _write_place(loc: Loc) -> str:
 
 
 def _chosen_outputs(request: InferRequest) -> dict[str, bool]:
-    """Return the outputs asked for, and whether each comes as bytes."""
+    """Return the names of the outputs asked for, in order -> whether each comes as bytes.
+
+    Raises:
+        Refused: there is no such output, or a parameter chooses a part of an output not asked for.
+    """
     binary = request.parameters.binary_data_output
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
@@ -169,8 +174,8 @@ def _chosen_outputs(request: InferRequest) -> dict[str, bool]:
             near = "" if output.name in OUTPUT_NAMES else suggest_name(output.name, OUTPUT_NAMES)
             detail = f"expected {quote_names(OUTPUT_NAMES)}, each once{near}"
             raise Refused.at("out_of_range", "outputs", index, "name", detail=detail)
-        own = output.parameters.binary_data
-        outputs[output.name] = binary if own is None else own
+        own_binary = output.parameters.binary_data
+        outputs[output.name] = binary if own_binary is None else own_binary
     for parameter, output_name in CHOOSING_PARAMETERS.items():
         if getattr(request.parameters, parameter) is not None and output_name not in outputs:
             detail = f'it needs the output "{output_name}", which outputs do not name'
@@ -182,12 +187,12 @@ def _chosen_outputs(request: InferRequest) -> dict[str, bool]:
 
 
 def _chosen_layers(parameters: InferParameters, layers: int) -> list[int]:
-    """Return the hidden states asked for, all if none is named."""
+    """Return the numbers of the hidden states asked for, all if none is named."""
     return _parse_indices(parameters.layers) or list(range(layers + 1))
 
 
 def _chosen_attention(parameters: InferParameters) -> Attention:
-    """Return the attention asked for, all of it if nothing is named."""
+    """Return the layers and heads of attention asked for, all where none is named."""
     layers, heads = (
         _parse_indices(parameters.attention_layers),
         _parse_indices(parameters.attention_heads),
@@ -196,12 +201,12 @@ def _chosen_attention(parameters: InferParameters) -> Attention:
 
 
 def _parse_indices(text: str | None) -> list[int]:
-    """Read numbers separated by commas."""
+    """Parse whole numbers separated by commas; none from None."""
     return [int(number) for number in text.split(",")] if text else []
 
 
 async def _collect_items(encoded: Encoded) -> list[answer.Item]:
-    """Return all items of an answer, since a padded array needs them all."""
+    """Compute all items of an answer, since a padded array needs them all, with pauses."""
     items = []
     for item in encoded.items:
         items.append(item)
@@ -210,18 +215,18 @@ async def _collect_items(encoded: Encoded) -> list[answer.Item]:
     return items
 
 
-def _count_json_bytes(length: str | None) -> int | None:
+def _read_json_size(header: str | None) -> int | None:
     """Return how many bytes of a body are JSON, from INFERENCE_HEADER; None if all are.
 
     Raises:
-        Refused: it is no such number.
+        Refused: the header is not a number of bytes.
     """
-    if length is None:
+    if header is None:
         return None
-    if not length.isdecimal() or not length.isascii() or len(length) > LONGEST_HEADER:
+    if not header.isdecimal() or not header.isascii() or len(header) > LONGEST_HEADER:
         detail = f"expected a number of bytes of up to {LONGEST_HEADER} digits"
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=detail)
-    return int(length)
+    return int(header)
 
 
 def write_answer(
@@ -230,21 +235,26 @@ def write_answer(
     """Return an answer's JSON, and the bytes that follow it, each in pieces.
 
     Args:
-        outputs: those to return, in order, and whether each comes as bytes.
-        id: the client's own, echoed.
+        outputs: names of the output tensors to return, in order -> whether each comes as bytes.
+        id: the client's id for the request, which the answer repeats.
+        model: its name.
         items: one for each sequence.
     """
     tensors = [_make_tensor(name, items, binary) for name, binary in outputs.items()]
-    head = {"model_name": model, "model_version": MODEL_VERSION}
+    facts = {"model_name": model, "model_version": MODEL_VERSION}
     if id is not None:
-        head["id"] = id
-    return _write_json(head, tensors), chain.from_iterable(
+        facts["id"] = id
+    return _write_json(facts, tensors), chain.from_iterable(
         tensor.write_bytes() for tensor in tensors
     )
 
 
 def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
-    """Return one output for all sequences."""
+    """Return the output tensor of a name for all sequences, padded to the longest.
+
+    Args:
+        binary: whether it comes as bytes.
+    """
     longest = max(item.tokens_run for item in items)
     if name == LENGTHS:
         lengths = np.array([item.tokens_run for item in items], np.int64)
@@ -261,7 +271,7 @@ def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
 
 
 def _output_arrays(name: str, item: Item) -> Iterator[Array]:
-    """Yield one sequence's arrays of an output, in order; a layer's maps as one array."""
+    """Yield one sequence's arrays of the output of a name: one, or one per layer."""
     if name == LAYERS:
         yield from item.layers.values()
     elif name == ATTENTION:
@@ -274,7 +284,7 @@ def _output_arrays(name: str, item: Item) -> Iterator[Array]:
 
 
 def _pad(name: str, array: Array, longest: int) -> Array:
-    """Pad an array with zeros to the length of the longest sequence."""
+    """Pad a sequence's array of the output of a name with zeros to `longest` tokens."""
     tokens = array.shape[-2] if name != POOLED else longest
     if tokens == longest:
         return array
@@ -282,9 +292,9 @@ def _pad(name: str, array: Array, longest: int) -> Array:
     return np.pad(array, ((0, 0), after, after) if name == ATTENTION else (after, (0, 0)))
 
 
-def _write_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
-    """Yield the JSON of an answer, in pieces."""
-    yield orjson.dumps(head)[:-1] + b',"outputs":['
+def _write_json(facts: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """Yield the JSON of an answer, in pieces: the facts, then the tensors."""
+    yield orjson.dumps(facts)[:-1] + b',"outputs":['
     for index, tensor in enumerate(tensors):
         yield b"," if index else b""
         yield from tensor.write_json()
@@ -292,7 +302,7 @@ def _write_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[
 
 
 async def answer_server(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v2: the server and what it can do beyond the protocol."""
+    """Answer GET /v2: the server's name, version and extensions of the protocol."""
     names = {"name": "headlight", "version": version("headlight")}
     return json_reply({**names, "extensions": ["binary_tensor_data"]})
 
@@ -303,13 +313,13 @@ async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
 
 
 async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v2/health/ready: the forward path proved itself lately."""
+    """Answer GET /v2/health/ready: a recent check of the forward pass succeeded."""
     context.replica.check_ready()
     return json_reply({"ready": True})
 
 
 async def answer_metadata(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /v2/models/{model}: its inputs and outputs."""
+    """Answer GET /v2/models/{model}: the model's inputs and outputs."""
     replica, name = context.replica, head.path_params["model"]
     check_model(head.path_params, replica.gateway.names.every)
     config = replica.lanes.model.config
@@ -325,7 +335,7 @@ async def answer_model_ready(head: RequestHead, context: RouteContext) -> Reply:
     return json_reply({"name": head.path_params["model"], "ready": True})
 
 
-# answered to an encoding: only other inputs and forms cause them
+# Codes that no request of the protocol gets: only our own inputs and media types cause them
 NEVER_CODES = {"bad_base64", "not_acceptable"}
 API = Api(
     "Open Inference Protocol",
@@ -382,7 +392,7 @@ requests. With the header, the JSON's bytes come first, those of tensors follow,
 
 
 def _model_routes(path: str) -> tuple[Route, ...]:
-    """Return the routes of a model, whose path may name its version."""
+    """Return the routes of a model below a path, with or without a version."""
     return (
         _get(path, "The model's inputs and outputs", answers=answer_metadata, metric=MODEL_PATH),
         _get(f"{path}/ready", "As the server is", answers=answer_model_ready, metric=READY_PATH),

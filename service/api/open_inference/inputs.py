@@ -23,7 +23,7 @@ from service.wording.words import count_noun, list_names, quote_names, suggest_n
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
 EMBEDS, MASK = "inputs_embeds", "attention_mask"
-# the datatypes that each input may have, and how many axes
+# Input tensors by name: the datatypes that each may have, and how many axes
 INPUT_TENSORS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     TEXT: (("BYTES",), (1, 2)),
     IDS: (("INT64",), (2,)),
@@ -31,19 +31,19 @@ INPUT_TENSORS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     EMBEDS: (("FP32", "FP16"), (3,)),
     MASK: (("INT64", "INT32", "BOOL"), (2,)),
 }
-COLUMN_RULE = ", and the last of two is 1"  # for texts
-REQUIRED_BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
+COLUMN_RULE = ", and the last of two is 1"  # ends the detail of a refusal of a shape of texts
+REQUIRED_BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs -> others, one of which they need
 
 
 def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Texts:
-    """Return the inputs as encode/ knows them; in order, they consume the bytes of `data`.
+    """Convert input tensors to native inputs.
 
     Args:
-        data: what follows the JSON.
-        most: sequences in a request.
+        data: the bytes after the JSON, which binary tensors consume in order.
+        most: most sequences in a request.
 
     Raises:
-        Refused: they are not what they claim to be, or do not go together.
+        Refused: a tensor does not fit its datatype or shape, or they do not go together.
     """
     sequences: set[int] = set()
     for index, tensor in enumerate(inputs):
@@ -63,8 +63,8 @@ def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Te
         size = tensor.parameters.binary_data_size
         if (size is None) == (tensor.data is None):
             code = "missing_field" if size is None else "out_of_range"
-            came = "neither" if size is None else "both"
-            detail = f"expected either data or the parameter binary_data_size, received {came}"
+            received = "neither" if size is None else "both"
+            detail = f"expected either data or the parameter binary_data_size, received {received}"
             raise Refused.at(code, tensor.name, detail=detail)
         part, data = (None, data) if size is None else (data[:size], data[size:])
         if part is not None and len(part) != size:
@@ -80,7 +80,7 @@ def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> Te
 
 
 def _check_shape(tensor: InferInput, most: int) -> None:
-    """Refuse a datatype or a shape that the input cannot have."""
+    """Refuse a datatype or shape that the input cannot have, and more than `most` sequences."""
     datatypes, axes = INPUT_TENSORS[tensor.name]
     if tensor.datatype not in datatypes:
         raise Refused.at(
@@ -103,7 +103,11 @@ def _check_shape(tensor: InferInput, most: int) -> None:
 
 
 def _make_inputs(tensors: Mapping[str, Any]) -> Texts:
-    """Return the inputs as encode/ knows them."""
+    """Convert the elements of input tensors, by name, to native inputs.
+
+    Raises:
+        Refused: the tensors do not go together.
+    """
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
     for name, others in REQUIRED_BESIDE.items():
@@ -132,7 +136,7 @@ def _make_inputs(tensors: Mapping[str, Any]) -> Texts:
 
 
 def _mask_lengths(mask: Array) -> list[int]:
-    """Return how long each sequence is; refuse a mask that is not ones, then zeros."""
+    """Return each sequence's length by a mask; refuse one that is not ones, then zeros."""
     lengths = (mask != 0).sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
         detail = "expected ones, and zeros only at the end of a row"
@@ -143,7 +147,7 @@ def _mask_lengths(mask: Array) -> list[int]:
 
 
 def describe_model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
-    """Return the model's metadata; -1 is an axis of any length.
+    """Return the protocol's metadata of the model; in shapes, -1 is an axis of any length.
 
     Args:
         width: numbers in a token's vector.

@@ -22,10 +22,10 @@ from service.wire import ForeignRequest, Integers
 from service.wording.words import count_noun, describe_value
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
-MODEL_VERSION = "1"  # of the model served
+MODEL_VERSION = "1"  # the one version of the served model
 OUTPUT_NAMES = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
-LONGEST_LIST = 4096  # characters
-MOST_UNSIGNED = 2**64 - 1  # in Triton's parameters
+LONGEST_LIST = 4096  # characters of Indices
+MOST_UNSIGNED = 2**64 - 1  # Triton's parameters are unsigned integers of 64 bits
 
 # A parameter cannot be a list in this protocol, hence "0,3,-1"
 Indices = Annotated[
@@ -114,14 +114,14 @@ class InferRequest(ForeignRequest):
     """What is computed and answered; pooled where none is named."""
 
 
-DATATYPES: dict[str, np.dtype[Any]] = {
+DATATYPES: dict[str, np.dtype[Any]] = {  # the protocol's datatypes -> numpy's
     "BOOL": np.dtype(np.uint8),  # only 0 and 1 are valid, which the reader checks
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"),
     "FP32": np.dtype("<f4"),
 }
-# the types of an element in JSON; FP16 has none
+# The Python types of an element in JSON; FP16 has none, as it comes as bytes alone
 ELEMENT_TYPES: dict[str, set[type]] = {
     "BOOL": {bool},
     "INT32": {int},
@@ -130,7 +130,7 @@ ELEMENT_TYPES: dict[str, set[type]] = {
     "BYTES": {str},
 }
 DATATYPE_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
-LENGTH_BYTES = 4  # before an element of BYTES
+LENGTH_BYTES = 4  # bytes of the length before each element of BYTES
 
 
 def read_strings(tensor: InferInput, data: memoryview | None) -> list[str]:
@@ -190,25 +190,29 @@ def read_numbers(tensor: InferInput, data: memoryview | None) -> Array:
 
 
 def _flatten_elements(tensor: InferInput) -> list[Any]:
-    """Return the elements in JSON, nested by shape or flat, as one list."""
+    """Return a tensor's elements in JSON, nested by shape or flat, as one flat list.
+
+    Raises:
+        Refused: they do not fit its shape or datatype.
+    """
     flat = tensor.data or []
     for size in tensor.shape[1:]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
             break  # already flat, or of another shape
         flat = list(chain.from_iterable(flat))
-    kinds, right = set(map(type, flat)), ELEMENT_TYPES.get(tensor.datatype, set()) | {list}
-    if not kinds <= right:
-        wrong = next(element for element in flat if type(element) not in right)
+    types, allowed = set(map(type, flat)), ELEMENT_TYPES.get(tensor.datatype, set()) | {list}
+    if not types <= allowed:
+        wrong = next(element for element in flat if type(element) not in allowed)
         detail = f"expected elements of {tensor.datatype}, received {describe_value(wrong)}"
         detail += " (FP16 comes as bytes alone)" * (tensor.datatype == "FP16")
         raise Refused.at("invalid_type", tensor.name, detail=detail)
-    if list in kinds or len(flat) != math.prod(tensor.shape):
+    if list in types or len(flat) != math.prod(tensor.shape):
         raise Refused.at("shape_mismatch", tensor.name, detail=_word_counts(tensor, flat))
     return flat
 
 
 def _word_counts(tensor: InferInput, elements: Sequence[object]) -> str:
-    """Say how many elements the shape implies, and how many there are."""
+    """Word the detail of a refusal: how many elements the shape implies, and how many came."""
     product = math.prod(tensor.shape)
     return (
         f"expected {count_noun(product, 'element')}, as the shape says, received {len(elements):,}"
@@ -217,10 +221,10 @@ def _word_counts(tensor: InferInput, elements: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the answer, made piece by piece.
+    """A tensor of the answer, written piece by piece.
 
     Args:
-        blocks: arrays that, end to end, form the tensor in row-major order.
+        blocks: arrays that, one after the other, form the tensor in row-major order.
         binary: whether it comes as bytes after the JSON.
     """
 
@@ -231,7 +235,7 @@ class Tensor:
     binary: bool
 
     def write_json(self) -> Iterator[bytes]:
-        """Yield its JSON, in pieces: all of it, or all but the elements."""
+        """Yield its JSON, in pieces; without the elements if it is binary."""
         header: dict[str, Any] = {"name": self.name, "shape": self.shape}
         header["datatype"] = DATATYPE_NAMES[self.dtype]
         if self.binary:
@@ -246,6 +250,6 @@ class Tensor:
         yield b"]}"
 
     def write_bytes(self) -> Iterator[bytes]:
-        """Yield the bytes that come after the JSON, in pieces."""
+        """Yield the elements as the bytes that follow the JSON, in pieces; none if not binary."""
         if self.binary:
             yield from chain.from_iterable(map(write_raw, self.blocks))

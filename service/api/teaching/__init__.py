@@ -1,4 +1,4 @@
-"""The mechanism, and one layer, step by step: POST /v1/attend and POST /v1/explain."""
+"""Attention step by step: POST /v1/attend, without a model, and POST /v1/explain, of a layer."""
 
 from service.api.dialect import Example, Reply, RequestHead, RouteContext
 from service.api.own import NATIVE
@@ -7,7 +7,7 @@ from service.observe.families import OF_TEXT
 
 
 async def answer_attend(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer POST /v1/attend: the mechanism without a model."""
+    """Answer POST /v1/attend: attention over the request's own arrays, without a model."""
     lessons = context.replica.lessons
     mixture = await context.read(head, lessons.read_attend)
     return await context.write(
@@ -18,10 +18,9 @@ async def answer_attend(head: RequestHead, context: RouteContext) -> Reply:
 async def answer_explain(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /v1/explain: one text through one layer, step by step."""
     lessons = context.replica.lessons
-    asked = await context.read(head, ExplainRequest.model_validate_json)
-    return await context.write(
-        head, await lessons.explain(asked, context.deadline(head), head.record)
-    )
+    request = await context.read(head, ExplainRequest.model_validate_json)
+    pieces = await lessons.explain(request, context.deadline(head), head.record)
+    return await context.write(head, pieces)
 
 
 ROUTES = [

@@ -1,6 +1,6 @@
-"""POST /v1/attend and POST /v1/explain: every stage of an answer for learners, in order.
+"""The computation behind POST /v1/attend and POST /v1/explain, for learners.
 
-One shows the mechanism without a model, the other the model with nothing hidden.
+One shows attention without a model, the other every step of one layer of the model.
 """
 
 import time
@@ -24,18 +24,20 @@ from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
 
-# of an explained layer, (tokens, width), (heads, tokens, head_dim) and (heads, query, key)
+# How many arrays an explained layer has of the shapes (tokens, width), (heads, tokens, head_dim)
+# and (heads, query, key); and at most of weights of the shapes (width, heads * head_dim) and (n,)
 ROWS, MIXED, MAPS = 5, 5, 2
-SQUARES, VECTORS = 4, 10  # of its weights, (width, heads * head_dim) and either one, at most
+SQUARES, VECTORS = 4, 10
 
 
 class Lessons:
-    """A replica's answers for learners.
+    """Answers POST /v1/attend and POST /v1/explain in a replica.
 
     Args:
-        head: what every answer says about the model.
+        head: the fields about the model in every answer, such as its name.
         most_bytes: of the arrays in an answer.
         truncate: what happens to a text that is too long where the request does not say.
+        adapted: the same as `head` for the model with an adapter, by the adapter's name.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class Lessons:
         self._truncate: Truncate = truncate
 
     def read_attend(self, body: bytes) -> Mixture:
-        """Read a request of POST /v1/attend.
+        """Parse a request of POST /v1/attend.
 
         Raises:
-            Refused, ValidationError: what service/refusals.py gives a status.
+            Refused, ValidationError: errors to which service/refusals.py gives a status.
         """
         return read_mixture(ATTEND_ADAPTER.validate_json(body), self._most_bytes)
 
@@ -67,9 +69,9 @@ class Lessons:
             deadline: when the answer is due, on time.monotonic's clock.
 
         Raises:
-            Refused: what service/refusals.py gives a status.
+            Refused: with a code of service/refusals.py.
         """
-        self._admission.hold(mixture.price, record, mixture.given)
+        self._admission.hold(mixture.price, record, mixture.request_bytes)
         return answer.write_pieces(
             await self._worker.run(one_step(partial(mixed_arrays, mixture)), deadline)
         )
@@ -79,11 +81,11 @@ class Lessons:
     ) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
-        The text waits its turn in a batch like any other: the serving pass computes what enters the
-        layer, then the lane follows it through that layer.
+        The text is batched like any other: the serving pass computes the layer's input, then the
+        lane computes that layer step by step.
 
         Raises:
-            Refused: what service/refusals.py gives a status.
+            Refused: with a code of service/refusals.py.
         """
         record.input = "text"
         head, adapter = self._resolve_adapter(request)
@@ -98,13 +100,17 @@ class Lessons:
         price = _price_steps(config, len(text), weights=request.weights)
         await self._admission.run(Step([text]), deadline, record, price)
         steps = text.result.steps
-        told = {**head, **_explanation_facts(request.layer, text, steps)}
+        fields = {**head, **_explanation_fields(request.layer, text, steps)}
         if request.weights:
-            told["parameters"] = {"eps": config.norm_eps, **_parameters(steps)}
-        return answer.write_pieces(told)
+            fields["parameters"] = {"eps": config.norm_eps, **_parameters(steps)}
+        return answer.write_pieces(fields)
 
     def _resolve_adapter(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
-        """Return what the answer says of the model, and the adapter that is asked for."""
+        """Return the answer's fields about the model, and the name of the adapter or None.
+
+        Raises:
+            Refused: the model has no such adapter or layer.
+        """
         adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model, request.task)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
@@ -115,7 +121,7 @@ class Lessons:
     async def _tokenize(
         self, request: ExplainRequest, adapter: str | None, deadline: float, record: Record
     ) -> Work:
-        """Read the text of a request as one sequence."""
+        """Tokenize the text or pair of a request as one sequence, a Work for a lane."""
         side = Side(
             [request.text if request.pair is None else (request.text, request.pair)],
             Outputs(explained_layer=request.layer, weights=request.weights),
@@ -129,7 +135,11 @@ class Lessons:
 
 
 def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return what the steps of this many tokens weigh."""
+    """Return the price of an explanation's arrays for this many tokens.
+
+    Args:
+        weights: whether the layer's weights are answered too.
+    """
     width, mixed = config.width, config.mixed_width
     fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
 
@@ -138,8 +148,8 @@ def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
     return Price({"attention": maps, "steps": steps}, Layout())
 
 
-def _explanation_facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an explanation says of its text, then the steps and their shapes."""
+def _explanation_fields(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an explanation's fields about its text, then the steps' shapes and arrays."""
     cut = {"truncated": text.truncated, "length": text.length}
     steps = {name: step for name, step in steps.items() if "." not in name}
     shapes = {name: step.shape for name, step in steps.items()}
@@ -147,10 +157,10 @@ def _explanation_facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict
 
 
 def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the weights among the steps, by the step they produce."""
-    named: dict[str, dict[str, Any]] = {}
+    """Return the weights among the steps, named "step.part", by step and part."""
+    by_step: dict[str, dict[str, Any]] = {}
     for name, array in steps.items():
-        made, dot, part = name.partition(".")
+        step, dot, part = name.partition(".")
         if dot:
-            named.setdefault(made, {})[part] = array
-    return named
+            by_step.setdefault(step, {})[part] = array
+    return by_step

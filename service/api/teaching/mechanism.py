@@ -1,10 +1,10 @@
-"""The mechanism without a model: a request's arrays -> checked, weighed, mixed.
+"""Attention without a model: a request's arrays, checked, priced and mixed.
 
     scores_i = Q_i K_i^T / sqrt(d / heads)            or as given
     probabilities_i = softmax(scores_i + bias)        0 where masked; or as given
     Z_i = probabilities_i V_i                         concat = Concat(Z_0, .., Z_(h-1))
 
-In float64, like JSON's numbers: 0.6 V_1 + 0.4 V_2 comes out as anyone else would compute it.
+In float64, like JSON's numbers: 0.6 V_1 + 0.4 V_2 has the digits that any client computes.
 """
 
 from collections.abc import Callable
@@ -31,29 +31,29 @@ SHARE_TOLERANCE = 1e-6  # how far the sum of a row of probabilities may be from 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Values, and a function for the probabilities that they are mixed by; checked, float64.
+    """A checked request of POST /v1/attend: values and the probabilities that mix them, float64.
 
     Args:
         value: (heads, key, d of the values).
         probabilities: computes them, ([heads,] query, key).
         price: of the answer.
-        given: bytes of the request's arrays.
+        request_bytes: of the request's arrays.
     """
 
     value: Tensor
     probabilities: Callable[[], Tensor]
     price: Price
-    given: int
+    request_bytes: int
 
 
 def read_mixture(request: AnyAttendRequest, limit: int) -> Mixture:
-    """Read a request's arrays, if they fit each other and the answer is not too large.
+    """Convert a request's arrays to a Mixture.
 
     Args:
         limit: most bytes of the answer's arrays.
 
     Raises:
-        Refused: they do not; `loc` says which.
+        Refused: the arrays do not fit each other, or the answer is too large.
     """
     value = _to_array(request.value, "value")
     if isinstance(request, AttendRequest):
@@ -62,7 +62,7 @@ def read_mixture(request: AnyAttendRequest, limit: int) -> Mixture:
 
 
 def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
-    """Return the mixture of queries, keys and values."""
+    """Return the mixture of a request with queries, keys and values."""
     query, key = _to_array(request.query, "query"), _to_array(request.key, "key")
     if key.shape[1] != query.shape[1]:
         detail = f"expected rows of {query.shape[1]}, as query has, received rows of {key.shape[1]}"
@@ -71,26 +71,26 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
         detail = f"expected {count_noun(len(key), 'row')}, as key has, received {len(value)}"
         raise Refused.at("shape_mismatch", "value", detail=detail)
     pairs = (request.heads, len(query), len(key))
-    price = _check_size(pairs, value.shape[1], limit)
+    price = _price_answer(pairs, value.shape[1], limit)
     keep, bias = (
         None if lists is None else _check_per_pair(_to_array(lists, name), name, pairs)
         for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
     v, q, k = (_split_heads(rows, request.heads) for rows in (value, query, key))
-    given = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
+    size = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
     return Mixture(
-        v, lambda: attention_probabilities(score_keys(q, k), keep=keep, bias=bias), price, given
+        v, lambda: attention_probabilities(score_keys(q, k), keep=keep, bias=bias), price, size
     )
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
-    """Return the mixture of scores or probabilities, and values."""
+    """Return the mixture of a request with scores or probabilities, and values."""
     scores = _to_array(request.scores, "scores")
     heads = request.heads or (len(scores) if scores.ndim == 3 else 1)
     pairs = (heads, scores.shape[-2], len(value))
-    price = _check_size(pairs, value.shape[1], limit)
+    price = _price_answer(pairs, value.shape[1], limit)
     rows = _check_per_pair(scores, "scores", pairs)
-    if request.probabilities and not _are_shares(scores):
+    if request.probabilities and not _are_probabilities(scores):
         detail = "expected shares from 0 to 1 that sum to 1 in every row"
         raise Refused.at("out_of_range", "scores", detail=detail)
     # neither refers to the request, whose lists would stay in memory with the arrays
@@ -101,7 +101,11 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
 
 
 def _to_array(lists: Any, name: str) -> NDArray[Any]:
-    """Return nested lists as an array; the wire has checked that they hold numbers or booleans."""
+    """Convert nested lists of numbers or booleans to an array; refuse uneven rows and no numbers.
+
+    Args:
+        name: of the request's field, for refusals.
+    """
     try:
         array = np.array(lists)
     except ValueError:  # rows of different lengths
@@ -115,15 +119,20 @@ def _to_array(lists: Any, name: str) -> NDArray[Any]:
 
 
 def _check_per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
-    """Return the numbers for each query and key, given once or per head; refuse other shapes."""
+    """Return an array of a number per query and key, once or per head; refuse other shapes.
+
+    Args:
+        name: of the request's field, for refusals.
+        pairs: (heads, query, key).
+    """
     if array.shape not in (pairs, pairs[1:]):
         detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
         raise Refused.at("shape_mismatch", name, detail=detail)
     return torch.from_numpy(array)
 
 
-def _are_shares(scores: Array) -> bool:
-    """Tell whether these are numbers from 0 to 1, and every row sums to 1."""
+def _are_probabilities(scores: Array) -> bool:
+    """Tell whether all numbers are from 0 to 1, and every row sums to 1."""
     within = scores.min() >= 0 and scores.max() <= 1 + SHARE_TOLERANCE
     return bool(within and np.abs(scores.sum(-1) - 1).max() <= SHARE_TOLERANCE)
 
@@ -136,8 +145,13 @@ def _split_heads(rows: Array, heads: int) -> Tensor:
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
-def _check_size(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
-    """Return what the answer weighs for values of this width; refuse too much."""
+def _price_answer(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
+    """Return the price of the answer; refuse one of more than `limit` bytes.
+
+    Args:
+        pairs: (heads, query, key).
+        width: of the values.
+    """
     heads, queries, keys = pairs
     each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
     maps = DOUBLE * queries * heads * keys
@@ -149,7 +163,7 @@ def _check_size(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
 
 
 def mixed_arrays(mixture: Mixture) -> dict[str, Array]:
-    """Return the answer's arrays by name, float64.
+    """Compute the answer's arrays by name, float64.
 
     Returns:
         probabilities, (heads, query, key), heads, (heads, query, d of the values): Z_0 .. Z_(h-1),

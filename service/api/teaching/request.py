@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _tag_depth(value: object) -> str:
-    """Tell whether numbers by query and key are given once for all heads, or once for each."""
+    """Return the tag of numbers by query and key: "<once>" for all heads, or "<by head>"."""
     depth = 0
     while isinstance(value, list) and value:
         value, depth = value[0], depth + 1
@@ -95,7 +95,7 @@ AnyAttendRequest = AttendRequest | MixRequest
 
 
 def _tag_form(value: Any) -> str:
-    """Return which of the two requests a body is, by its fields."""
+    """Return the tag of the request that a body of POST /v1/attend is, by its fields."""
     return "<mix>" if isinstance(value, dict) and "scores" in value else "<attend>"
 
 

@@ -12,7 +12,7 @@ from service.observe.families import OF_TOKENS
 
 
 def main(body: bytes, head: RequestHead, served: ModelFacts) -> Call:
-    """Read a request of POST /, which asks for what the checkpoint was made for."""
+    """Parse a request of POST /: as /rerank, /predict, /embed_sparse or /embed, by the model."""
     if "rerank" in served.tasks:
         return tasks.parse_rerank(body, head, served)
     if "classify" in served.tasks:

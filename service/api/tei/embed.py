@@ -77,8 +77,9 @@ class SimilarityRequest(TruncatingRequest):
     """The sentences to compare."""
 
 
-NATIVE_NAMES, NUMBER_LAYOUT = {"pooled": "dimensions"}, Layout()
-ERROR_TYPES = {  # by code; for any other code OTHER_ERROR
+TEI_FIELDS = {"pooled": "dimensions"}  # fields of EncodeRequest -> TEI's, where they differ
+NUMBER_LAYOUT = Layout()
+ERROR_TYPES = {  # TEI's error_type by our code; for any other code OTHER_ERROR
     "batch_empty": "Empty",
     "token_out_of_range": "Tokenizer",
     "overloaded": "Overloaded",
@@ -91,7 +92,7 @@ OTHER_ERROR = "Validation"
 
 
 class EmbedCall(JSONCall):
-    """A request of POST /embed or POST /embed_all: answered with an entry for each input."""
+    """A request of POST /embed or POST /embed_all: answered with vectors for each input."""
 
     def to_json(self, encoded: Encoded) -> Any:
         return Each(map(_vectors_of, encoded.items))
@@ -105,45 +106,45 @@ class SimilarityCall(JSONCall):
 
 
 def parse_embed(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
-    """Read a request of POST /embed.
+    """Parse a request of POST /embed.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
     request = EmbedRequest.parse(body, head.ignored)
     check_dense(served.tasks)
-    how = DEFAULT_POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
-    return EmbedCall(**make_call_parts(request, request.inputs, pooled=how))
+    pooled = DEFAULT_POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)
+    return EmbedCall(**make_call_parts(request, request.inputs, pooled=pooled))
 
 
 def parse_embed_all(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
-    """Read a request of POST /embed_all; raises as `parse_embed` does."""
+    """Parse a request of POST /embed_all; raises as `parse_embed` does."""
     request = EmbedAllRequest.parse(body, head.ignored)
     return EmbedCall(**make_call_parts(request, request.inputs, pooled=False, tokens=True))
 
 
 def parse_similarity(body: bytes, head: RequestHead, served: ModelFacts) -> SimilarityCall:
-    """Read a request of POST /similarity; raises as `parse_embed`, and without sentences."""
+    """Parse a request of POST /similarity; raises as `parse_embed` does."""
     comparison = SimilarityRequest.parse(body, head.ignored)
     check_dense(served.tasks)
     if not comparison.inputs.sentences:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
-    staying = Layout(numbers=())  # the vectors are not returned
-    how = DEFAULT_POOLED.altered(normalize=True)
-    return SimilarityCall(**make_call_parts(comparison, texts, staying, pooled=how))
+    layout = Layout(numbers=())  # vectors are priced as bytes: the answer holds cosines alone
+    pooled = DEFAULT_POOLED.altered(normalize=True)
+    return SimilarityCall(**make_call_parts(comparison, texts, layout, pooled=pooled))
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal as TEI words it."""
-    kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
-    status = TEI_STATUSES.get(refused.code, refused.status)
-    return json_reply({"error": explain_refusal(refused, NATIVE_NAMES), "error_type": kind}, status)
+    """Return the response of a refusal in the form of TEI's errors."""
+    error_type = ERROR_TYPES.get(refused.code, OTHER_ERROR)
+    error = {"error": explain_refusal(refused, TEI_FIELDS), "error_type": error_type}
+    return json_reply(error, TEI_STATUSES.get(refused.code, refused.status))
 
 
 def cut_side(truncate: bool | None, direction: CutSide | None) -> tokenizer.Truncation | None:
-    """Return where a long input is cut, "own" as the checkpoint says; None: not said."""
+    """Return the native truncation for TEI's two fields; None where neither is sent."""
     if truncate is False:
         return "refuse"
     if direction is None:
@@ -152,27 +153,28 @@ def cut_side(truncate: bool | None, direction: CutSide | None) -> tokenizer.Trun
 
 
 class CallParts(TypedDict):
-    """What a Call is made of."""
+    """The arguments of a Call of TEI's routes for vectors."""
 
     request: EncodeRequest
     custom: Custom
 
 
 def make_call_parts(
-    cut: TruncatingRequest, inputs: str | list[Any], layout: Layout = NUMBER_LAYOUT, **wanted: Any
+    sent: TruncatingRequest, inputs: str | list[Any], layout: Layout = NUMBER_LAYOUT, **fields: Any
 ) -> CallParts:
-    """Return what is asked of some inputs.
+    """Return the arguments of a Call that encodes inputs.
 
     Args:
-        wanted: fields of EncodeRequest.
+        sent: TEI's request, which names truncation and prompt.
+        fields: further fields of EncodeRequest.
     """
-    request = EncodeRequest.of(make_inputs(inputs), prompt_name=cut.prompt_name, **wanted)
-    truncate = cut_side(cut.truncate, cut.truncation_direction)
+    request = EncodeRequest.of(make_inputs(inputs), prompt_name=sent.prompt_name, **fields)
+    truncate = cut_side(sent.truncate, sent.truncation_direction)
     return {"request": request, "custom": Custom(layout, truncate, usual="own", counted=False)}
 
 
 def _vectors_of(item: Item) -> Array:
-    """Return the vectors asked for: those of the input's tokens, or the pooled one."""
+    """Return an input's vectors: of its tokens, (tokens, width), or the pooled one, (width,)."""
     array = item.pooled if item.tokens is None else item.tokens
     if array is None:
         raise RuntimeError("an array that was asked for is missing: this is a bug")
@@ -180,7 +182,7 @@ def _vectors_of(item: Item) -> Array:
 
 
 def _cosines_with_first(vectors: Iterable[Array]) -> Array:
-    """Return the cosines of the first vector and the others; all have length 1."""
+    """Return the cosine of the first vector with each other, (others,); all have length 1."""
     rest = iter(vectors)
     source = next(rest).astype(np.float64)
     return np.array([source @ other for other in rest], dtype=np.float32)

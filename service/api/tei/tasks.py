@@ -39,7 +39,7 @@ Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 
 
 def _tag_form(value: object) -> str:
-    """Return which of its forms the inputs have, by their first entry."""
+    """Return the tag of the union member that `inputs` are, by their first entry."""
     if not isinstance(value, list):
         return "<text>"
     return "<pairs>" if value and isinstance(value[0], list) else "<texts>"
@@ -92,8 +92,8 @@ class PredictCall(JSONCall):
 
     Args:
         single: whether it holds one text or pair, answered without a list around it.
-        function: from logits to scores; None: by the number of classes.
-        most: classes to return.
+        function: "softmax", "sigmoid" or "none", from logits to scores; None: by their number.
+        most: how many classes to return, the best; None: all.
     """
 
     single: bool
@@ -119,11 +119,11 @@ class RankCall(RankingCall):
     def to_json(self, encoded: Encoded) -> Each:
         ranks = (
             {
-                "index": best.place,
-                **({} if best.text is None else {"text": best.text}),
-                "score": best.score,
+                "index": ranked.place,
+                **({} if ranked.text is None else {"text": ranked.text}),
+                "score": ranked.score,
             }
-            for best in self.best(encoded)
+            for ranked in self.best(encoded)
         )
         return Each(ranks, plain=True)
 
@@ -135,17 +135,17 @@ class SparseCall(JSONCall):
         return Each(map(self._weights_of, encoded.items), plain=True)
 
     def _weights_of(self, item: Item) -> list[dict[str, Any]]:
-        """Return the weights of an input's tokens."""
+        """Return an input's sparse vector: the weight of each token id that has one."""
         weights = of_kind(item.tasks, SparseWeights)
         entries = zip(weights.indices.tolist(), short_numbers(weights.values), strict=True)
         return [{"index": index, "value": value} for index, value in entries]
 
 
 def parse_predict(body: bytes, head: RequestHead, served: ModelFacts) -> PredictCall:
-    """Read a request of POST /predict.
+    """Parse a request of POST /predict.
 
     Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: errors to which service/refusals.py gives a status.
     """
     request = PredictRequest.parse(body, head.ignored)
     inputs = request.inputs
@@ -173,31 +173,35 @@ def parse_predict(body: bytes, head: RequestHead, served: ModelFacts) -> Predict
 
 
 def parse_rerank(body: bytes, head: RequestHead, served: ModelFacts) -> RankCall:
-    """Read a request of POST /rerank; raises as `parse_predict` does."""
+    """Parse a request of POST /rerank; raises as `parse_predict` does."""
     request = RankRequest.parse(body, head.ignored)
     truncate = embed.cut_side(request.truncate, request.truncation_direction)
     query, texts = request.query, request.texts if request.return_text else ()
     layout = echo_layout(body, query, texts, request.top_n)
-    asked, custom = ranking_request(
+    native, custom = ranking_request(
         request, request.texts, "texts", served, truncate=truncate, layout=layout
     )
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
-    return RankCall(request=asked, custom=custom, most=request.top_n, scored=scored, texts=texts)
+    return RankCall(request=native, custom=custom, most=request.top_n, scored=scored, texts=texts)
 
 
 def parse_embed_sparse(body: bytes, head: RequestHead, served: ModelFacts) -> SparseCall:
-    """Read a request of POST /embed_sparse; raises as `parse_predict` does."""
+    """Parse a request of POST /embed_sparse; raises as `parse_predict` does."""
     request = EmbedAllRequest.parse(body, head.ignored)
     return SparseCall(**embed.make_call_parts(request, request.inputs, pooled=False, sparse=True))
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Reply:
-    """Return a refusal of POST /rerank as TEI words it, with the places in its own request."""
+    """Return the response of a refusal of POST /rerank, with places in TEI's request."""
     return embed.problem(relocate(refused, "texts"), request_id)
 
 
 def _make_input(entry: Any, *place: int) -> inputs.Text:
-    """Return a text, or a list of one text or of a pair's two, as encode/ knows it."""
+    """Convert a text, or a list of one text or a pair's two, to a native input.
+
+    Args:
+        place: the entry's index in `inputs`, if they are a list of entries.
+    """
     if isinstance(entry, str):
         return entry
     if len(entry) not in (1, 2):
@@ -209,7 +213,11 @@ def _make_input(entry: Any, *place: int) -> inputs.Text:
 
 
 def _activate(logits: Array, function: str | None) -> Array:
-    """Return the scores that a function makes of logits, (classes,)."""
+    """Return the scores of logits, both (classes,), by "softmax", "sigmoid" or "none".
+
+    Args:
+        function: None: softmax of several classes, sigmoid of one.
+    """
     function = function or ("softmax" if len(logits) > 1 else "sigmoid")
     if function == "softmax":
         powers: Array = np.exp(logits.astype(np.float64) - logits.max())

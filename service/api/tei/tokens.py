@@ -1,4 +1,4 @@
-"""TEI's routes of the tokenizer alone: POST /tokenize and /decode; and GET /health."""
+"""TEI's routes that need only the tokenizer, POST /tokenize and /decode; and GET /health."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from service.wire import ForeignRequest
 if TYPE_CHECKING:  # the table of operations must not need torch
     from service.encode.reader import Reader
 
-PIECE_TOKENS = 512  # written at once, half a millisecond
-# Bytes of a token in lists, and of one written with its characters, as measured by
-# tests/service/encode/test_held.py
+PIECE_TOKENS = 512  # tokens written as JSON at once, which takes half a millisecond
+# Bytes of memory, as measured by tests/service/encode/test_held.py: of a token in the lists of a
+# Tokenized, and of a token's JSON apart from its characters
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
-HELD_ID_BYTES = 48  # of an id in the lists it came in
+HELD_ID_BYTES = 48  # of memory, for a token id in the lists of a request
 
 
 class TokenizeRequest(ForeignRequest):
@@ -69,8 +69,10 @@ class Piece:
     """One token of a text, as POST /tokenize returns it.
 
     Args:
-        text: its characters there; for a special token, its name.
-        start, stop: their place in prompt and text together, characters, [start, stop); None for a
+        id: its token id.
+        text: its characters in the text; for a special token, its name.
+        special: whether it is a special token.
+        start, stop: the characters' indices in prompt and text together, [start, stop); None for a
             special token.
     """
 
@@ -82,7 +84,7 @@ class Piece:
 
 
 class Vocabulary:
-    """A replica's answers about tokens; a sequence may be longer here than the model takes."""
+    """Tokenizes and decodes for requests; a sequence may be longer than the model takes."""
 
     def __init__(self, reader: "Reader", settings: Settings) -> None:
         self._reader, self._settings = reader, settings
@@ -100,11 +102,11 @@ class Vocabulary:
 
         Args:
             deadline: when the answer is due, on time.monotonic's clock.
-            record: of the request, which holds what it takes.
+            record: of the request; reserves the memory.
             special: whether special tokens are added.
 
         Raises:
-            Refused: nothing or too much is asked, there is no such prompt, or it is too busy.
+            Refused: there are no texts or too many, there is no such prompt, or it is too busy.
         """
         self._check_count("inputs", texts)
         for index, text in enumerate(texts):
@@ -114,7 +116,7 @@ class Vocabulary:
         record.reserve(bodies=sum(map(getsizeof, whole)))
         steps, characters = self._tokenize(whole, special), sum(map(len, whole))
         tokenized = await self._reader.worker.run(steps, deadline, characters)
-        tokens = sum(len(one.token_ids) for one in tokenized)
+        tokens = sum(len(sequence.token_ids) for sequence in tokenized)
         written = WRITTEN_BYTES * tokens + characters
         record.reserve(arrays=TOKEN_BYTES * tokens, answers=written)
         return _write_tokens(whole, tokenized)
@@ -126,11 +128,11 @@ class Vocabulary:
 
         Args:
             deadline: when the answer is due, on time.monotonic's clock.
-            record: of the request, which holds what it takes.
+            record: of the request; reserves the memory.
             special: whether special tokens are included.
 
         Raises:
-            Refused: nothing or too much is asked, the vocabulary lacks an id, or it is too busy.
+            Refused: there are no ids or too many, the vocabulary lacks one, or it is too busy.
         """
         self._check_count("ids", sequences)
         self._check_tokens(sum(map(len, sequences)))
@@ -144,7 +146,11 @@ class Vocabulary:
         return _write_list(map(orjson.dumps, texts))
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
-        """Tokenize texts, one a step."""
+        """Tokenize texts, one per step.
+
+        Raises:
+            Refused: they have more tokens than a request may hold.
+        """
         limit = self._settings.max_request_tokens
         try:
             return (
@@ -158,16 +164,16 @@ class Vocabulary:
             ) from None
 
     def _decode(self, sequences: Sequence[Sequence[int]], special: bool) -> Steps[list[str]]:
-        """Decode sequences of ids, one a step."""
+        """Decode sequences of token ids to texts, one per step."""
         texts = []
         for index, ids in enumerate(sequences):
-            self._check_known(ids, index)
+            self._check_in_tokenizer(ids, index)
             texts.append(self._reader.tokenizer.text_of(ids, special=special))
             yield
         return texts
 
     def _check_count(self, field: str, inputs: Sequence[object]) -> None:
-        """Refuse no input, and more inputs than a request may hold."""
+        """Refuse a request without inputs, or with more than it may hold."""
         if not inputs:
             raise Refused.at("batch_empty", field, detail="expected one or more, received none")
         if len(inputs) > (limit := self._settings.max_sequences):
@@ -175,7 +181,7 @@ class Vocabulary:
             raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
 
     def _check_text(self, text: str, index: int) -> None:
-        """Refuse an empty text, and one of too many characters."""
+        """Refuse an empty text, and one of too many characters; `index` is its place."""
         limit = self._reader.max_characters
         if not text:
             raise Refused.at("sequence_empty", "inputs", index, detail="received an empty string")
@@ -183,7 +189,7 @@ class Vocabulary:
             raise Refused.at("text_too_long", "inputs", index, length=len(text), limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
-        """Refuse no id, and ids beyond the embedding table."""
+        """Refuse a sequence without ids, or with ids beyond the embedding table."""
         size = self._reader.config.vocabulary
         if not ids:
             raise Refused.at("sequence_empty", "ids", index, detail="received an empty list")
@@ -191,8 +197,8 @@ class Vocabulary:
             detail = f"expected ids from 0 to {size - 1}"
             raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 
-    def _check_known(self, ids: Sequence[int], index: int) -> None:
-        """Refuse an id that the vocabulary does not have."""
+    def _check_in_tokenizer(self, ids: Sequence[int], index: int) -> None:
+        """Refuse an id for which the tokenizer has no token, though the embedding table has it."""
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
         if any(tokenizer.token_of(id) is None for id in set(ids)):
             detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
@@ -207,7 +213,7 @@ class Vocabulary:
 
 
 def _write_list(values: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield values as a list in JSON."""
+    """Yield a JSON list of values that are JSON already, in pieces."""
     yield b"["
     for index, value in enumerate(values):
         yield b"," if index else b""
@@ -216,20 +222,20 @@ def _write_list(values: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _write_tokens(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
-    """Yield the tokens of each text as JSON, in parts: all at once would block every thread."""
+    """Yield the tokens of each text as JSON, in pieces: all at once would block every thread."""
     for index, (text, tokens) in enumerate(zip(texts, tokenized, strict=True)):
         yield b",[" if index else b"[["
         pieces = _token_pieces(text, tokens)
         comma = b""
-        while some := list(islice(pieces, PIECE_TOKENS)):
-            yield comma + orjson.dumps(some)[1:-1]
+        while batch := list(islice(pieces, PIECE_TOKENS)):
+            yield comma + orjson.dumps(batch)[1:-1]
             comma = b","
         yield b"]"
     yield b"]"
 
 
 def _token_pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
-    """Yield the tokens of a text."""
+    """Yield the tokens of a text as Pieces."""
     columns = (tokens.token_ids, tokens.tokens, tokens.special, tokens.offsets)
     for id, token, special, (start, stop) in zip(*columns, strict=True):
         if special:
@@ -262,13 +268,13 @@ async def answer_decode(head: RequestHead, context: RouteContext) -> Reply:
 
 
 def _vocabulary_of(context: RouteContext) -> Vocabulary:
-    """Return what answers about tokens in a replica."""
+    """Return the Vocabulary of a replica."""
     replica = context.replica
     return Vocabulary(replica.reader, replica.settings)
 
 
 async def answer_health(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /health: what GET /ready says, without a body."""
+    """Answer GET /health: as GET /ready, without a body."""
     context.replica.check_ready()
     return Reply()
 

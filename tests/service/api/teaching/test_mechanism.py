@@ -292,5 +292,5 @@ async def test_the_arrays_of_a_request_are_counted_once_its_body_is_parsed() -> 
     of_rows = read_mixture(ATTEND_ADAPTER.validate_python({**parts(), "mask": mask}), 10**6)
     of_scores = read_mixture(ATTEND_ADAPTER.validate_python(WELL), 10**6)
 
-    assert of_rows.given == 8 * rows + QUERIES * KEYS
-    assert of_scores.given == 8 * (2 + 4)
+    assert of_rows.request_bytes == 8 * rows + QUERIES * KEYS
+    assert of_scores.request_bytes == 8 * (2 + 4)
