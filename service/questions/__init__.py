@@ -1,1 +1,1 @@
-"""What a request may ask: a folder for each question, with its wire and its arithmetic."""
+"""The questions that a request may ask: a folder each, with its wire classes and computation."""

@@ -1,4 +1,4 @@
-"""One text and others compared with it: what clients say of both, and how answers are written."""
+"""What questions share that compare one text with others: fields of requests, and the answer."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, LiteralString, TypeVar
@@ -18,14 +18,14 @@ NO_INPUTS: LiteralString = "expected one input or more"
 
 
 def _check_single(value: str | Item) -> str | Item:
-    """Refuse a pair, and spans."""
+    """Return an input; refuse one that is a pair or has spans."""
     if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
         raise PydanticCustomError("pair_in_comparison", NO_PAIRS_HERE)
     return value
 
 
 def _refuse_empty(inputs: list[str | Item]) -> list[str | Item]:
-    """Refuse no input."""
+    """Return inputs; refuse an empty list."""
     if not inputs:
         raise PydanticCustomError("batch_empty", NO_INPUTS)
     return inputs
@@ -56,48 +56,55 @@ class SidePrompts(Wire):
 Name = TypeVar("Name")
 
 
-def by_side(said: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
-    """Return what is said of either side, by a name for both or an object with one for each."""
-    if isinstance(said, Wire):
-        return getattr(said, one), getattr(said, other)
-    return said, said
+def by_side(value: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
+    """Return the name for each side, as (one, other).
+
+    Args:
+        value: a name for both, or an object with a field for each.
+        one, other: the names of those fields.
+    """
+    if isinstance(value, Wire):
+        return getattr(value, one), getattr(value, other)
+    return value, value
 
 
 def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
-    """Return an answer as JSON nests it.
+    """Return an answer as nested JSON.
 
     Args:
-        one, others: what the answer calls them.
-        table: the prefix of the names of the arrays that are one table.
+        encoded: its items are the one text, then the others.
+        one, others: the answer's fields for them.
+        table: the prefix of the names of arrays that are columns of one table, such as "pairs.".
+        encoding: of arrays, "json" or "base64".
     """
     first, *rest = encoded.items
 
-    def of(item: answer.Item) -> dict[str, Any]:
-        told, columns = {**item.facts}, dict[str, Array]()
+    def nest(item: answer.Item) -> dict[str, Any]:
+        fields, columns = {**item.facts}, dict[str, Array]()
         for name, array in item.arrays.items():
             short = name.removeprefix(table)
-            (told if short == name else columns)[short] = array
+            (fields if short == name else columns)[short] = array
         if columns:
-            told[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
-        return told
+            fields[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
+        return fields
 
-    return _answer_fields(encoded, one, first.facts, others, Each(map(of, rest)))
+    return _answer_fields(encoded, one, first.facts, others, Each(map(nest, rest)))
 
 
 def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
-    """Return an answer as a safetensors file, in pieces; see `to_json`."""
+    """Return an answer as a safetensors file, in pieces; arguments as of `to_json`."""
     first, *rest = encoded.items
     arrays = {
-        f"{item.facts.get('index', place)}.{name}": array  # as in the request
+        f"{item.facts.get('index', place)}.{name}": array  # the text's index in the request
         for place, item in enumerate(rest)
         for name, array in item.arrays.items()
     }
-    told = _answer_fields(encoded, one, first.facts, others, [item.facts for item in rest])
-    return answer.write_file(told, arrays)
+    fields = _answer_fields(encoded, one, first.facts, others, [item.facts for item in rest])
+    return answer.write_file(fields, arrays)
 
 
 def _answer_fields(
     encoded: Encoded, one: str, first: Any, others: str, rest: Any
 ) -> dict[str, Any]:
-    """Return the fields of an answer in order."""
+    """Return the fields of an answer in order: preamble, one text, the others, usage."""
     return {**encoded.preamble, one: first, others: rest, "usage": encoded.usage}

@@ -1,4 +1,4 @@
-"""POST /v1/classify: its request and its answer as written."""
+"""POST /v1/classify: its request, and how its answer is written."""
 
 from typing import Annotated, Any, ClassVar, LiteralString
 
@@ -11,7 +11,7 @@ from service.core import Ask
 from service.encode.answer import Each, Encoded
 from service.inputs import Gates, Strings, Texts
 
-LABEL_HOLE = "{}"
+LABEL_HOLE = "{}"  # where a template takes the label
 NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
 LABEL_TWICE: LiteralString = "label {place} is there before"
@@ -21,20 +21,20 @@ NO_HOLE: LiteralString = (
 
 
 def _check_distinct(labels: list[str]) -> list[str]:
-    """Refuse no label, an empty one, and one that is there twice."""
+    """Return labels; refuse none, an empty one, and one that occurs twice."""
     if not labels:
         raise PydanticCustomError("labels_distinct", NO_LABEL)
     seen: set[str] = set()
     for place, label in enumerate(labels):
         if not label or label in seen:
-            said = LABEL_TWICE if label else EMPTY_LABEL
-            raise PydanticCustomError("labels_distinct", said, {"place": place})
+            message = LABEL_TWICE if label else EMPTY_LABEL
+            raise PydanticCustomError("labels_distinct", message, {"place": place})
         seen.add(label)
     return labels
 
 
 def _check_template(template: str) -> str:
-    """Refuse a template without exactly one place for a label."""
+    """Return a template; refuse one without exactly one place for a label."""
     braces = template.count("{") + template.count("}")
     if LABEL_HOLE not in template or braces != len(LABEL_HOLE):
         raise PydanticCustomError("template_hole", NO_HOLE, {"count": braces})

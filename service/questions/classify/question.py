@@ -1,11 +1,11 @@
-"""How well labels of a request's own fit texts, by a model that tells what a text entails.
+"""Zero-shot classification: how well a request's labels fit texts, by a model of entailment.
 
     pair          the text, and the template with the label in it
     one label     the softmax of the label's entailment and contradiction
     several       the softmax of the entailments of all labels
 
-The contradiction is the first class, or the last where the first is the entailment. All is
-float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
+The contradiction is the first class, or the last where the first is the entailment. The softmax is
+in float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ from service.wording.words import Loc
 
 
 class Classify:
-    """A request for the scores of each text's labels."""
+    """A request to score labels for each text."""
 
     def __init__(
         self, ask: ZeroShotRequest, custom: Custom, resolver: Resolver, workers: Workers
@@ -38,6 +38,7 @@ class Classify:
         self._works: Sequence[Work] = ()
 
     def sides(self) -> Sequence[Side]:
+        """Return the pairs of each text with each label's hypothesis."""
         ask, resolve, labels = self._ask, self._resolver, len(self._ask.labels)
         _check_sizes(ask, resolve.most_sequences, resolve.most_json)
 
@@ -66,27 +67,36 @@ class Classify:
         return Step(works)
 
     def price(self, step: Step) -> Price:
-        """Return what the answer will weigh: a score and a name for each pair."""
+        """Return the price of the answer: a score and a label for each pair."""
         works, labels = self._works, self._ask.labels
-        each = sum(SINGLE + len(label.encode()) for label in labels)
-        held = sum(head.count_bytes(len(one)) for one in works for head in one.outputs.task_heads)
-        return Price({"task": each * len(works) // len(labels)}, self._custom.layout, held)
+        bytes_per_text = sum(SINGLE + len(label.encode()) for label in labels)
+        held = sum(
+            head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads
+        )
+        return Price(
+            {"task": bytes_per_text * len(works) // len(labels)}, self._custom.layout, held
+        )
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
-        works, many = self._works, len(self._ask.labels)
+        """Return an item for each text."""
+        works, labels = self._works, len(self._ask.labels)
         return (
-            _rank_labels(self._ask, works[first : first + many])
-            for first in range(0, len(works), many)
+            _rank_labels(self._ask, works[first : first + labels])
+            for first in range(0, len(works), labels)
         )
 
 
-def _rank_labels(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
-    """Return a text's labels by their scores; of equal ones the first stays first."""
+def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> Item:
+    """Return a text's item, with its labels by their scores; equal scores keep their order.
+
+    Args:
+        works: of the text with each label, in order.
+    """
     logits = np.stack([work.result.task["logits"] for work in works])
-    scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), asked.multi_label))
+    scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), ask.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     facts = {
-        "classes": [{"label": asked.labels[place], "score": scores[place]} for place in order],
+        "classes": [{"label": ask.labels[place], "score": scores[place]} for place in order],
         "truncated": any(work.truncated for work in works),
         "length": max(work.length for work in works),
     }
@@ -94,7 +104,7 @@ def _rank_labels(asked: ZeroShotRequest, works: Sequence[Work]) -> Item:
 
 
 def _entailment_class(work: Work) -> int:
-    """Return the class that says so."""
+    """Return the index of the class that means entailment."""
     for head in work.outputs.task_heads:
         if isinstance(head, Classifier) and head.entailment is not None:
             return head.entailment
@@ -102,7 +112,12 @@ def _entailment_class(work: Work) -> int:
 
 
 def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
-    """Return the scores of labels, (labels,) float32, by their logits, (labels, classes)."""
+    """Return the scores of labels, (labels,) float32, from logits, (labels, classes).
+
+    Args:
+        entailment: the index of the class that means entailment.
+        multi_label: whether each label is scored by itself.
+    """
     logits = logits.astype(np.float64)
     if multi_label or len(logits) == 1:
         contradiction = 0 if entailment else -1
@@ -111,15 +126,15 @@ def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
 
 
 def _softmax(logits: Array) -> Array:
-    """Return shares that sum to 1 along the last axis."""
+    """Return the softmax of logits along the last axis."""
     powers: Array = np.exp(logits - logits.max(-1, keepdims=True))
     shares: Array = powers / powers.sum(-1, keepdims=True)
     return shares
 
 
-def _check_sizes(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
-    """Refuse no text, more pairs than a request may hold, and more characters than are read."""
-    texts, labels, limit = len(asked.inputs), len(asked.labels), most_pairs
+def _check_sizes(ask: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
+    """Refuse a request without texts, and one with too many pairs or characters of all pairs."""
+    texts, labels, limit = len(ask.inputs), len(ask.labels), most_pairs
     if not texts:
         detail = "expected one text or more, received none"
         raise Refused.at("batch_empty", "inputs", detail=detail)
@@ -127,15 +142,15 @@ def _check_sizes(asked: ZeroShotRequest, most_pairs: int, most_json: int) -> Non
         detail = f"{texts:,} inputs with {labels:,} labels each, and the limit is {limit:,} pairs"
         raise Refused("batch_too_large", detail=detail, limit=limit)
     # each text is tokenized with each label, and each label's hypothesis with each text
-    read = sum(map(len, asked.inputs))
-    _check_length("inputs", read, most_json // labels, f"{labels:,} labels")
-    made = labels * len(asked.hypothesis_template) + sum(map(len, asked.labels))
-    _check_length("labels", made, most_json // texts, f"{texts:,} inputs")
+    length = sum(map(len, ask.inputs))
+    _check_length("inputs", length, most_json // labels, f"{labels:,} labels")
+    length = labels * len(ask.hypothesis_template) + sum(map(len, ask.labels))
+    _check_length("labels", length, most_json // texts, f"{texts:,} inputs")
 
 
-def _check_length(name: str, length: int, limit: int, others: str) -> None:
-    """Refuse more characters than are read."""
+def _check_length(field: str, length: int, limit: int, others: str) -> None:
+    """Refuse a field of more than `limit` characters; `others` says what the limit follows from."""
     if length > limit:
-        whole = " in the template" if name == "labels" else ""
-        detail = f"{length:,} characters{whole}, and with {others} the limit is {limit:,}"
-        raise Refused.at("text_too_long", name, detail=detail, length=length, limit=limit)
+        templates = " in the template" if field == "labels" else ""
+        detail = f"{length:,} characters{templates}, and with {others} the limit is {limit:,}"
+        raise Refused.at("text_too_long", field, detail=detail, length=length, limit=limit)

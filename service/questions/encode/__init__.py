@@ -1,4 +1,4 @@
-"""POST /v1/encode: its request and its answer as written; other APIs ask this question too."""
+"""POST /v1/encode: its request, which other APIs make too, and how its answer is written."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
@@ -75,12 +75,12 @@ class EncodeRequest(Ask):
 
     @staticmethod
     def of(texts: Texts, **fields: Any) -> "EncodeRequest":
-        """Make one of what another API's request says, which was checked as that."""
+        """Return a request for these texts, with fields that another API's request has checked."""
         return BLANK.altered(inputs=texts, **fields)
 
     @property
     def role(self) -> Side | None:
-        """Return the side that the inputs are encoded for."""
+        """Return the side that the inputs are encoded for, "query" or "document", if either."""
         role: Side | None = "document" if self.multi_vector is True else None
         for how in (self.sparse, self.multi_vector):
             role = role if isinstance(how, bool) else how.role
@@ -88,14 +88,14 @@ class EncodeRequest(Ask):
 
     @property
     def wanted(self) -> list[Wanted]:
-        """Return the tasks that it asks for."""
-        asked = (
+        """Return the tasks that are asked for, with their options."""
+        fields = (
             (self.classify, Classify),
             (self.label_tokens, LabelTokens),
             (self.sparse, Sparse),
             (self.multi_vector, MultiVector),
         )
-        return [kind() if how is True else how for how, kind in asked if how is not False]
+        return [task() if how is True else how for how, task in fields if how is not False]
 
     def texts(self) -> Texts:
         return self.inputs
@@ -107,4 +107,4 @@ class EncodeRequest(Ask):
         return answer.write_safetensors(encoded)
 
 
-BLANK = EncodeRequest.model_construct(inputs=[])  # copied: the default of each field is found once
+BLANK = EncodeRequest.model_construct(inputs=[])  # copied by `of`, with the defaults of all fields

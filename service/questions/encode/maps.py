@@ -1,4 +1,4 @@
-"""An attention answer's arrays -> where they stand in JSON and in safetensors."""
+"""The arrays of attention in an answer: nested in JSON, and named in a safetensors file."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +12,11 @@ from service.engine.work import Maps
 
 
 def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
-    """Return what the answer says of itself: form, path, and what its rows and columns are."""
+    """Return the answer's fields about its maps: form, path, and what rows and columns are.
+
+    Args:
+        path: the way the maps were computed, as Maps names it.
+    """
     units = selection.units
     answer: dict[str, Any] = {"form": selection.form, "path": path}
     if len(units.axis) < len(units.spans):
@@ -27,7 +31,11 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
 
 
 def to_json(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
-    """Return the arrays as JSON nests them: by layer, then head."""
+    """Return the arrays as nested JSON: by layer, then head.
+
+    Args:
+        encoding: of arrays, "json" or "base64".
+    """
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
     by_head = {
@@ -49,7 +57,7 @@ def to_json(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
 
 
 def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, encoding: str) -> Any:
-    """Return what stands for one head."""
+    """Return the JSON of one head, the `place`-th of its layer's in the arrays."""
     of_head = {name: array[place] for name, array in arrays.items()}
     if selection.form == "dominance":
         columns = {"token": _axis(selection), **of_head}
@@ -58,12 +66,12 @@ def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, en
 
 
 def _axis(selection: Selection) -> Array:
-    """Return which token or word each row and column is."""
+    """Return the index of each row's and column's token or word, (shown,) int32."""
     return np.array(selection.units.axis, dtype=np.int32)
 
 
 def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
-    """Return the arrays by the names they have in a safetensors answer."""
+    """Yield the arrays with their names in a safetensors answer."""
     for layer, arrays in maps.heads.items():
         if selection.form == "stats":
             yield f"stats.{layer}", arrays["stats"]
@@ -80,7 +88,7 @@ def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array
 
 
 def stack_layers(maps: Maps) -> Iterator[tuple[str, Array]]:
-    """Return the maps of each layer as one array, by its number."""
+    """Yield the number of each layer, as text, with its maps, (heads, query, key)."""
     for layer, arrays in maps.heads.items():
         yield str(layer), arrays["map"]
 

@@ -1,4 +1,4 @@
-"""What most requests ask for: what is wanted of each input, as the model makes it."""
+"""What most requests ask for: vectors, attention and tasks of each input, as the model has them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from service.outputs import Rerank, Wanted
 from service.questions.encode import EncodeRequest, maps
 from service.refusals import Refused
 
-REAL_ARRAYS = ("values", "vectors")  # of task heads' arrays, those in the format of the request
+REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
 
 SPAN_POOLING = (
     'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
@@ -35,7 +35,7 @@ SPAN_POOLING = (
 
 
 class Encode:
-    """A request for what is wanted of each input, as the model makes it."""
+    """A request for vectors, attention and tasks of each input."""
 
     def __init__(
         self, ask: EncodeRequest, custom: Custom, resolver: Resolver, workers: Workers
@@ -48,6 +48,7 @@ class Encode:
         self._heads: Heads = {}
 
     def sides(self) -> Sequence[Side]:
+        """Return the inputs, as one side with all outputs that are asked for."""
         ask, custom, resolve = self._ask, self._custom, self._resolver
         adapter = resolve.adapter(ask.model, ask.task)
         outputs = resolve.outputs(ask.pooled, ask.tokens, ask.layers)
@@ -59,15 +60,15 @@ class Encode:
             outputs = replace(outputs, task_heads=tuple([task.head for task in tasks]))
         if sweep := sweep_of(ask.sweep):
             self._copies = Copies(sweep, outputs, len(ask.inputs), resolve, tokens=False)
-        self._spanned = any([one.spans for _, one in numbered_items(ask.inputs)])
-        self._asked = bool(ask.tokens or ask.layers or ask.attention)
+        self._has_spans = any([item.spans for _, item in numbered_items(ask.inputs)])
+        self._shows_tokens = bool(ask.tokens or ask.layers or ask.attention)
         self._side = Side(
             ask.inputs,
             outputs,
             cut=resolve.cut(custom.truncate or ask.truncate, custom.usual),
             most=custom.most,
             counted=custom.counted,
-            facts=self._spanned or self._asked or any([task.shows for task in tasks]),
+            facts=self._has_spans or self._shows_tokens or any([task.shows for task in tasks]),
             prompt_name=ask.prompt_name,
             instruction=custom.instruction,
             adapter=adapter,
@@ -84,7 +85,7 @@ class Encode:
         self._works, attention = works, self._ask.attention
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))
-        if self._spanned:
+        if self._has_spans:
             self._spans = self._locate_spans(works)
         if attention:
             select_attention(
@@ -96,23 +97,29 @@ class Encode:
         return self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
+        """Return the price of all outputs; the common one, vectors alone, is computed fast."""
         layout, works = self._custom.layout, self._works
         size = number_bytes(self._ask.dtype)
-        if not (self._asked or self._tasks or self._spans or self._copies):
+        if not (self._shows_tokens or self._tasks or self._spans or self._copies):
             vectors = len(works) * _count_numbers(self._side.outputs.pooling, self._config.width)
             return Price({"pooled": size * vectors}, layout, step.held)
         return weigh_answer(works, self._config.width, layout, size, step.held)
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
+        """Return an item for each input, computed when it is read."""
         return map(self._make_item, range(len(self._works)))
 
     @property
     def _span_pooling(self) -> Pooling:
-        """Return how vectors of spans are made."""
+        """Return the pooling of spans: the request's, or the model's own."""
         return self._side.outputs.pooling or self._resolver.model.pooling
 
     def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
-        """Return the spans of each input that has some."""
+        """Return the spans of each input that has some, by the input's index.
+
+        Raises:
+            Refused: the pooling takes no spans, a span is wrong, or they hold too many tokens.
+        """
         at, found = self._side.at, dict[int, list[Span]]()
         for index, item in numbered_items(self._ask.inputs):
             if item.spans and item.text is not None:
@@ -127,7 +134,7 @@ class Encode:
         return found
 
     def _cast(self, array: Array, layer: int = -1) -> Array:
-        """Return an array in the format of the request."""
+        """Cast an array of hidden state `layer` to the request's dtype; refuse one that overflows."""
         dtype = self._ask.dtype
         if dtype == "float32":
             return array
@@ -137,7 +144,7 @@ class Encode:
             raise Refused("nonfinite_output", layer=layer, dtype=dtype) from None
 
     def _quantize(self, vectors: Array | None) -> Array | None:
-        """Return vectors in the precision of the request."""
+        """Return pooled vectors in the request's precision or dtype."""
         if vectors is None:
             return None
         pooled = self._ask.pooled
@@ -145,23 +152,23 @@ class Encode:
         return self._cast(vectors) if precision == "float" else quantize(vectors, precision)
 
     def _make_item(self, index: int) -> Item:
-        """Return one sequence's share of the answer."""
-        source = self._works[index]
-        cast, result, selection = self._cast, source.result, source.outputs.attention
-        facts = {**source.facts, "truncated": source.truncated, "length": source.length}
+        """Return the item of one input: its facts, and its arrays in the request's formats."""
+        work = self._works[index]
+        cast, result, selection = self._cast, work.result, work.outputs.attention
+        facts = {**work.facts, "truncated": work.truncated, "length": work.length}
         if index in self._spans:
             facts["spans"] = [span.facts() for span in self._spans[index]]
         if self._copies:
             facts["sweep"] = self._copies.moved(index, result)
         tasks: Sequence[Shown] = ()
         if self._tasks:
-            made = {
+            arrays = {
                 name: cast(array) if name in REAL_ARRAYS else array
                 for name, array in result.task.items()
             }
-            tasks = [task.show(source, made) for task in self._tasks]
+            tasks = [task.show(work, arrays) for task in self._tasks]
         item = Item(
-            len(source),
+            len(work),
             facts,
             pooled=self._quantize(result.pooled),
             tokens=None if result.tokens is None else cast(result.tokens),
@@ -184,17 +191,17 @@ class Encode:
 def weigh_answer(
     works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
 ) -> Price:
-    """Return what the answer of works weighs.
+    """Return the price of the answer to a request for these works.
 
     Args:
         width: of a token's vector.
-        number: bytes of one, outside attention.
+        number: bytes of a number, outside attention.
         held: bytes that are kept of the works.
     """
     outputs, selections = works[0].outputs, {work.outputs.attention for work in works}
-    if layout.padded:  # as many as there are like the longest
+    if layout.padded:  # all are as long as the longest
         works = [max(works, key=len)] * len(works)
-    shown = Counter([work.outputs.attention for work in works if work.outputs.attention])
+    counts = Counter([work.outputs.attention for work in works if work.outputs.attention])
     tasks = ((head, len(work)) for work in works for head in work.outputs.task_heads)
     vectors = _count_numbers(outputs.pooling, width) * len(works)
     for part in [work.outputs.parts for work in works if work.outputs.parts]:
@@ -204,16 +211,16 @@ def weigh_answer(
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
-        "attention": sum(count * maps_price.answer_bytes(one) for one, count in shown.items()),
+        "attention": sum(count * maps_price.answer_bytes(shown) for shown, count in counts.items()),
         "task": sum([_count_task_bytes(head, tokens, number) for head, tokens in tasks]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
-    made = max([maps_price.scratch_bytes(one) for one in selections if one], default=0)
-    return Price(parts, layout, held + made)
+    scratch = max([maps_price.scratch_bytes(shown) for shown in selections if shown], default=0)
+    return Price(parts, layout, held + scratch)
 
 
 def _count_task_bytes(head: TaskHead, tokens: int, number: int) -> int:
-    """Count the bytes of what a task head makes of this many tokens."""
+    """Return the bytes of a task head's output for this many tokens, with `number` per number."""
     return (
         head.count_bytes(tokens, number)
         if isinstance(head, VectorHead)
@@ -222,5 +229,5 @@ def _count_task_bytes(head: TaskHead, tokens: int, number: int) -> int:
 
 
 def _count_numbers(pooling: Pooling | None, width: int) -> int:
-    """Count the numbers of a vector."""
+    """Return how many numbers a pooled vector has; 0 without pooling."""
     return pooling.vector_size(width) if pooling else 0

@@ -1,4 +1,4 @@
-"""POST /v1/maxsim: its request and its answer as written."""
+"""POST /v1/maxsim: its request, and how its answer is written."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal

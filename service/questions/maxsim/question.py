@@ -1,4 +1,4 @@
-"""How well documents answer a query, token by token: the arithmetic, and what an answer weighs."""
+"""How well documents answer a query, by late interaction (MaxSim): computation and price."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ from service.outputs import MultiVector
 from service.questions.compared import by_side
 from service.questions.maxsim import MaxsimRequest
 
-INDEX_SIZE = 4  # bytes of the number of a token
-STEP_PRODUCTS = 1 << 21  # between two pauses, of single numbers: some milliseconds
-MATCH_SIZE = 2 * INDEX_SIZE + SINGLE  # bytes of one: two tokens and a value
+INDEX_SIZE = 4  # bytes of a token's index
+STEP_PRODUCTS = 1 << 21  # multiplications between two pauses: some milliseconds
+MATCH_SIZE = 2 * INDEX_SIZE + SINGLE  # bytes of a match: the indices of two tokens, and its value
 
 
 class Maxsim:
-    """A request for the scores of documents."""
+    """A request to score documents by late interaction with a query."""
 
     def __init__(
         self, ask: MaxsimRequest, custom: Custom, resolver: Resolver, workers: Workers
@@ -35,6 +35,7 @@ class Maxsim:
         self._works: Sequence[Work] = ()
 
     def sides(self) -> Sequence[Side]:
+        """Return the query and the documents, each to be encoded as many vectors."""
         ask, resolve, wanted = self._ask, self._resolver, (MultiVector(),)
         adapter, tasks = resolve.adapter(ask.model), resolve.tasks(wanted)
         names = by_side(ask.prompt_name, "query", "document")
@@ -68,6 +69,7 @@ class Maxsim:
         return Step(works)
 
     def price(self, step: Step) -> Price:
+        """Return the price of the matches, and of the vectors that are kept for them."""
         works = self._works
         query, *documents = [_head_of(work).count_vectors(len(work)) for work in works]
         held = sum(
@@ -80,25 +82,29 @@ class Maxsim:
         return Price({"matches": matches}, self._custom.layout, step.held + held)
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
-        """Return what is answered for the query, and for each document, best first."""
+        """Return the items of the query and of each document, best first."""
         return await self._worker.run(_score_documents(self._works), deadline)
 
 
 def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
-    """Return the query, and the documents by their scores, in steps of some documents."""
+    """Return the items of the query and the documents, best first, in steps of some documents.
+
+    Args:
+        works: of the query, then of each document.
+    """
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _kept_vectors(works[0].result), list[Item]()
     mean = _head_of(works[0]).mean
     products = 0  # since the last pause
     for index, work in enumerate(works[1:]):
         vectors, kept = _kept_vectors(work.result)
-        found = match_vectors(torch.from_numpy(query), torch.from_numpy(vectors), mean)
+        matches = match_vectors(torch.from_numpy(query), torch.from_numpy(vectors), mean)
         arrays = {
             "matches.query": places,
-            "matches.document": kept[found.places.numpy()],
-            "matches.values": found.values.float().numpy(),
+            "matches.document": kept[matches.places.numpy()],
+            "matches.values": matches.values.float().numpy(),
         }
-        items.append(_make_item(work, {"index": index, "score": found.score}, arrays))
+        items.append(_make_item(work, {"index": index, "score": matches.score}, arrays))
         products += query.size * len(vectors)
         if products >= STEP_PRODUCTS:
             products = 0
@@ -108,16 +114,16 @@ def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
 
 
 def _kept_vectors(result: Result) -> tuple[Array, Array]:
-    """Return a sequence's vectors, and the places of their tokens."""
+    """Return a sequence's vectors, (kept, size), and their tokens' indices, (kept,) int32."""
     return result.task["vectors"], result.task["kept"].astype(np.int32, copy=False)
 
 
 def _make_item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
-    """Return what is answered for one text: its score, its tokens, and what they match."""
+    """Return the item of one text: its score, its tokens, and their matches."""
     cut = {"truncated": work.truncated, "length": work.length}
     return Item(len(work), {**score, **work.facts, **cut}, arrays=arrays)
 
 
 def _head_of(work: Work) -> VectorHead:
-    """Return the task head that makes a work's many vectors."""
+    """Return the task head that makes a vector for each token of a work."""
     return next(head for head in work.outputs.task_heads if isinstance(head, VectorHead))

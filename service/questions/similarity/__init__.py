@@ -1,4 +1,4 @@
-"""POST /v1/similarity: its request and its answer as written."""
+"""POST /v1/similarity: its request, and how its answer is written."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, LiteralString
@@ -15,8 +15,8 @@ from service.questions import compared
 from service.questions.compared import BothOr, Single, Singles
 from service.wire import Wire
 
-MOST_K = 1 << 16  # pairs per text: all of two texts of 256 tokens
-MOST_RIGHT = 256  # texts that one text is compared with
+MOST_K = 1 << 16  # pairs to show of each text on the right: all of two texts of 256 tokens
+MOST_RIGHT = 256  # texts on the right
 
 NOT_WITH_SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
 NOT_WITH_OCCLUSION: LiteralString = (
@@ -94,24 +94,24 @@ class ComparisonRequest(Ask):
     @field_validator("right")
     @classmethod
     def _check_count(cls, right: list[str | Item]) -> list[str | Item]:
-        """Refuse more texts than the limit."""
+        """Return the texts on the right; refuse more than the limit."""
         if len(right) > MOST_RIGHT:
             size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
             raise PydanticCustomError("batch_too_large", TOO_MANY_RIGHT, size)
         return right
 
     @model_validator(mode="after")
-    def _of_its_form(self) -> "ComparisonRequest":
-        """Refuse what a form does not read, as Attention does."""
+    def _check_form(self) -> "ComparisonRequest":
+        """Return the request; refuse fields that its form would ignore."""
         if self.k is not None and self.form != "top":
             raise PydanticCustomError("number_and_form", K_NEEDS_TOP)
         if self.sweep_pair is not None and (self.sweep is None or self.form == "score"):
             raise PydanticCustomError("number_and_form", PAIR_NEEDS_SWEEP)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
             raise PydanticCustomError("number_and_form", NOT_WITH_SCORE)
-        sides = [one for one in (self.left, *self.right) if isinstance(one, Item)]
-        changed = self.sweep is not None or any(one.patch for one in sides)
-        if self.form == "occlusion" and changed:
+        items = [text for text in (self.left, *self.right) if isinstance(text, Item)]
+        intervenes = self.sweep is not None or any(item.patch for item in items)
+        if self.form == "occlusion" and intervenes:
             raise PydanticCustomError("number_and_form", NOT_WITH_OCCLUSION)
         return self
 

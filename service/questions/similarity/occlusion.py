@@ -1,8 +1,8 @@
-"""What parts of a text are worth: the text once whole, and once without each part.
+"""Occlusion: copies of a text that each lack one part, to measure what the part is worth.
 
-A copy is what a client would send that left these tokens out of the token ids or the embeddings
-itself; it has the bits of such a request. Source: Li et al. 2016, "Understanding Neural Networks
-through Representation Erasure" (arXiv 1612.08220), on inputs.
+A copy gives the same bits as a request whose client left these tokens out of the token ids or the
+embeddings. Source: Li et al. 2016, "Understanding Neural Networks through Representation Erasure"
+(arXiv 1612.08220), on inputs.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from service.engine.work import Work
 from service.refusals import Refused
 
 # Bytes as tests/service/questions/test_occlusion.py measures them
-COPY_BYTES = 600  # of a copy, beside its tokens and its vector
+COPY_BYTES = 600  # of a copy, apart from its tokens and its vector
 TOKEN_BYTES = 16  # of a token's id and its type
 
 TOO_MANY_COPIES = (
@@ -32,7 +32,7 @@ Span = tuple[int, int]  # tokens, [first, last)
 
 
 def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
-    """Return a sequence that lacks some of its tokens."""
+    """Return a copy of a sequence without the tokens of a span."""
     first, last = span
     ids, types, rows = sequence.token_ids, sequence.types, sequence.embeddings
     return replace(
@@ -46,35 +46,36 @@ def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
 def occlude_works(
     works: Sequence[Work], units: Sequence[Units], resolver: Resolver, sides: Sequence[Side]
 ) -> tuple[list[list[Work]], int]:
-    """Return copies of each work that lack one of its units each, and the bytes kept of them.
+    """Return each work's copies without one of its units each; and the bytes kept of all copies.
 
     Args:
         units: of each work.
+        sides: of the request, for the places in refusals.
 
     Raises:
-        Refused: more copies or tokens than may be, or one without any token.
+        Refused: there are too many copies or tokens, or a copy has no token.
     """
-    spans = [[one.spans[place] for place in one.axis] for one in units]
+    spans = [[of_work.spans[place] for place in of_work.axis] for of_work in units]
     if (count := sum(map(len, spans))) > MOST_COPIES:
         detail = TOO_MANY_COPIES.format(count=count, limit=MOST_COPIES)
         raise Refused("batch_too_large", detail=detail, limit=MOST_COPIES)
     tokens = sum(
         len(work) - (last - first)
-        for work, own in zip(works, spans, strict=True)
-        for first, last in own
+        for work, work_spans in zip(works, spans, strict=True)
+        for first, last in work_spans
     )
     whole = sum(map(len, works))
     resolver.check_tokens(whole + tokens, "with each part left out once it takes the work of")
-    for index, (work, own) in enumerate(zip(works, spans, strict=True)):
-        if (0, len(work)) in own:
+    for index, (work, work_spans) in enumerate(zip(works, spans, strict=True)):
+        if (0, len(work)) in work_spans:
             raise Refused.at("nothing_left", *place_of_work(sides, index), detail=ONLY_PART)
     copies = [
-        [replace(work, sequence=leave_out(work.sequence, span), facts={}) for span in own]
-        for work, own in zip(works, spans, strict=True)
+        [replace(work, sequence=leave_out(work.sequence, span), facts={}) for span in work_spans]
+        for work, work_spans in zip(works, spans, strict=True)
     ]
-    width, every = resolver.model.config.width, [copy for own in copies for copy in own]
-    vectors = sum(copy.outputs.pooling.uncut_size(width) for copy in every if copy.outputs.pooling)
-    given = (copy.sequence.embeddings for copy in every)
-    rows = sum(one.numel() for one in given if one is not None)
+    width, flat = resolver.model.config.width, [copy for of_work in copies for copy in of_work]
+    vectors = sum(copy.outputs.pooling.uncut_size(width) for copy in flat if copy.outputs.pooling)
+    embeddings = (copy.sequence.embeddings for copy in flat)
+    rows = sum(array.numel() for array in embeddings if array is not None)
     held = COPY_BYTES * count + TOKEN_BYTES * tokens + NUMBER_BYTES * (vectors + rows)
     return copies, held

@@ -1,4 +1,4 @@
-"""Why one text is like others: the arithmetic behind the model's, and what an answer weighs."""
+"""Why one text is like others: cosines, the shares or parts that make them, and the price."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -37,16 +37,19 @@ from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, weigh_tables
 from service.refusals import Refused
 
-STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
+STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds
 OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
     'out, and "form": "score"'
 )
-EXPLAINED_FORMS = ("full", "top")  # forms that are sums of shares
+EXPLAINED_FORMS = ("full", "top")  # forms that show shares, whose sum is the score
 
 
 class Similarity:
-    """A request for similarities, and what makes them: the left text comes first."""
+    """A request for similarities of a text on the left with others, explained in one of its forms.
+
+    Works, units and items are of the left text, then of each on the right.
+    """
 
     def __init__(
         self, ask: ComparisonRequest, custom: Custom, resolver: Resolver, workers: Workers
@@ -59,6 +62,7 @@ class Similarity:
         self._copies: Copies | None = None
 
     def sides(self) -> Sequence[Side]:
+        """Return the left text and those on the right; refuse shares of a pooling not linear."""
         ask, resolve, linear = self._ask, self._resolver, self._resolver.linear
         if ask.form in EXPLAINED_FORMS and isinstance(linear, NotLinear):
             detail = f"this model has {linear}; {OCCLUSION_HINT}"
@@ -99,41 +103,44 @@ class Similarity:
             ]
         self._check_pair()
         if self._ask.form == "occlusion":
-            made = occlude_works(works, self._units, self._resolver, self._sides)
-            self._occluded, held = made
-            return Step([*works, *(copy for own in self._occluded for copy in own)], held=held)
+            occluded = occlude_works(works, self._units, self._resolver, self._sides)
+            self._occluded, held = occluded
+            return Step(
+                [*works, *(copy for of_work in self._occluded for copy in of_work)], held=held
+            )
         return self._copies.step(works) if self._copies else Step(works)
 
     def _check_pair(self) -> None:
-        """Refuse a pair that a matrix does not have."""
+        """Refuse a `sweep_pair` whose row or column a matrix does not have."""
         if (pair := self._ask.sweep_pair) is None:
             return
-        for index, own in enumerate(self._units):
-            number, size = pair[index > 0], len(own.axis)
+        for index, units in enumerate(self._units):
+            number, size = pair[index > 0], len(units.axis)
             if number >= size:
                 side = "column" if index else "row"
                 detail = f"there is no {side} {number}: they are 0 to {size - 1}"
                 raise Refused.at("index_out_of_range", "sweep_pair", index > 0, detail=detail)
 
     def price(self, step: Step) -> Price:
-        how, held, works = self._ask, step.held, self._works
-        sizes = [len(own.axis) for own in self._units]
-        if how.form in EXPLAINED_FORMS:
+        """Return the price of the tables of shares and of a sweep, and of what is kept for them."""
+        ask, held, works = self._ask, step.held, self._works
+        sizes = [len(units.axis) for units in self._units]
+        if ask.form in EXPLAINED_FORMS:
             width = self._resolver.model.config.width
             held += _count_held(width, sizes, *map(len, works))
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
-        shares = weigh_tables(how.form, how.k, number_bytes(self._ask.dtype), sizes)
+        shares = weigh_tables(ask.form, ask.k, number_bytes(ask.dtype), sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
         return Price(parts, self._custom.layout, held)
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
-        """Return what is answered for the left text, and for each on the right.
+        """Return the items of the left text and of each on the right.
 
         Raises:
-            Refused: it is not done in time, or float16 cannot hold a share.
+            Refused: the deadline has passed, or float16 cannot hold a share.
         """
-        making = {"score": self._score, "occlusion": self._score_occluded}
-        steps = making.get(self._ask.form, self._explain)()
+        by_form = {"score": self._score, "occlusion": self._score_occluded}
+        steps = by_form.get(self._ask.form, self._explain)()
         left, *right = await self._worker.run(steps, deadline)
         copies = self._copies
         if copies is None:
@@ -144,8 +151,8 @@ class Similarity:
         ]
         if pair := self._ask.sweep_pair:
             shares = await self._worker.run(self._pair_shares(pair, copies.made), deadline)
-            for told, (whole, *each) in zip(swept, shares, strict=True):
-                told["share"] = copies.by_head([share - whole for share in each])
+            for changes, (untouched, *scaled) in zip(swept, shares, strict=True):
+                changes["share"] = copies.by_head([share - untouched for share in scaled])
         return [
             left,
             *(
@@ -155,31 +162,33 @@ class Similarity:
         ]
 
     def _score(self) -> Steps[list[Item]]:
-        """Return scores alone, in one step."""
+        """Return items with scores alone, in one step."""
         left, *rights = [work.result.vector for work in self._works]
         scores = [{"score": cosine(left, right)} for right in rights]
         yield
-        return [self._make_item(index, told) for index, told in enumerate([{}, *scores])]
+        return [self._make_item(index, facts) for index, facts in enumerate([{}, *scores])]
 
     def _score_occluded(self) -> Steps[list[Item]]:
-        """Score, and tell what each unit is worth, one text on the right a step."""
+        """Return items with scores and what each unit is worth, one text on the right per step."""
         left, *rights = [work.result.vector for work in self._works]
-        left_copies, *copies = [[copy.result.vector for copy in own] for own in self._occluded]
-        items, kind = [self._make_item(0, _axis_facts(self._units[0]))], self._ask.dtype
-        for index, (right, own) in enumerate(zip(rights, copies, strict=True), 1):
+        left_copies, *right_copies = [
+            [copy.result.vector for copy in of_work] for of_work in self._occluded
+        ]
+        items, dtype = [self._make_item(0, _axis_facts(self._units[0]))], self._ask.dtype
+        for index, (right, copies) in enumerate(zip(rights, right_copies, strict=True), 1):
             score = cosine(left, right)
             worth = {
                 "left_worth": [score - cosine(copy, right) for copy in left_copies],
-                "right_worth": [score - cosine(left, copy) for copy in own],
+                "right_worth": [score - cosine(left, copy) for copy in copies],
             }
             facts = {**_axis_facts(self._units[index]), "score": score, "method": "occlusion"}
-            arrays = {name: np.array(each, kind) for name, each in worth.items()}
+            arrays = {name: np.array(numbers, dtype) for name, numbers in worth.items()}
             items.append(self._make_item(index, facts, arrays))
             yield
         return items
 
     def _explain(self) -> Steps[list[Item]]:
-        """Score, and show what makes the scores, some texts on the right or rows of one a step."""
+        """Return items with scores and tables of shares, pausing after STEP_CELLS cells."""
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
         cells, linear, results = 0, self._linear_pooling, [work.result for work in self._works]
         left, items = self._side(results[0], 0), [self._make_item(0, _axis_facts(self._units[0]))]
@@ -206,50 +215,57 @@ class Similarity:
     def _pair_shares(
         self, pair: Sequence[int], copies: Sequence[Sequence[Work]]
     ) -> Steps[list[list[float]]]:
-        """Return a pair's share of untouched texts, then with each head scaled, for each right."""
-        torch.set_num_threads(1)  # as in _explained
-        sides = list[list[tuple[Tensor, float]]]()
-        for index, (work, own) in enumerate(zip(self._works, copies, strict=True)):
+        """Return a pair's shares for each text on the right: untouched, then with each head scaled.
+
+        Args:
+            pair: a row and a column of the matrix.
+            copies: of each work, with each head scaled.
+        """
+        torch.set_num_threads(1)  # as in _explain
+        sides = list[
+            list[tuple[Tensor, float]]
+        ]()  # the pair's unit of each copy; its text's length
+        for index, (work, work_copies) in enumerate(zip(self._works, copies, strict=True)):
             sides.append([])
-            for one in (work, *own):
-                side = self._side(one.result, index)
+            for copy in (work, *work_copies):
+                side = self._side(copy.result, index)
                 sides[-1].append((side.shown[pair[index > 0]].clone(), side.length))
                 yield
         left, *rights = sides
         return [
             [
-                float(row @ column) / (length * other or math.inf)
-                for (row, length), (column, other) in zip(left, right, strict=True)
+                float(row @ column) / (row_length * column_length or math.inf)
+                for (row, row_length), (column, column_length) in zip(left, right, strict=True)
             ]
             for right in rights
         ]
 
     @property
     def _linear_pooling(self) -> LinearPooling:
-        """Return the pooling as a sum over tokens."""
+        """Return the model's pooling as a sum over tokens, which `sides` has checked."""
         linear = self._resolver.linear
         if isinstance(linear, NotLinear):
             raise RuntimeError("a comparison that was refused: this is a bug") from linear
         return linear
 
     def _side(self, result: Result, index: int) -> similarity.ComparedText:
-        """Return a sequence as a side of the similarity."""
+        """Return the `index`-th text as a side of the similarity, by its or a copy's result."""
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
         return self._linear_pooling.weigh_text(torch.from_numpy(tokens), self._units[index])
 
     def _make_item(
-        self, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
+        self, index: int, facts: dict[str, Any], arrays: dict[str, Array] | None = None
     ) -> Item:
-        """Return what is answered for one text: its tokens, and what it has to do with the left."""
+        """Return the item of the `index`-th text: its tokens, then these facts and arrays."""
         work = self._works[index]
         cut = {"truncated": work.truncated, "length": work.length}
-        return Item(len(work), {**work.facts, **cut, **more}, arrays=arrays or {})
+        return Item(len(work), {**work.facts, **cut, **facts}, arrays=arrays or {})
 
 
 def _axis_facts(units: Units) -> dict[str, Any]:
-    """Say what rows or columns are, where not all tokens in order; as in maps.facts."""
+    """Return the fields that say what rows or columns are, where not all tokens in order."""
     axes: dict[str, Any] = {}
     if len(units.axis) < len(units.spans):
         axes["axis"] = units.axis
@@ -259,10 +275,14 @@ def _axis_facts(units: Units) -> dict[str, Any]:
 
 
 def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
-    """Return the bytes without the answer: token vectors, and what a step makes of them in float64.
+    """Return the bytes kept besides the answer: token vectors, and a step's arrays in float64.
 
-    That is those of the left text; of one on the right twice, as they are weighted; and a
-    block of shares twice.
+    Those are the left text's vectors; twice those of one on the right, for their weighted copy;
+    and twice a block of shares.
+
+    Args:
+        sizes: units shown of the left text, then of each on the right.
+        left, rights: tokens of each text.
     """
     longest, (units, *others) = max(rights), sizes
     tokens = SINGLE * (left + sum(rights)) + DOUBLE * (left + 2 * longest)

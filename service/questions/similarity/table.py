@@ -1,4 +1,4 @@
-"""The matrix of what makes texts alike, or its strongest pairs, and what they weigh."""
+"""The matrix of shares of a similarity, or its strongest pairs, and the bytes that they take."""
 
 from collections.abc import Sequence
 
@@ -12,44 +12,45 @@ from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
 
 MOST_PAIRS = 16  # where a request does not say
-INDEX_SIZE = 4  # bytes of the number of a row or a column
+INDEX_SIZE = 4  # bytes of the index of a row or a column
 TORCH_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 class ShareTable:
-    """The matrix or its strongest pairs, and the sums of its rows and columns.
+    """The matrix or its strongest pairs, filled row by row, and the sums of its rows and columns.
 
     Args:
-        left: rows of the matrix, and right: its columns.
+        left, right: the units that are rows and columns.
     """
 
-    def __init__(self, how: ComparisonRequest, left: Units, right: Units) -> None:
+    def __init__(self, ask: ComparisonRequest, left: Units, right: Units) -> None:
         self._left, self._right = left, right
-        self._full, self._dtype, self._kind = how.form == "full", how.dtype, TORCH_DTYPES[how.dtype]
-        full = (len(left.axis), len(right.axis)) if self._full else (0,)
-        self._matrix = torch.empty(full, dtype=self._kind)
-        self._strongest = StrongestShares(how.k or MOST_PAIRS)
-        self._rows, self._columns = list[Tensor](), torch.zeros((), dtype=torch.float64)
-        self._filled, self._total = 0, 0.0
+        self._is_full, self._dtype = ask.form == "full", ask.dtype
+        self._torch_dtype = TORCH_DTYPES[ask.dtype]
+        shape = (len(left.axis), len(right.axis)) if self._is_full else (0,)
+        self._matrix = torch.empty(shape, dtype=self._torch_dtype)
+        self._strongest = StrongestShares(ask.k or MOST_PAIRS)
+        self._row_sums, self._column_sums = list[Tensor](), torch.zeros((), dtype=torch.float64)
+        self._filled, self._total = 0, 0.0  # rows so far, and the sum of their shares
 
     def add(self, block: Tensor) -> None:
-        """Take further rows, (rows, right) float64."""
-        if self._full:
+        """Add the next rows, (rows, right) float64."""
+        if self._is_full:
             self._matrix[self._filled : self._filled + len(block)] = block
         else:
             self._strongest.add_rows(block)
-        self._rows.append(block.sum(1))
-        self._columns = self._columns + block.sum(0)
+        self._row_sums.append(block.sum(1))
+        self._column_sums = self._column_sums + block.sum(0)
         self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
 
     def arrays(self) -> tuple[dict[str, Array], float]:
-        """Return arrays by their names in a safetensors answer, and the share of pairs left out.
+        """Return arrays by their names in a safetensors answer, and the sum of pairs left out.
 
         Raises:
             Refused: float16 cannot hold a share.
         """
-        sums = {"left_share": torch.cat(self._rows), "right_share": self._columns}
-        if self._full:
+        sums = {"left_share": torch.cat(self._row_sums), "right_share": self._column_sums}
+        if self._is_full:
             return self._cast({"matrix": self._matrix, **sums}), 0.0
         rows, columns, shares = self._strongest.strongest_pairs()
         pairs = {
@@ -60,23 +61,27 @@ class ShareTable:
         return self._cast({**pairs, **sums}), self._total - float(shares.sum())
 
     def _cast(self, arrays: dict[str, Tensor]) -> dict[str, Array]:
-        """Return the arrays in the format of the answer; float32 holds every share.
+        """Cast shares to the request's dtype; refuse those that float16 cannot hold.
 
-        Here and not in numpy, which takes many times as long where numbers are near float16's
-        least.
+        By torch, as numpy takes many times as long for numbers near float16's least.
         """
         cast = {
-            name: one.to(self._kind) if one.is_floating_point() else one
-            for name, one in arrays.items()
+            name: array.to(self._torch_dtype) if array.is_floating_point() else array
+            for name, array in arrays.items()
         }
-        half = self._kind is torch.float16
-        if half and not all(bool(one.isfinite().all()) for one in cast.values()):
+        is_half = self._torch_dtype is torch.float16
+        if is_half and not all(bool(array.isfinite().all()) for array in cast.values()):
             raise Refused("nonfinite_output", layer=-1, dtype=self._dtype)
-        return {name: one.numpy() for name, one in cast.items()}
+        return {name: array.numpy() for name, array in cast.items()}
 
 
 def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
-    """Return the bytes of the raw arrays."""
+    """Return the bytes of the arrays of all texts on the right.
+
+    Args:
+        number: bytes of a number.
+        sizes: units shown of the left text, then of each on the right.
+    """
     if form == "score":
         return 0
     left, *rights = sizes
@@ -84,7 +89,7 @@ def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) ->
 
 
 def _count_bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
-    """Count the bytes of the arrays of two texts of this many units."""
+    """Return the bytes of the arrays of one pair of texts, of `left` and `right` units."""
     cells = left * right * number
     if form == "occlusion":
         cells = 0
