@@ -110,11 +110,7 @@ class EmbedCall(JSONCall):
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
-    """Parse a request of POST /v2/embed.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /v2/embed; raises Refused or ValidationError."""
     request = EmbedV2Request.parse(body, head.ignored)
     _check_request(request)
     check_dense(served.tasks)

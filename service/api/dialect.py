@@ -24,12 +24,7 @@ from service.encode.answer import JSON, Encoded
 from service.engine.fair.rotation import FairLock
 from service.observe.families import NO_INPUT
 from service.observe.record import Record
-from service.refusals import (
-    BODY_CODES,
-    HEADER_CODES,
-    REFUSALS,
-    Refused,
-)
+from service.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
 from service.wording.words import Loc, list_names, write_place
 
 if TYPE_CHECKING:  # it imports this file

@@ -175,11 +175,7 @@ class EmbeddingsCall(JSONCall):
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
-    """Parse a request of POST /v1/embeddings.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /v1/embeddings; raises Refused or ValidationError."""
     request = EmbeddingsRequest.parse(body, head.ignored)
     _check_request(request)
     check_dense(served.tasks)

@@ -100,11 +100,7 @@ def has_documents(body: bytes, served: ModelFacts) -> bool:
 
 
 def parse_jina(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
-    """Parse a request of POST /v1/rerank, whose results repeat their documents by default.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /v1/rerank, whose results repeat their documents by default."""
     return _parse(body, head, served, return_documents=True)
 
 

@@ -24,14 +24,7 @@ from service.api.dialect import (
     RouteContext,
     json_reply,
 )
-from service.api.open_inference.inputs import (
-    EMBEDS,
-    IDS,
-    TEXT,
-    TYPES,
-    describe_model,
-    read_inputs,
-)
+from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES, describe_model, read_inputs
 from service.api.open_inference.tensors import (
     ATTENTION,
     LAYERS,
@@ -98,11 +91,7 @@ class Inference(Call):
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> Inference:
-    """Parse a request of POST /v2/models/{model}/infer.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /v2/models/{model}/infer; raises Refused or ValidationError."""
     check_model(head.path_params, served.names)
     size = _read_json_size(head.headers.get(INFERENCE_HEADER))
     json, data = body[:size], memoryview(body)[len(body) if size is None else size :]
@@ -193,10 +182,8 @@ def _chosen_layers(parameters: InferParameters, layers: int) -> list[int]:
 
 def _chosen_attention(parameters: InferParameters) -> Attention:
     """Return the layers and heads of attention asked for, all where none is named."""
-    layers, heads = (
-        _parse_indices(parameters.attention_layers),
-        _parse_indices(parameters.attention_heads),
-    )
+    layers = _parse_indices(parameters.attention_layers)
+    heads = _parse_indices(parameters.attention_heads)
     return Attention.model_construct(layers=layers or "all", heads=heads or "all")
 
 

@@ -55,11 +55,7 @@ class Lessons:
         self._truncate: Truncate = truncate
 
     def read_attend(self, body: bytes) -> Mixture:
-        """Parse a request of POST /v1/attend.
-
-        Raises:
-            Refused, ValidationError: errors to which service/refusals.py gives a status.
-        """
+        """Parse a request of POST /v1/attend; raises Refused or ValidationError."""
         return read_mixture(ATTEND_ADAPTER.validate_json(body), self._most_bytes)
 
     async def attend(self, mixture: Mixture, deadline: float, record: Record) -> Iterator[bytes]:

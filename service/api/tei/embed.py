@@ -106,11 +106,7 @@ class SimilarityCall(JSONCall):
 
 
 def parse_embed(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
-    """Parse a request of POST /embed.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /embed; raises Refused or ValidationError."""
     request = EmbedRequest.parse(body, head.ignored)
     check_dense(served.tasks)
     pooled = DEFAULT_POOLED.altered(normalize=request.normalize, dimensions=request.dimensions)

@@ -142,11 +142,7 @@ class SparseCall(JSONCall):
 
 
 def parse_predict(body: bytes, head: RequestHead, served: ModelFacts) -> PredictCall:
-    """Parse a request of POST /predict.
-
-    Raises:
-        Refused, ValidationError: errors to which service/refusals.py gives a status.
-    """
+    """Parse a request of POST /predict; raises Refused or ValidationError."""
     request = PredictRequest.parse(body, head.ignored)
     inputs = request.inputs
     single = isinstance(inputs, str) or any(isinstance(entry, str) for entry in inputs)

@@ -134,7 +134,7 @@ class Encode:
         return found
 
     def _cast(self, array: Array, layer: int = -1) -> Array:
-        """Cast an array of hidden state `layer` to the request's dtype; refuse one that overflows."""
+        """Cast an array of hidden state `layer` to the request's dtype; refuse what overflows."""
         dtype = self._ask.dtype
         if dtype == "float32":
             return array

@@ -1,4 +1,4 @@
-"""POST /v1/highlight: its request and its answer as written."""
+"""POST /v1/highlight: its request, and how its answer is written."""
 
 from typing import Annotated, Any, ClassVar, Literal, LiteralString
 
@@ -12,7 +12,7 @@ from service.inputs import Document, Documents, Gates, Input, Item, Texts
 from service.questions.compared import BothOr, SidePrompts
 from service.wire import Wire
 
-MOST_TOP = 1024
+MOST_TOP = 1024  # units to show of a document
 LONE_QUERY: LiteralString = (
     'a query is one sequence, and no document has its length: no "pair", "spans" or "patch"'
 )
@@ -28,7 +28,7 @@ class ReadTasks(Wire):
 
 
 def _check_lone(value: str | Item) -> str | Item:
-    """Refuse a pair, and spans."""
+    """Return a query; refuse a pair, spans and a patch."""
     if isinstance(value, Item) and (value.pair, value.spans, value.patch) != (None,) * 3:
         raise PydanticCustomError("pair_in_comparison", LONE_QUERY)
     return value
@@ -76,7 +76,7 @@ class HighlightRequest(Ask):
     @property
     def document_texts(self) -> list[str]:
         """Return the documents as texts."""
-        return [one.text if isinstance(one, Document) else one for one in self.documents]
+        return [entry.text if isinstance(entry, Document) else entry for entry in self.documents]
 
     def texts(self) -> Texts:
         return [self.query, *self.document_texts]

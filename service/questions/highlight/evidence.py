@@ -1,12 +1,12 @@
-"""What carries the scores of documents: the units of each, and the texts that lack some of them.
+"""What carries the scores of documents: the shares of their units, and copies without some of them.
 
     shares     exact where the score is a sum over tokens: of a linear pooling, of late interaction
     occlusion  elsewhere: the score less that of the text without the unit
     alone      where a request asks for it: the score of each unit by itself
-    without    the text without the strongest units, which are known once the shares are
-    controls   the texts without as many others, drawn at random
+    without    the score of the text without its strongest units
+    controls   the scores of the text without as many other units, drawn at random
 
-A text that lacks units is read and scored as if a client had sent it.
+A copy without units is tokenized and scored as if a client had sent it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
 from service.inputs import Text, Texts, text_and_pair
 from service.questions.highlight import HighlightRequest
-from service.questions.highlight.passage import Passage, draws, make_passage
+from service.questions.highlight.passage import Passage, count_draws, make_passage
 from service.refusals import Refused
 
-MOST_CHARACTERS = 1 << 20  # of all texts that documents are scored by, together
-COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # of such a text, as admission counts
+MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together
+COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # memory of a copy, as admission counts
 
 EVIDENCE_TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
 TOO_MUCH_EVIDENCE = (
@@ -35,18 +35,18 @@ TOO_MUCH_EVIDENCE = (
 )
 TOO_MUCH_EVIDENCE += "{count:,} {what}, and the limit is {limit:,}"
 
-SUM_METHODS = ("sum", "maxsim")  # methods whose shares are parts of the score
+SUM_METHODS = ("sum", "maxsim")  # methods whose shares and rest add up to the score
 Way = Literal["pooled", "maxsim", "rerank"]  # how a document is scored
-Method = Literal["sum", "maxsim", "occlusion", "alone"]
+Method = Literal["sum", "maxsim", "occlusion", "alone"]  # how units get their shares
 
 
-def choose_method(asked: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
-    """Return what tells shares.
+def choose_method(ask: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
+    """Return the method by which units get their shares.
 
     Args:
-        linear: the pooling as a sum over tokens, if it is one.
+        linear: the pooling as a sum over tokens, or why it is none.
     """
-    if asked.method == "alone":
+    if ask.method == "alone":
         return "alone"
     if way == "maxsim":
         return "maxsim"
@@ -54,7 +54,12 @@ def choose_method(asked: HighlightRequest, way: Way, linear: LinearPooling | Not
 
 
 class Score(NamedTuple):
-    """How well a text answers, and what orders texts where an activation makes them equal."""
+    """How well a text answers.
+
+    Args:
+        value: the score.
+        order: sorts texts whose scores an activation makes equal: a reranker's logit.
+    """
 
     value: float
     order: float
@@ -62,13 +67,13 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found of a document.
+    """A document's score, and its units' shares of it.
 
     Args:
         shares: of each unit, in order.
-        order: the units, strongest first; of equal ones the first.
-        strongest: those that are shown.
-        rest: what other units and tokens add; None where shares are no parts of the score.
+        order: the units' indices, strongest first; equal ones keep their order.
+        strongest: the first of `order`, which are shown.
+        rest: what all other units and tokens add to the score; None where shares do not add up.
     """
 
     score: float
@@ -80,26 +85,28 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """Finds what carries the scores of documents in what the model made of them.
+    """Scores documents and their units from the results of their works.
 
     Args:
-        linear: the pooling as a sum over tokens, if it is one.
-        mean: whether a late interaction is a mean.
+        way: how a document is scored.
+        method: how units get their shares.
+        linear: the pooling as a sum over tokens, or why it is none.
+        mean: whether a late interaction is a mean, not a sum.
     """
 
-    asked: HighlightRequest
+    ask: HighlightRequest
     way: Way
     method: Method
     linear: LinearPooling | NotLinear
     mean: bool
 
     def rate(self, query: Work, texts: Sequence[Sequence[Work]]) -> Steps[list[list[float]]]:
-        """Score texts of each document, one document a step."""
-        rated = list[list[float]]()
-        for own in texts:
-            rated.append([self._score(query.result, work.result).value for work in own])
+        """Return the scores of each document's texts, one document per step."""
+        scores = list[list[float]]()
+        for works in texts:
+            scores.append([self._score(query.result, work.result).value for work in works])
             yield
-        return rated
+        return scores
 
     def find(
         self,
@@ -108,47 +115,47 @@ class Scorer:
         passages: Sequence[Passage],
         copies: Sequence[Work],
     ) -> Steps[list[Evidence]]:
-        """Find what carries each document, one a step.
+        """Return the evidence of each document, one per step.
 
         Args:
             copies: of each document in turn: without each unit, or each unit by itself.
         """
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-        found, rest = list[Evidence](), (copy.result for copy in copies)
-        for one, document in zip(passages, documents, strict=True):
-            found.append(self._find_one(one, query.result, document.result, rest))
+        found, copy_results = list[Evidence](), (copy.result for copy in copies)
+        for passage, document in zip(passages, documents, strict=True):
+            found.append(self._find_one(passage, query.result, document.result, copy_results))
             yield
         return found
 
     def _find_one(
-        self, one: Passage, query: Result, document: Result, rest: Iterator[Result]
+        self, passage: Passage, query: Result, document: Result, copies: Iterator[Result]
     ) -> Evidence:
-        """Find what carries one document.
+        """Return the evidence of one document.
 
         Args:
-            rest: of the other texts, its own first.
+            copies: results of copies; the next ones are this document's.
         """
-        size, score, total = len(one.spans), self._score(query, document), None
+        size, score, rest = len(passage.spans), self._score(query, document), None
         if self.method in SUM_METHODS:
-            shares, total = self._shares(query, document, one)
+            shares, rest = self._share_score(query, document, passage)
             strengths = shares
         elif self.method == "alone":
-            units = [self._score(query, next(rest)) for _ in range(size)]
+            units = [self._score(query, next(copies)) for _ in range(size)]
             shares, strengths = [unit.value for unit in units], [unit.order for unit in units]
         elif size > 1:
-            lacking = [self._score(query, next(rest)) for _ in range(size)]
+            lacking = [self._score(query, next(copies)) for _ in range(size)]
             shares = [score.value - other.value for other in lacking]
             strengths = [score.order - other.order for other in lacking]
         else:
             shares = strengths = [score.value] * size
         order = sorted(range(size), key=lambda unit: (-strengths[unit], unit))
-        strongest, others = order[: self.asked.top], order[self.asked.top :]
-        if total is not None:
-            total += sum(shares[unit] for unit in sorted(others))
-        return Evidence(score.value, shares, order, strongest, total)
+        strongest, others = order[: self.ask.top], order[self.ask.top :]
+        if rest is not None:
+            rest += sum(shares[unit] for unit in sorted(others))
+        return Evidence(score.value, shares, order, strongest, rest)
 
     def _score(self, query: Result, document: Result) -> Score:
-        """Return how well a document answers, as the routes for scores alone do."""
+        """Return how well a document answers, as POST /rerank, /v1/maxsim or /v1/similarity do."""
         match self.way:
             case "rerank":
                 task = document.task
@@ -162,19 +169,21 @@ class Scorer:
                 return Score(score, score)
 
     def _match(self, query: Result, document: Result) -> Any:
-        """Match the tokens of a query and a document."""
-        rows, columns = (torch.from_numpy(one.task["vectors"]) for one in (query, document))
+        """Match the tokens of a query and a document by late interaction; see match_vectors."""
+        rows, columns = (torch.from_numpy(side.task["vectors"]) for side in (query, document))
         return match_vectors(rows, columns, self.mean)
 
-    def _shares(self, query: Result, document: Result, one: Passage) -> tuple[list[float], float]:
-        """Return the share of each unit, and that of all else."""
-        owners, rest, linear = torch.tensor(one.owners, dtype=torch.int64), 0.0, self.linear
+    def _share_score(
+        self, query: Result, document: Result, passage: Passage
+    ) -> tuple[list[float], float]:
+        """Return the share of each unit in the score, and that of all other tokens together."""
+        owners, rest, linear = torch.tensor(passage.owners, dtype=torch.int64), 0.0, self.linear
         if self.way == "maxsim":
             if not len(document.task["vectors"]):
-                return [0.0] * len(one.spans), 0.0
-            found = self._match(query, document)
-            values = found.values / (len(found.values) if self.mean else 1)
-            owners = owners[torch.from_numpy(document.task["kept"]).long()[found.places]]
+                return [0.0] * len(passage.spans), 0.0
+            matches = self._match(query, document)
+            values = matches.values / (len(matches.values) if self.mean else 1)
+            owners = owners[torch.from_numpy(document.task["kept"]).long()[matches.places]]
         elif (
             isinstance(linear, LinearPooling)
             and query.tokens is not None
@@ -184,60 +193,64 @@ class Scorer:
             whole = Units(((0, len(query.tokens)),), (0,))
             left = linear.weigh_text(torch.from_numpy(query.tokens), whole)
             right = linear.weigh_text(torch.from_numpy(document.tokens), divide_into_units(tokens))
-            made = linear.share_cosine(left, right)
-            values, rest = torch.cat(list(made.blocks()))[0], made.dropped + made.bias
+            shared = linear.share_cosine(left, right)
+            values, rest = torch.cat(list(shared.blocks()))[0], shared.dropped + shared.bias
         else:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-        size = len(one.spans)
+        size = len(passage.spans)
         owners = torch.where(owners < 0, size, owners)
         *shares, others = values.new_zeros(size + 1).index_add(0, owners, values).tolist()
         return shares, others + rest
 
 
 def divide_documents(
-    asked: HighlightRequest,
+    ask: HighlightRequest,
     inputs: Texts,
     documents: Sequence[Work],
     method: Method,
-    own: int,
+    sequences: int,
     most: int,
 ) -> Steps[tuple[list[Passage], int, int, int]]:
-    """Divide documents, one a step, and count what `_count_more` counts of each.
+    """Divide documents into units, one per step.
 
     Args:
-        own: sequences that the request has already; more than documents: the query apart.
+        inputs: of the documents; each with the query where it is a pair.
+        sequences: of the request without copies: the documents, and the query unless in pairs.
         most: sequences of a request.
 
+    Returns:
+        The passages; then how many copies they need, and the copies' tokens and characters.
+
     Raises:
-        Refused: they take more.
+        Refused: the copies are too many or too long.
     """
-    passages, texts, tokens, characters = list[Passage](), 0, 0, 0
-    whole = method == "alone" and asked.unit == "sentence"
-    for one, work in zip(inputs, documents, strict=True):
-        text, pair = text_and_pair(one)
-        text, query = (text, "") if own > len(documents) else (pair, text)
-        made = make_passage(text or "", work, asked.unit, most=most + 1, whole=whole)
-        more = _count_more(asked, made, work, method, len(query or ""))
-        passages.append(made)
-        texts, tokens, characters = texts + more[0], tokens + more[1], characters + more[2]
-        _check_size(own + texts, most, "sequences")
+    passages, copies, tokens, characters = list[Passage](), 0, 0, 0
+    whole = method == "alone" and ask.unit == "sentence"
+    for entry, work in zip(inputs, documents, strict=True):
+        text, pair = text_and_pair(entry)
+        text, query = (text, "") if sequences > len(documents) else (pair, text)
+        passage = make_passage(text or "", work, ask.unit, most=most + 1, whole=whole)
+        counts = _count_copies(ask, passage, work, method, len(query or ""))
+        passages.append(passage)
+        copies, tokens, characters = copies + counts[0], tokens + counts[1], characters + counts[2]
+        _check_size(sequences + copies, most, "sequences")
         yield None
     _check_size(characters, MOST_CHARACTERS, "characters")
-    return passages, texts, tokens, characters
+    return passages, copies, tokens, characters
 
 
 def _check_size(size: int, limit: int, what: str) -> None:
-    """Refuse more of something than a request may take."""
+    """Refuse a request for which `size` of `what`, such as "sequences", exceeds the limit."""
     if size > limit:
         detail = TOO_MUCH_EVIDENCE.format(count=size, what=what, limit=limit)
         raise Refused("batch_too_large", detail=detail, limit=limit)
 
 
 def count_held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
-    """Count the bytes that are kept of all works.
+    """Return the bytes that are kept of all works until the answer.
 
     Args:
-        copies, tokens, characters: of texts other than documents.
+        copies, tokens, characters: the number of copies, and their tokens and characters.
         width: of a token's vector.
     """
     held = COPY_BYTES * copies + TOKEN_BYTES * tokens + CHARACTER_BYTES * characters
@@ -246,42 +259,42 @@ def count_held(works: Sequence[Work], copies: int, tokens: int, characters: int,
     return held + (4 * pooling.uncut_size(width) * len(works) if pooling else 0)
 
 
-def count_controls(asked: HighlightRequest, one: Passage) -> int:
-    """Count a document's texts without its strongest units, and without random others."""
-    others = len(one.spans) - asked.top
-    return 1 + draws(others, asked.top) if asked.control and others > 0 else 0
+def count_controls(ask: HighlightRequest, passage: Passage) -> int:
+    """Count a document's control texts: without its strongest units, and without random others."""
+    others = len(passage.spans) - ask.top
+    return 1 + count_draws(others, ask.top) if ask.control and others > 0 else 0
 
 
-def _count_more(
-    asked: HighlightRequest, one: Passage, work: Work, method: Method, query: int
+def _count_copies(
+    ask: HighlightRequest, passage: Passage, work: Work, method: Method, query: int
 ) -> tuple[int, int, int]:
-    """Count the other texts of a document, and about how many tokens and characters they have.
+    """Return how many copies a document needs, and about how many tokens and characters they have.
 
     Args:
-        query: characters that each is read with.
+        query: characters of the query that each is paired with; 0 if none.
     """
-    size = len(one.spans)
-    texts = lacking = count_controls(asked, one) + (
+    size = len(passage.spans)
+    copies = lacking = count_controls(ask, passage) + (
         size if method == "occlusion" and size > 1 else 0
     )
-    tokens, characters = lacking * len(work), lacking * (one.stop - one.start)
+    tokens, characters = lacking * len(work), lacking * (passage.stop - passage.start)
     if method == "alone":
-        texts += size
+        copies += size
         # a unit is cut where the document was
-        tokens += min(work.length, size * len(work)) + size * one.owners.count(-1)
-        characters += one.stop - one.start
-    return texts, tokens, characters + texts * query
+        tokens += min(work.length, size * len(work)) + size * passage.owners.count(-1)
+        characters += passage.stop - passage.start
+    return copies, tokens, characters + copies * query
 
 
-def texts_of(one: Passage, method: Method) -> Iterator[str]:
-    """Yield the texts of a document that the first step scores beside it."""
-    size = len(one.spans)
+def share_texts(passage: Passage, method: Method) -> Iterator[str]:
+    """Yield the copies of a document that are scored for its units' shares."""
+    size = len(passage.spans)
     if method == "alone":
-        yield from (one.text[start:end] for start, end in one.spans)
+        yield from (passage.text[start:end] for start, end in passage.spans)
     elif method == "occlusion" and size > 1:
-        yield from (one.without([unit]) for unit in range(size))
+        yield from (passage.without([unit]) for unit in range(size))
 
 
 def replace_document(document: Text, text: str) -> Text:
-    """Return a text in the place of a document, or of that of a pair."""
+    """Return an input with a document's text replaced; of a pair, that is the second text."""
     return (document[0], text) if isinstance(document, tuple) else text

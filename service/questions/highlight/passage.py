@@ -1,7 +1,7 @@
 """A document in units: its sentences by a rule, or the tokenizer's words or tokens.
 
-A text that lacks units is a text. With a unit goes what stands before the next one, and at last
-the white space at the text's end.
+A unit is removed together with the characters before the next one; then the white space at the
+text's end is removed too.
 """
 
 import hashlib
@@ -15,19 +15,20 @@ from math import comb
 from model.text.sentences import find_sentences
 from service.engine.work import Work
 
-DRAWS = 8  # of random units, for each document, at most
+DRAWS = 8  # most draws of random units for each document
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # [start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A document in units, as far as it was read.
+    """A document divided into units, as far as it was not cut.
 
     Args:
-        start, stop: what was read of the text, characters.
-        spans: of each unit, characters [start, end), without white space around it.
-        numbers: of each unit: its place among sentences or words, or those of its tokens.
+        text: the whole document.
+        start, stop: the characters of the text that were read, [start, stop).
+        spans: the characters of each unit, without white space around it.
+        numbers: of each unit: its index among sentences or words, or its tokens'.
         owners: the unit of each token of the sequence; -1 of special ones, a prompt or a query.
     """
 
@@ -39,45 +40,48 @@ class Passage:
     owners: Sequence[int]
 
     def without(self, units: Collection[int]) -> str:
-        """Return the text that lacks some units."""
-        kept, at, starts = [], self.start, [start for start, _ in self.spans]
+        """Return the text that was read, without some units."""
+        kept, position, starts = [], self.start, [start for start, _ in self.spans]
         for unit in sorted(units):
-            kept.append(self.text[at : starts[unit]])
-            at = starts[unit + 1] if unit + 1 < len(starts) else self.stop
-        return "".join([*kept, self.text[at : self.stop]]).rstrip()
+            kept.append(self.text[position : starts[unit]])
+            position = starts[unit + 1] if unit + 1 < len(starts) else self.stop
+        return "".join([*kept, self.text[position : self.stop]]).rstrip()
 
-    def draws(self, marked: Sequence[int]) -> list[tuple[int, ...]]:
-        """Draw as many random units as are marked, of the others, `draws` times.
+    def draw_others(self, marked: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return `count_draws` random choices of as many units as are marked, of the others.
 
-        No two draws are the same; all are whenever the text comes.
+        No two choices are the same, and a text always gets the same ones.
         """
         others = sorted({*range(len(self.spans))} - {*marked})
-        count, made = draws(len(others), len(marked)), dict[tuple[int, ...], None]()
-        read = self.text[self.start : self.stop]
+        count, choices = count_draws(len(others), len(marked)), dict[tuple[int, ...], None]()
+        text = self.text[self.start : self.stop]
         # of `random`, the one method whose numbers stay the same in every version of Python
-        chance = random.Random(hashlib.sha256(read.encode("utf-8", "replace")).digest()).random
-        while len(made) < count:
+        chance = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest()).random
+        while len(choices) < count:
             units = others.copy()
-            for place in range(len(marked)):
+            for place in range(len(marked)):  # the first steps of a Fisher-Yates shuffle
                 other = place + int(chance() * (len(units) - place))
                 units[place], units[other] = units[other], units[place]
-            made[tuple(sorted(units[: len(marked)]))] = None
-        return [*made]
+            choices[tuple(sorted(units[: len(marked)]))] = None
+        return [*choices]
 
 
-def draws(others: int, marked: int) -> int:
-    """Count the draws of as many others as are marked: none where they have no two choices."""
+def count_draws(others: int, marked: int) -> int:
+    """Return how many choices of `marked` units of `others` to draw; 0 if there are no two."""
     if others <= marked:
         return 0
     return DRAWS if others >= DRAWS else min(DRAWS, comb(others, marked))
 
 
 def make_passage(text: str, work: Work, unit: str, *, most: int, whole: bool = False) -> Passage:
-    """Return a document in units, by what was read of it; of a pair it is the second text.
+    """Divide a document into units; of a pair it is the second text.
 
     Args:
+        text: of the document.
+        work: its sequence, whose facts locate its tokens in the text.
+        unit: "sentence", "word" or "token".
         most: sentences that are looked for.
-        whole: whether what was not read of it counts too.
+        whole: whether the part that was cut off is divided too.
     """
     facts = work.facts
     segments = facts.get("segments") or [1] * len(facts["special"])
@@ -105,27 +109,34 @@ def make_passage(text: str, work: Work, unit: str, *, most: int, whole: bool = F
 def _group_words(
     text: str, tokens: Sequence[tuple[int, int, int]], words: Sequence[int | None] | None
 ) -> tuple[list[Span], list[Span]]:
-    """Return the characters and the numbers of words, or of tokens that share no character."""
-    spans, numbers, end, word = list[Span](), list[Span](), 0, None
+    """Return the spans and the numbers, as in Passage, of words or of tokens.
+
+    Tokens that share a character are one unit.
+
+    Args:
+        tokens: (index, start, end) of each token of the text, in characters.
+        words: the word of each token of the sequence; None: units are tokens.
+    """
+    spans, numbers, end, last_word = list[Span](), list[Span](), 0, None
     for number, (token, start, stop) in enumerate(tokens):
-        own = words[token] if words else None
+        word = words[token] if words else None
         first, last = _trim(text, start, stop)
         if first == last:
             continue
-        if spans and (start < end or (own is not None and own == word)):
+        if spans and (start < end or (word is not None and word == last_word)):
             spans[-1] = (spans[-1][0], max(last, spans[-1][1]))
             numbers[-1] = (numbers[-1][0], number + 1)
         else:
             spans.append((first, last))
             numbers.append((number, number + 1))
-        end, word = stop, own
+        end, last_word = stop, word
     if words is not None:
         numbers = [(place, place + 1) for place in range(len(spans))]
     return spans, numbers
 
 
 def _trim(text: str, start: int, end: int) -> Span:
-    """Return a span without the white space around it; an empty one at its end if it is all."""
+    """Return a span without white space at its ends; an empty one at its end if it has no more."""
     part = text[start:end]
     first = end - len(part.lstrip())
     return first, first + len(part.strip())

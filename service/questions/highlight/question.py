@@ -1,7 +1,7 @@
 """What carries each document's score: the strongest units, and controls.
 
-The query comes first, or each document is a pair. What is scored beside the documents is read
-before anything runs, but for the controls, which follow: they lack the strongest units.
+The query comes first, or each document is a pair with it. Copies of documents that shares are
+computed from run with them; the controls follow, since they lack the strongest units.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,20 +34,21 @@ from service.questions.highlight.evidence import (
     count_held,
     divide_documents,
     replace_document,
-    texts_of,
+    share_texts,
 )
 from service.questions.highlight.passage import Passage
 from service.refusals import Refused
 from service.wording.words import Loc
 
 MOST_DOCUMENTS = 64
+# Details of refusals
 UNPROMPTED = "a reranker reads the query and a document together, without a prompt"
 READ_TOGETHER = "a reranker reads the query and a document together, as texts"
 ONE_ADAPTER = "a reranker reads the query and a document together, with one adapter"
 UNGATED = 'a reranker reads the query and a document together: "gates" of the request are of both'
 
-DOCUMENT_BYTES, UNIT_BYTES = 200, 100  # of what is said of each, without its text
-COPIES = 2  # of a document's text: what is shown of it, and what is left of it
+DOCUMENT_BYTES, UNIT_BYTES = 200, 100  # of JSON for each, without its text
+COPIES = 2  # of a document's text, at most: in the highlights, and in `pruned`
 
 
 class Highlight:
@@ -62,14 +63,15 @@ class Highlight:
         if "rerank" in tasks:
             self._way = "rerank"
         self._method = choose_method(ask, self._way, resolver.linear)
-        self._before = 0 if self._way == "rerank" else 1  # sequences before the documents'
+        self._documents_start = 0 if self._way == "rerank" else 1  # in works, after the query
         self._inputs: Texts = ()
         self._works: Sequence[Work] = ()
         self._passages: Sequence[Passage] = ()
         self._found: Sequence[Evidence] = ()
-        self._lacking: Sequence[Sequence[float]] = ()  # scores without units; empty: no controls
+        self._control_scores: Sequence[Sequence[float]] = ()  # of each document's control texts
 
     def sides(self) -> Sequence[Side]:
+        """Return the query and the documents; of a reranker, the pairs of both alone."""
         ask, resolve, way = self._ask, self._resolver, self._way
         prompts = by_side(ask.prompt_name, "query", "document")
         tasks = by_side(ask.task, "query", "document")
@@ -111,10 +113,10 @@ class Highlight:
         prompts: tuple[str | None, str | None],
         tasks: tuple[str | None, str | None],
     ) -> list[str]:
-        """Return the documents; refuse too many, and what the model does not score by.
+        """Return the documents; refuse none, too many, and options that the model does not take.
 
         Args:
-            prompts, tasks: of the query and of the documents.
+            prompts, tasks: names of the query's and the documents'.
         """
         texts = self._ask.document_texts
         if not texts:
@@ -135,7 +137,7 @@ class Highlight:
         return texts
 
     def _pair_with_query(self, texts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return each text with the query, which is tokenized with each.
+        """Return the pair of the query with each text.
 
         Raises:
             Refused: the query is no text, has gates of its own, or is too long for so many texts.
@@ -149,14 +151,14 @@ class Highlight:
         most = self._resolver.most_json // len(texts)
         if len(text) > most:
             raise Refused.at("text_too_long", "query", length=len(text), limit=most)
-        return [(text, other) for other in texts]
+        return [(text, document) for document in texts]
 
     def _document_place(self, number: int, *field: str | int) -> Loc:
-        """Return where a document stands in the request."""
+        """Return the place in the request of the `number`-th document, or of a field of it."""
         return ("documents", number, *(() if field == ("text",) else field))
 
     def _pair_place(self, number: int, *field: str | int) -> Loc:
-        """Return where a text of a pair stands in the request."""
+        """Return the place in the request of a text of the `number`-th pair, or of its field."""
         if field == ("text",):
             return ("query",)
         return ("documents", number, *(() if field == ("pair",) else field))
@@ -164,30 +166,30 @@ class Highlight:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return what runs first, and the controls that follow.
+        """Return the step of the documents and their copies, which the controls' step follows.
 
         Raises:
             Refused: it takes more than a request may, or than there is memory for.
         """
-        self._works, documents, asked = works, works[self._before :], self._ask
+        self._works, documents, ask = works, works[self._documents_start :], self._ask
         most = self._resolver.most_sequences
-        steps = divide_documents(asked, self._inputs, documents, self._method, len(works), most)
-        divides = self._worker.run(steps, deadline, self._characters, record)
-        self._passages, texts, tokens, characters = await divides
+        steps = divide_documents(ask, self._inputs, documents, self._method, len(works), most)
+        dividing = self._worker.run(steps, deadline, self._characters, record)
+        self._passages, copy_count, tokens, characters = await dividing
         self._resolver.check_tokens(sum(map(len, works)) + tokens, EVIDENCE_TAKES)
         copies = list[Work]()
-        made = [list(texts_of(one, self._method)) for one in self._passages]
-        if any(made):
-            # before they wait; then what is made of them takes its place
-            more = COPY_BYTES * texts + CHARACTER_BYTES * characters
+        texts = [list(share_texts(passage, self._method)) for passage in self._passages]
+        if any(texts):
+            # reserved before they wait to be read; admission then counts their works instead
+            more = COPY_BYTES * copy_count + CHARACTER_BYTES * characters
             record.reserve(bodies=record.hold.bytes["bodies"] + more)
-            copies = await read(self._reduced_side(made))
-        counts = [count_controls(asked, one) for one in self._passages]
-        last = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]
+            copies = await read(self._copies_side(texts))
+        counts = [count_controls(ask, passage) for passage in self._passages]
+        controls = [work for work, n in zip(documents, counts, strict=True) for _ in range(n)]
         width = self._resolver.model.config.width
-        keeps = count_held([*works, *copies, *last], texts, tokens, characters, width)
+        held = count_held([*works, *copies, *controls], copy_count, tokens, characters, width)
         if self._method == "sum":
-            keeps += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
+            held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
             for work in works:
                 work.outputs = replace(work.outputs, tokens=True)
 
@@ -196,34 +198,35 @@ class Highlight:
             query, scorer = works[0], self._scorer()
             find = scorer.find(query, documents, self._passages, copies)
             self._found = await self._worker.run(find, deadline, size, record)
-            self._lacking = [()] * len(self._passages)
-            if not last:
+            self._control_scores = [()] * len(self._passages)
+            if not controls:
                 return None
-            made = [list(self._control_texts(at)) for at in range(len(self._passages))]
-            scored = await read(self._reduced_side(made))
+            texts = [list(self._control_texts(index)) for index in range(len(self._passages))]
+            control_works = await read(self._copies_side(texts))
 
             async def rate() -> None:
-                rest = iter(scored)
-                texts = [[next(rest) for _ in own] for own in made]
-                rating = scorer.rate(query, texts)
-                self._lacking = await self._worker.run(rating, deadline, size, record)
+                rest = iter(control_works)
+                by_document = [[next(rest) for _ in of_document] for of_document in texts]
+                rating = scorer.rate(query, by_document)
+                self._control_scores = await self._worker.run(rating, deadline, size, record)
 
-            return Step(scored, rate)
+            return Step(control_works, rate)
 
         likes = [(work, n) for work, n in zip(documents, counts, strict=True) if n]
-        return Step([*works, *copies], follow, likes, keeps)
+        return Step([*works, *copies], follow, likes, held)
 
     def price(self, step: Step) -> Price:
+        """Return the price of the highlights, by the lengths of the documents."""
         size = 0
-        for one in self._passages:
-            shown = min(self._ask.top, len(one.spans))
-            size += DOCUMENT_BYTES + UNIT_BYTES * shown + COPIES * len(one.text.encode())
+        for passage in self._passages:
+            shown = min(self._ask.top, len(passage.spans))
+            size += DOCUMENT_BYTES + UNIT_BYTES * shown + COPIES * len(passage.text.encode())
         return Price({"shares": size}, self._custom.layout, step.held)
 
     async def make_items(self, deadline: float) -> Iterable[answer.Item]:
-        """Return what is answered of each document, best first; of equal ones the first."""
-        works = self._works[self._before :]
-        known = zip(works, self._passages, self._found, self._lacking, strict=True)
+        """Return an item for each document, best first; equal scores keep their order."""
+        works = self._works[self._documents_start :]
+        results = zip(works, self._passages, self._found, self._control_scores, strict=True)
         items = [
             answer.Item(
                 len(work),
@@ -231,17 +234,17 @@ class Highlight:
                     "index": index,
                     "score": found.score,
                     "method": self._method,
-                    **_document_facts(self._ask, one, found, lacking),
+                    **_document_facts(self._ask, passage, found, control_scores),
                     "truncated": work.truncated,
                     "length": work.length,
                 },
             )
-            for index, (work, one, found, lacking) in enumerate(known)
+            for index, (work, passage, found, control_scores) in enumerate(results)
         ]
         return sorted(items, key=lambda item: -item.facts["score"])
 
     def _scorer(self) -> Scorer:
-        """Return what scores the documents, by the way that the model has."""
+        """Return the Scorer for the request, with the model's way to score."""
         heads = self._works[0].outputs.task_heads
         mean = any(isinstance(head, VectorHead) and head.mean for head in heads)
         return Scorer(self._ask, self._way, self._method, self._resolver.linear, mean)
@@ -249,69 +252,69 @@ class Highlight:
     @property
     def _characters(self) -> int:
         """Count the characters of the query and the documents."""
-        return sum(len(text or "") for one in self._inputs for text in text_and_pair(one))
+        return sum(len(text or "") for entry in self._inputs for text in text_and_pair(entry))
 
-    def _reduced_side(self, texts: Sequence[Sequence[str]]) -> Side:
-        """Return the side of texts in the places of documents."""
-        made = [(at, text) for at, own in enumerate(texts) for text in own]
+    def _copies_side(self, texts: Sequence[Sequence[str]]) -> Side:
+        """Return the side of each document's copies, which a refusal places at the document."""
+        copies = [(index, text) for index, of_document in enumerate(texts) for text in of_document]
         at = self._documents.at
         return self._documents._replace(
-            inputs=[replace_document(self._inputs[number], text) for number, text in made],
-            at=lambda number, *field: at(made[number][0], *field),
+            inputs=[replace_document(self._inputs[index], text) for index, text in copies],
+            at=lambda number, *field: at(copies[number][0], *field),
             counted=False,
             facts=False,
             documents=Documents(),
         )
 
-    def _control_texts(self, at: int) -> Iterator[str]:
-        """Yield a document without its strongest units, then without random others."""
-        one, strongest = self._passages[at], self._found[at].strongest
-        if count_controls(self._ask, one):
-            yield one.without(strongest)
-            yield from map(one.without, one.draws(strongest))
+    def _control_texts(self, index: int) -> Iterator[str]:
+        """Yield the `index`-th document without its strongest units, then without random others."""
+        passage, strongest = self._passages[index], self._found[index].strongest
+        if count_controls(self._ask, passage):
+            yield passage.without(strongest)
+            yield from map(passage.without, passage.draw_others(strongest))
 
 
 def _document_facts(
-    asked: HighlightRequest, one: Passage, found: Evidence, lacking: Sequence[float]
+    ask: HighlightRequest, passage: Passage, found: Evidence, control_scores: Sequence[float]
 ) -> dict[str, Any]:
-    """Return what is answered of one document.
+    """Return the fields of an answer about one document's units and controls.
 
     Args:
-        lacking: its score without the strongest units, then without random others.
+        control_scores: without the strongest units, then without random others; empty: none.
     """
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "highlights": [
             {
-                "characters": one.spans[unit],
-                "text": one.text[slice(*one.spans[unit])],
+                "characters": passage.spans[unit],
+                "text": passage.text[slice(*passage.spans[unit])],
                 "share": found.shares[unit],
-                "units": one.numbers[unit],
+                "units": passage.numbers[unit],
             }
             for unit in found.strongest
         ],
         "rest": found.rest,
-        "without": lacking[0] if lacking else None,
+        "without": control_scores[0] if control_scores else None,
         "control": None,
     }
-    if random := lacking[1:]:
-        told["control"] = {"without_random": fmean(random), "deviation": stdev(random)}
-    if asked.prune is not None:
-        told["pruned"] = prune(one, found.order, asked.prune)
-    return told
+    if random := control_scores[1:]:
+        fields["control"] = {"without_random": fmean(random), "deviation": stdev(random)}
+    if ask.prune is not None:
+        fields["pruned"] = prune(passage, found.order, ask.prune)
+    return fields
 
 
-def prune(one: Passage, order: Iterable[int], share: float) -> str:
-    """Return the strongest units of a document in its own order, and all else left out.
+def prune(passage: Passage, order: Iterable[int], share: float) -> str:
+    """Return a document's text with its strongest units alone, in the document's order.
 
     Args:
-        order: all units, strongest first; they are taken until one does not fit, and one at least.
-        share: of the characters that were read.
+        order: all units, strongest first; they are kept until one does not fit, and one at least.
+        share: of the characters that were read, which the kept units may have.
     """
-    room, kept, spans = share * (one.stop - one.start), set[int](), one.spans
+    room, kept, spans = share * (passage.stop - passage.start), set[int](), passage.spans
     for unit in order:
-        end = spans[unit + 1][0] if unit + 1 < len(spans) else one.stop
+        end = spans[unit + 1][0] if unit + 1 < len(spans) else passage.stop
         room -= end - spans[unit][0]
         if kept and room < 0:
             break
         kept.add(unit)
-    return one.without({*range(len(spans))} - kept).strip()
+    return passage.without({*range(len(spans))} - kept).strip()

@@ -80,7 +80,7 @@ async def hold_to(
     told = await one(http, text, unit=unit, top=1, **body)
     whole = units(text, every)
     kept = [whole.spans.index(tuple(unit["characters"])) for unit in told["highlights"]]
-    drawn = [await score(http, whole.without(draw)) for draw in whole.draws(kept)]
+    drawn = [await score(http, whole.without(draw)) for draw in whole.draw_others(kept)]
 
     assert every["without"] is None and every["control"] is None
     assert told["highlights"] == every["highlights"][:1]

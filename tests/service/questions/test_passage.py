@@ -4,7 +4,7 @@ import pytest
 
 from model import packing
 from service.engine.work import Outputs, Work
-from service.questions.highlight.passage import DRAWS, Passage, draws, make_passage
+from service.questions.highlight.passage import DRAWS, Passage, count_draws, make_passage
 from service.questions.highlight.question import prune
 
 TEXT = "One.  Two. Three. \n"
@@ -94,15 +94,22 @@ def test_every_other_unit_may_be_drawn() -> None:
     spans, seen = [(place, place + 1) for place in range(7)], set[int]()
     for number in range(50):
         one = Passage(f"{number:07}", 0, 7, spans, spans, [])
-        drawn = one.draws([2, 5])
-        assert len({*drawn}) == len(drawn) == DRAWS and drawn == one.draws([2, 5])
+        drawn = one.draw_others([2, 5])
+        assert len({*drawn}) == len(drawn) == DRAWS and drawn == one.draw_others([2, 5])
         assert all(len({*draw}) == 2 for draw in drawn)
         seen |= {unit for draw in drawn for unit in draw}
-        assert {*one.draws([3])} == {(0,), (1,), (2,), (4,), (5,), (6,)}
+        assert {*one.draw_others([3])} == {(0,), (1,), (2,), (4,), (5,), (6,)}
     assert seen == {0, 1, 3, 4, 6}
 
 
 def test_others_without_two_choices_are_not_drawn() -> None:
     """Their scores would have no deviation."""
-    assert [draws(others, 3) for others in (-1, 0, 3, 4, 5, 1000)] == [0, 0, 0, 4, DRAWS, DRAWS]
-    assert [draws(others, 1) for others in (0, 1, 2, 7, 8)] == [0, 0, 2, 7, DRAWS]
+    assert [count_draws(others, 3) for others in (-1, 0, 3, 4, 5, 1000)] == [
+        0,
+        0,
+        0,
+        4,
+        DRAWS,
+        DRAWS,
+    ]
+    assert [count_draws(others, 1) for others in (0, 1, 2, 7, 8)] == [0, 0, 2, 7, DRAWS]
