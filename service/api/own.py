@@ -57,12 +57,7 @@ def accepted_type(head: RequestHead) -> str:
 
 
 def array_layout(encoding: str, media_type: str) -> Layout:
-    """Return the layout of an answer's arrays: JSON numbers, or bytes in base64 or a file.
-
-    Args:
-        encoding: of the request, "json" or "base64".
-        media_type: of the answer.
-    """
+    """Return the layout of arrays in an answer of a media type: JSON numbers, or bytes."""
     return Layout() if media_type == JSON and encoding == "json" else Layout(numbers=())
 
 
@@ -122,11 +117,7 @@ EXAMPLES = {
 
 
 def make_parser(kind: type[Ask]) -> Parser:
-    """Return the parser of a question's requests.
-
-    Args:
-        kind: the question's request class.
-    """
+    """Return the parser of a question's requests, given their class."""
     writes_files = issubclass(kind, WritesFile)
 
     def parse(body: bytes, head: RequestHead, served: ModelFacts) -> QuestionCall:

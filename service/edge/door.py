@@ -116,8 +116,7 @@ class Door:
                     raise ClientDisconnect
                 reply = await self._handle(request)
             except asyncio.CancelledError as cancelled:
-                error = _explain_cancellation(request, client, cancelled)
-                reply = self._refuse(request, error)
+                reply = self._refuse(request, _timeout_error(request, client, cancelled))
             except Exception as error:
                 reply = self._refuse(request, error)
             request.until = math.inf  # the transport cuts off a slow reader
@@ -181,12 +180,7 @@ class Door:
             raise Refused(OVERLOADED, retry_after=1) from None
 
     async def _pass_gate(self, request: Request, place: Place, client: Client) -> None:
-        """Wait at the gate until a POST may pass; other methods do not wait.
-
-        Raises:
-            Refused: its time is up.
-            ClientDisconnect: its client has left.
-        """
+        """Wait at the gate until a POST may pass; refuse it if its time is up before."""
         most = min(request.timeout, self._deadline_seconds)
         if not client.bind(request.task):
             raise ClientDisconnect
@@ -325,20 +319,14 @@ class Door:
             self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
 
 
-def _explain_cancellation(
-    request: Request, client: Client, cancelled: asyncio.CancelledError
-) -> Exception:
-    """Return the error for a request that the door cancelled because its time was up.
-
-    Raises:
-        CancelledError: `cancelled` itself, where its client has left or other code cancelled it.
-    """
+def _timeout_error(request: Request, client: Client, error: asyncio.CancelledError) -> Exception:
+    """Return the error of a request that the door cancelled; reraise any other cancellation."""
     if client.left or not request.overdue:
-        raise cancelled
+        raise error
     request.task.uncancel()
     if not request.begun:
         return timeout_refusal()
-    return TimeoutError().with_traceback(cancelled.__traceback__)
+    return TimeoutError().with_traceback(error.__traceback__)
 
 
 def _split_pieces(pieces: deque[bytes]) -> Iterator[bytes]:

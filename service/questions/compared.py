@@ -57,12 +57,7 @@ Name = TypeVar("Name")
 
 
 def by_side(value: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
-    """Return the name for each side, as (one, other).
-
-    Args:
-        value: a name for both, or an object with a field for each.
-        one, other: the names of those fields.
-    """
+    """Return the names for two sides: one for both, or an object's fields `one` and `other`."""
     if isinstance(value, Wire):
         return getattr(value, one), getattr(value, other)
     return value, value

@@ -83,12 +83,7 @@ def suggest_name(name: object, names: Collection[str]) -> str:
 
 
 def find_nearest(name: object, names: Collection[str]) -> str:
-    """Return the one of `names` that is most similar to `name`; empty if none is, or several are.
-
-    Args:
-        name: an unknown name, as sent.
-        names: the known ones.
-    """
+    """Return the one of the known `names` that is similar to `name`; "" if none or several are."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     matcher = difflib.SequenceMatcher(b=name.casefold())

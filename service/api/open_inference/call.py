@@ -151,11 +151,7 @@ def _write_place(loc: Loc) -> str:
 
 
 def _chosen_outputs(request: InferRequest) -> dict[str, bool]:
-    """Return the names of the outputs asked for, in order -> whether each comes as bytes.
-
-    Raises:
-        Refused: there is no such output, or a parameter chooses a part of an output not asked for.
-    """
+    """Return the names of the outputs asked for, in order -> whether each comes as bytes."""
     binary = request.parameters.binary_data_output
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
@@ -237,11 +233,7 @@ def write_answer(
 
 
 def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
-    """Return the output tensor of a name for all sequences, padded to the longest.
-
-    Args:
-        binary: whether it comes as bytes.
-    """
+    """Return the output tensor of a name for all sequences, padded to the longest."""
     longest = max(item.tokens_run for item in items)
     if name == LENGTHS:
         lengths = np.array([item.tokens_run for item in items], np.int64)

@@ -103,11 +103,7 @@ def _check_shape(tensor: InferInput, most: int) -> None:
 
 
 def _make_inputs(tensors: Mapping[str, Any]) -> Texts:
-    """Convert the elements of input tensors, by name, to native inputs.
-
-    Raises:
-        Refused: the tensors do not go together.
-    """
+    """Convert input tensors, by name, to native inputs; refuse those that do not go together."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
     for name, others in REQUIRED_BESIDE.items():

@@ -190,11 +190,7 @@ def read_numbers(tensor: InferInput, data: memoryview | None) -> Array:
 
 
 def _flatten_elements(tensor: InferInput) -> list[Any]:
-    """Return a tensor's elements in JSON, nested by shape or flat, as one flat list.
-
-    Raises:
-        Refused: they do not fit its shape or datatype.
-    """
+    """Return a tensor's JSON elements as one flat list; refuse those that do not fit its shape."""
     flat = tensor.data or []
     for size in tensor.shape[1:]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):

@@ -102,11 +102,7 @@ class Lessons:
         return answer.write_pieces(fields)
 
     def _resolve_adapter(self, request: ExplainRequest) -> tuple[Mapping[str, Any], str | None]:
-        """Return the answer's fields about the model, and the name of the adapter or None.
-
-        Raises:
-            Refused: the model has no such adapter or layer.
-        """
+        """Return the answer's fields about the model, and the adapter; refuse an unknown layer."""
         adapter = Names(self._head["model"], [*self._adapted]).adapter(request.model, request.task)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
@@ -131,11 +127,7 @@ class Lessons:
 
 
 def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return the price of an explanation's arrays for this many tokens.
-
-    Args:
-        weights: whether the layer's weights are answered too.
-    """
+    """Return the price of an explanation of this many tokens, with the layer's weights or not."""
     width, mixed = config.width, config.mixed_width
     fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
 

@@ -101,11 +101,7 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
 
 
 def _to_array(lists: Any, name: str) -> NDArray[Any]:
-    """Convert nested lists of numbers or booleans to an array; refuse uneven rows and no numbers.
-
-    Args:
-        name: of the request's field, for refusals.
-    """
+    """Convert nested lists of a field to an array; refuse rows of several lengths or none."""
     try:
         array = np.array(lists)
     except ValueError:  # rows of different lengths
@@ -119,12 +115,7 @@ def _to_array(lists: Any, name: str) -> NDArray[Any]:
 
 
 def _check_per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
-    """Return an array of a number per query and key, once or per head; refuse other shapes.
-
-    Args:
-        name: of the request's field, for refusals.
-        pairs: (heads, query, key).
-    """
+    """Return a field's array as a tensor; refuse another shape than (query, key) or `pairs`."""
     if array.shape not in (pairs, pairs[1:]):
         detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
         raise Refused.at("shape_mismatch", name, detail=detail)
@@ -146,12 +137,7 @@ def _split_heads(rows: Array, heads: int) -> Tensor:
 
 
 def _price_answer(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
-    """Return the price of the answer; refuse one of more than `limit` bytes.
-
-    Args:
-        pairs: (heads, query, key).
-        width: of the values.
-    """
+    """Return the price of the answer for values of this width; refuse more than `limit` bytes."""
     heads, queries, keys = pairs
     each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
     maps = DOUBLE * queries * heads * keys

@@ -193,11 +193,7 @@ def rerank_problem(refused: Refused, request_id: str) -> Reply:
 
 
 def _make_input(entry: Any, *place: int) -> inputs.Text:
-    """Convert a text, or a list of one text or a pair's two, to a native input.
-
-    Args:
-        place: the entry's index in `inputs`, if they are a list of entries.
-    """
+    """Convert a text, or a list of one text or a pair's two, to a native input."""
     if isinstance(entry, str):
         return entry
     if len(entry) not in (1, 2):
@@ -209,11 +205,7 @@ def _make_input(entry: Any, *place: int) -> inputs.Text:
 
 
 def _activate(logits: Array, function: str | None) -> Array:
-    """Return the scores of logits, both (classes,), by "softmax", "sigmoid" or "none".
-
-    Args:
-        function: None: softmax of several classes, sigmoid of one.
-    """
+    """Return scores of logits, (classes,); without a function, softmax or, of one, sigmoid."""
     function = function or ("softmax" if len(logits) > 1 else "sigmoid")
     if function == "softmax":
         powers: Array = np.exp(logits.astype(np.float64) - logits.max())

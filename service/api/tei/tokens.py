@@ -69,9 +69,7 @@ class Piece:
     """One token of a text, as POST /tokenize returns it.
 
     Args:
-        id: its token id.
         text: its characters in the text; for a special token, its name.
-        special: whether it is a special token.
         start, stop: the characters' indices in prompt and text together, [start, stop); None for a
             special token.
     """
@@ -146,11 +144,7 @@ class Vocabulary:
         return _write_list(map(orjson.dumps, texts))
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
-        """Tokenize texts, one per step.
-
-        Raises:
-            Refused: they have more tokens than a request may hold.
-        """
+        """Tokenize texts, one per step; refuse more tokens than a request may hold."""
         limit = self._settings.max_request_tokens
         try:
             return (

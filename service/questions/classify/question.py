@@ -87,11 +87,7 @@ class Classify:
 
 
 def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> Item:
-    """Return a text's item, with its labels by their scores; equal scores keep their order.
-
-    Args:
-        works: of the text with each label, in order.
-    """
+    """Return the item of a text from its works with each label: the labels, best first."""
     logits = np.stack([work.result.task["logits"] for work in works])
     scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), ask.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
@@ -112,12 +108,7 @@ def _entailment_class(work: Work) -> int:
 
 
 def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
-    """Return the scores of labels, (labels,) float32, from logits, (labels, classes).
-
-    Args:
-        entailment: the index of the class that means entailment.
-        multi_label: whether each label is scored by itself.
-    """
+    """Return the scores of labels, (labels,) float32, from logits, (labels, classes)."""
     logits = logits.astype(np.float64)
     if multi_label or len(logits) == 1:
         contradiction = 0 if entailment else -1

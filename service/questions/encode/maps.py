@@ -12,11 +12,7 @@ from service.engine.work import Maps
 
 
 def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
-    """Return the answer's fields about its maps: form, path, and what rows and columns are.
-
-    Args:
-        path: the way the maps were computed, as Maps names it.
-    """
+    """Return the answer's fields about its maps: form, path, and what rows and columns are."""
     units = selection.units
     answer: dict[str, Any] = {"form": selection.form, "path": path}
     if len(units.axis) < len(units.spans):
@@ -31,11 +27,7 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
 
 
 def to_json(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
-    """Return the arrays as nested JSON: by layer, then head.
-
-    Args:
-        encoding: of arrays, "json" or "base64".
-    """
+    """Return the arrays as nested JSON: by layer, then head."""
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
     by_head = {

@@ -115,11 +115,7 @@ class Encode:
         return self._side.outputs.pooling or self._resolver.model.pooling
 
     def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
-        """Return the spans of each input that has some, by the input's index.
-
-        Raises:
-            Refused: the pooling takes no spans, a span is wrong, or they hold too many tokens.
-        """
+        """Return the spans of each input that has some, by the input's index; refuse wrong ones."""
         at, found = self._side.at, dict[int, list[Span]]()
         for index, item in numbered_items(self._ask.inputs):
             if item.spans and item.text is not None:

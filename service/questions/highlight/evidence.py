@@ -41,11 +41,7 @@ Method = Literal["sum", "maxsim", "occlusion", "alone"]  # how units get their s
 
 
 def choose_method(ask: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
-    """Return the method by which units get their shares.
-
-    Args:
-        linear: the pooling as a sum over tokens, or why it is none.
-    """
+    """Return the method by which units get their shares: exact ones, if the way has them."""
     if ask.method == "alone":
         return "alone"
     if way == "maxsim":
@@ -54,15 +50,10 @@ def choose_method(ask: HighlightRequest, way: Way, linear: LinearPooling | NotLi
 
 
 class Score(NamedTuple):
-    """How well a text answers.
-
-    Args:
-        value: the score.
-        order: sorts texts whose scores an activation makes equal: a reranker's logit.
-    """
+    """How well a text answers."""
 
     value: float
-    order: float
+    order: float  # a reranker's logit, as an activation may make scores equal; else the value
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,11 +87,7 @@ class Maxsim:
 
 
 def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
-    """Return the items of the query and the documents, best first, in steps of some documents.
-
-    Args:
-        works: of the query, then of each document.
-    """
+    """Return the items of the query and the documents, best first, in steps of some documents."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _kept_vectors(works[0].result), list[Item]()
     mean = _head_of(works[0]).mean

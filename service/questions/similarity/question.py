@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,7 @@ class Similarity:
         if self._ask.form == "occlusion":
             occluded = occlude_works(works, self._units, self._resolver, self._sides)
             self._occluded, held = occluded
-            return Step(
-                [*works, *(copy for of_work in self._occluded for copy in of_work)], held=held
-            )
+            return Step([*works, *chain.from_iterable(self._occluded)], held=held)
         return self._copies.step(works) if self._copies else Step(works)
 
     def _check_pair(self) -> None:
@@ -171,9 +170,7 @@ class Similarity:
     def _score_occluded(self) -> Steps[list[Item]]:
         """Return items with scores and what each unit is worth, one text on the right per step."""
         left, *rights = [work.result.vector for work in self._works]
-        left_copies, *right_copies = [
-            [copy.result.vector for copy in of_work] for of_work in self._occluded
-        ]
+        left_copies, *right_copies = [[c.result.vector for c in works] for works in self._occluded]
         items, dtype = [self._make_item(0, _axis_facts(self._units[0]))], self._ask.dtype
         for index, (right, copies) in enumerate(zip(rights, right_copies, strict=True), 1):
             score = cosine(left, right)
@@ -215,16 +212,10 @@ class Similarity:
     def _pair_shares(
         self, pair: Sequence[int], copies: Sequence[Sequence[Work]]
     ) -> Steps[list[list[float]]]:
-        """Return a pair's shares for each text on the right: untouched, then with each head scaled.
-
-        Args:
-            pair: a row and a column of the matrix.
-            copies: of each work, with each head scaled.
-        """
+        """Return a pair's shares for each text on the right: untouched, then by scaled head."""
         torch.set_num_threads(1)  # as in _explain
-        sides = list[
-            list[tuple[Tensor, float]]
-        ]()  # the pair's unit of each copy; its text's length
+        # of each text and its copies: the vector of the pair's unit, and the length of the whole
+        sides = list[list[tuple[Tensor, float]]]()
         for index, (work, work_copies) in enumerate(zip(self._works, copies, strict=True)):
             sides.append([])
             for copy in (work, *work_copies):
