@@ -157,7 +157,7 @@ SWITCH_CUTS: dict[bool, Truncate] = {True: "right", False: "refuse"}  # by Jina'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsCall(JSONCall):
-    """A request of POST /v1/embeddings, and the precision of its vectors."""
+    """A parsed request of POST /v1/embeddings, and the precision of its vectors."""
 
     precision: Precision
 

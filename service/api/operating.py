@@ -42,52 +42,52 @@ async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
 async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /info: the model, the limits, and the fields of TEI's GET /info."""
     replica, workers = context.replica, count_cores()
-    own, classes = replica.info(), replica.lanes.model.classes
-    cut = replica.settings.truncate != "refuse"
-    return json_reply({**own, **_tei_info(own, classes, workers, auto_truncate=cut)})
+    info, classes = replica.info(), replica.lanes.model.classes
+    cuts = replica.settings.truncate != "refuse"
+    return json_reply({**info, **_tei_info(info, classes, workers, auto_truncate=cuts)})
 
 
 def _tei_info(
-    own: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
+    info: Mapping[str, Any], classes: Sequence[str], workers: int, *, auto_truncate: bool
 ) -> dict[str, Any]:
     """Return the fields of TEI's GET /info.
 
     Args:
-        own: our own GET /info.
+        info: the fields of our own GET /info.
         classes: their names, if the model has any.
         workers: threads that tokenize.
         auto_truncate: whether an input that is too long is cut where a request does not say.
     """
-    limits = own["limits"]
+    limits = info["limits"]
     return {
-        "model_id": own["model"],
-        "model_sha": own["revision"],
-        "model_dtype": own["dtype"],
-        "served_model_name": own["model"],
-        "model_type": _model_type(own, classes),
+        "model_id": info["model"],
+        "model_sha": info["revision"],
+        "model_dtype": info["dtype"],
+        "served_model_name": info["model"],
+        "model_type": _model_type(info, classes),
         "max_concurrent_requests": limits["max_waiting_requests"],
-        "max_input_length": own["max_tokens"],
+        "max_input_length": info["max_tokens"],
         "max_batch_tokens": limits["batch_tokens"],
         "max_batch_requests": None,
         "max_client_batch_size": limits["max_sequences"],
         "auto_truncate": auto_truncate,
         "tokenization_workers": workers,
-        "version": own["versions"]["headlight"],
+        "version": info["versions"]["headlight"],
         "sha": None,
         "docker_label": None,
     }
 
 
-def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+def _model_type(info: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
     """Return TEI's model_type: embedding, reranker or classifier, with its details."""
-    if "classify" not in own["tasks"]:
-        pooling = "splade" if only_sparse(own["tasks"]) else own["pooling"]
+    if "classify" not in info["tasks"]:
+        pooling = "splade" if only_sparse(info["tasks"]) else info["pooling"]
         return {"embedding": {"pooling": pooling}}
     names = {
         "id2label": {str(place): label for place, label in enumerate(classes)},
         "label2id": {label: place for place, label in enumerate(classes)},
     }
-    return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
+    return {"reranker" if "rerank" in info["tasks"] else "classifier": names}
 
 
 async def answer_metrics(head: RequestHead, context: RouteContext) -> Reply:

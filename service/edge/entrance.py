@@ -71,6 +71,7 @@ class Entrance:
         self._prefix_task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a connection: the probe by Ray, a request by the door, or 503 without a door."""
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         if scope["type"] != "http" or self._is_probe(scope):

@@ -77,13 +77,13 @@ class Routes:
         if endpoints is not None:
             return endpoints.get(method), NO_PARAMS
         for pattern, endpoints in self._patterns.items():
-            if method in endpoints and (found := pattern.fullmatch(path)):
-                return endpoints[method], found.groupdict()
+            if method in endpoints and (match := pattern.fullmatch(path)):
+                return endpoints[method], match.groupdict()
         return None, NO_PARAMS
 
     def of_path(self, path: str) -> Endpoints:
         """Return the endpoints of a path by method; empty if no route has the path."""
-        matches = (found for pattern, found in self._patterns.items() if pattern.fullmatch(path))
+        matches = (value for pattern, value in self._patterns.items() if pattern.fullmatch(path))
         return self._exact.get(path) or next(matches, {})
 
     def refuse(self, path: str) -> tuple[str, RefusalWriter, Refused]:
@@ -122,10 +122,10 @@ def inputs_by_label() -> dict[str, tuple[str, ...]]:
 def _compile_path(path: str) -> re.Pattern[str]:
     """Compile a route's path, such as /v1/models/{id}, to a pattern with a group per parameter."""
     parts = re.split(r"{(\w+)}", path)
-    named = [f"(?P<{name}>{PARAMETER_PATTERNS[name]})" for name in parts[1::2]]
-    plain = map(re.escape, parts[::2])
-    whole = "".join(p + n for p, n in zip(plain, [*named, ""], strict=True))
-    return re.compile(whole, re.DOTALL)  # a name may hold any character
+    groups = [f"(?P<{name}>{PARAMETER_PATTERNS[name]})" for name in parts[1::2]]
+    literals = map(re.escape, parts[::2])
+    pattern = "".join(text + group for text, group in zip(literals, [*groups, ""], strict=True))
+    return re.compile(pattern, re.DOTALL)  # a name may hold any character
 
 
 class Handlers:
@@ -171,6 +171,7 @@ class Handlers:
         parse = _parser(routes)
 
         async def encode(request: Request) -> Reply:
+            """Parse and encode a request and write its answer, or its price in a dry run."""
             record, body = request.record, request.take_body()
             start = time.monotonic()
             try:

@@ -46,6 +46,7 @@ class JoinedWrites:
         self._flush_handle: asyncio.Handle | None = None  # flushes if no other write follows
 
     def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the transport itself."""
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:

@@ -130,7 +130,7 @@ def word_parse_error(message: str, loc: Loc = ()) -> Fault:
 
 def _word_detail(error: ErrorDetails, request_type: Any) -> str:
     """Say what was expected at a pydantic error's place, and what was received."""
-    kinds, came = _types_at(request_type, error["loc"]), describe_value(error["input"])
+    kinds, received = _types_at(request_type, error["loc"]), describe_value(error["input"])
     match error["type"]:
         case kind if kind in RAISED_CODES:
             return error["msg"]
@@ -145,11 +145,11 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
         case "greater_than_equal" | "less_than_equal":
             return error["msg"].replace("Input should be", "expected a number")
         case "string_pattern_mismatch" | "string_too_long":
-            return f"expected {INDICES_PATTERN}, received {came}"
+            return f"expected {INDICES_PATTERN}, received {received}"
         case _:
             words = (word for kind in kinds for word in get_args(kind) if isinstance(word, str))
             suggestion = suggest_name(error["input"], [*words])
-            return f"expected {_word_expected(kinds)}, received {came}{suggestion}"
+            return f"expected {_word_expected(kinds)}, received {received}{suggestion}"
 
 
 def _word_unknown_field(loc: Loc, request_type: Any) -> str:
@@ -157,8 +157,8 @@ def _word_unknown_field(loc: Loc, request_type: Any) -> str:
     *parents, name = loc
     objects = (kind for kind in _types_at(request_type, parents) if _is_wire(kind))
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
-    size, near = count_noun(len(str(name)), "character"), suggest_name(name, names) or "."
-    return f"unknown field ({size}){near} The fields are {quote_names(names, 'and')}"
+    size, suggestion = count_noun(len(str(name)), "character"), suggest_name(name, names) or "."
+    return f"unknown field ({size}){suggestion} The fields are {quote_names(names, 'and')}"
 
 
 def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:
@@ -168,8 +168,8 @@ def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:
     """
     kinds = _plain_types(request_type)
     for part in loc:
-        inner = (each for kind in kinds for each in _types_inside(kind, part))
-        kinds = [plain for each in inner for plain in _plain_types(each)] or kinds
+        inner = (value_type for kind in kinds for value_type in _types_inside(kind, part))
+        kinds = [plain for value_type in inner for plain in _plain_types(value_type)] or kinds
     return kinds
 
 

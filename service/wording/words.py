@@ -78,8 +78,8 @@ def end_sentence(sentence: str) -> str:
 
 def suggest_name(name: object, names: Collection[str]) -> str:
     """Return a question whether the nearest of `names` was meant; empty if none is near."""
-    near = find_nearest(name, names)
-    return f'; did you mean "{near}"?' if near else ""
+    nearest = find_nearest(name, names)
+    return f'; did you mean "{nearest}"?' if nearest else ""
 
 
 def find_nearest(name: object, names: Collection[str]) -> str:

@@ -139,10 +139,10 @@ def _split_heads(rows: Array, heads: int) -> Tensor:
 def _price_answer(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
     """Return the price of the answer for values of this width; refuse more than `limit` bytes."""
     heads, queries, keys = pairs
-    each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
+    query_bytes = DOUBLE * (heads * keys + 2 * width)  # of one; the mixed values come twice
     maps = DOUBLE * queries * heads * keys
 
-    sizes: dict[Part, int] = {"attention": maps, "steps": queries * each - maps}
+    sizes: dict[Part, int] = {"attention": maps, "steps": queries * query_bytes - maps}
     price = Price(sizes, Layout())
     price.check(limit, limit)
     return price

@@ -240,24 +240,24 @@ def _token_pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
 
 async def answer_tokenize(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /tokenize: texts as tokens."""
-    asked = await context.read(head, partial(TokenizeRequest.parse, ignored=head.ignored))
-    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    request = await context.read(head, partial(TokenizeRequest.parse, ignored=head.ignored))
+    texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
     pieces = await _vocabulary_of(context).tokenize(
         texts,
-        asked.prompt_name,
+        request.prompt_name,
         context.deadline(head),
         head.record,
-        special=asked.add_special_tokens,
+        special=request.add_special_tokens,
     )
     return await context.write(head, pieces)
 
 
 async def answer_decode(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /decode: token ids as text."""
-    asked = await context.read(head, partial(DecodeRequest.parse, ignored=head.ignored))
-    special, deadline = not asked.skip_special_tokens, context.deadline(head)
+    request = await context.read(head, partial(DecodeRequest.parse, ignored=head.ignored))
+    special, deadline = not request.skip_special_tokens, context.deadline(head)
     vocabulary = _vocabulary_of(context)
-    pieces = await vocabulary.decode(asked.sequences(), deadline, head.record, special=special)
+    pieces = await vocabulary.decode(request.sequences(), deadline, head.record, special=special)
     return await context.write(head, pieces)
 
 

@@ -63,6 +63,7 @@ class Classify:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
+        """Return the one step, of all pairs."""
         self._works = works
         return Step(works)
 

@@ -82,6 +82,7 @@ class Encode:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
+        """Return the step of all inputs, with spans and attention resolved; a sweep's follows."""
         self._works, attention = works, self._ask.attention
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))

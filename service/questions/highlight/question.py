@@ -194,6 +194,7 @@ class Highlight:
                 work.outputs = replace(work.outputs, tokens=True)
 
         async def follow() -> Step | None:
+            """Compute the evidence, and return the step of the control texts, if any."""
             size = self._characters
             query, scorer = works[0], self._scorer()
             find = scorer.find(query, documents, self._passages, copies)
@@ -205,6 +206,7 @@ class Highlight:
             control_works = await read(self._copies_side(texts))
 
             async def rate() -> None:
+                """Score the control texts."""
                 rest = iter(control_works)
                 by_document = [[next(rest) for _ in of_document] for of_document in texts]
                 rating = scorer.rate(query, by_document)

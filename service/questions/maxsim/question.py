@@ -65,6 +65,7 @@ class Maxsim:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
+        """Return the one step, of the query and all documents."""
         self._works = works
         return Step(works)
 

@@ -96,6 +96,7 @@ class Similarity:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
+        """Return the step of all texts and, for occlusion, their copies; a sweep's follows."""
         self._works, axes = works, (self._ask.level, self._ask.specials)
         if self._ask.form != "score":
             self._units = [
