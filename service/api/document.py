@@ -28,14 +28,14 @@ ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind'
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
-FOREIGN_HEADERS = {
+FOREIGN_HEADERS = {  # of answers to requests of other APIs, as OpenAPI writes them
     IGNORED: {
         "schema": {"type": "string"},
         "description": "fields that this route does not know: up to 8 names, then + and the count "
         "of others",
     }
 }
-TOKEN_ID_HEADERS = {
+TOKEN_ID_HEADERS = {  # of answers to requests that may hold token ids
     WARNING: {
         "schema": {"type": "string"},
         "description": "ids without this model's special tokens: some have none at either end, as "

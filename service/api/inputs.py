@@ -21,7 +21,7 @@ MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
     AfterValidator(lambda most: UNBOUNDED if most == -1 else most),
 ]
 UNBOUNDED = 2**31  # more tokens than any model takes
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names of prompts of documents
 # Names of prompts for a purpose of texts: the first that the checkpoint has is used, where it has
 # none of the purpose's own name
 PROMPTS_BY_PURPOSE = {

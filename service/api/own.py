@@ -96,7 +96,7 @@ def _read_quality(parameters: str) -> float:
         return 0.0
 
 
-FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}
+FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}  # as OpenAPI writes it
 DRY_RUN = "dry_run"  # the query parameter that asks what an answer would cost
 DRY_RUN_PARAMETER = {
     "name": DRY_RUN,
@@ -107,7 +107,7 @@ DRY_RUN_PARAMETER = {
 
 
 EXAMPLES_BY_PATH = yaml.safe_load(files("service.api").joinpath("examples.yaml").read_bytes())
-EXAMPLES = {
+EXAMPLES = {  # of requests, by path
     path: [
         Example(name, fields["summary"], json.dumps(fields["value"]), fields.get("query", ""))
         for name, fields in examples.items()

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 # Open Inference paths, where INFERENCE_HEADER tells that bytes follow the JSON
 INFERENCE_PREFIX = "/v2/models/"
 BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit
-TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
+TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"  # the detail of a refusal
 LARGE_BYTES = 16 * KIB  # a larger body is parsed in a thread; parsing this many takes a few ms
 
 MOST_KEYS = 64  # in one object; attention by layer has the most

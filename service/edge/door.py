@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 RECORDED_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
-CLOSE = (b"connection", b"close")
+CLOSE = (b"connection", b"close")  # the header of a connection's last answer
 ID_HEADER, TRACE_HEADER = REQUEST_ID.encode(), TRACEPARENT.encode()
 OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
 PAUSE_SECONDS = 1.0  # before a key with too many requests is refused, which slows its retries

@@ -29,7 +29,7 @@ from service.refusals import MEDIA_TYPE, Refused
 logger = logging.getLogger(__name__)
 
 PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where applications are mounted
-UNREADY = refusals.REFUSALS["not_ready"].status
+UNREADY = refusals.REFUSALS["not_ready"].status  # that of Ray's answer while a replica leaves
 PLACED_SECONDS = 2.0  # until Ray is asked again where we are mounted
 # A probe with any of these headers is more than a probe: it goes to the door, which refuses it
 BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))

@@ -16,7 +16,7 @@ from service.observe.record import REQUEST_ID, Record
 from service.refusals import Refused
 from service.settings import KIB
 
-DEADLINE = "x-headlight-deadline-ms"
+DEADLINE = "x-headlight-deadline-ms"  # the header of a client's time-out
 LONGEST_DEADLINE = 9  # digits of milliseconds
 LONGEST_ID = 128  # characters of a client's request id
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

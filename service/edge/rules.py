@@ -32,8 +32,8 @@ from service.refusals import Refused
 from service.settings import KIB, Settings
 from service.wording.words import list_names
 
-MOST_HEADER_BYTES = 16 * KIB
-WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
+MOST_HEADER_BYTES = 16 * KIB  # of all headers of a request
+WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))  # methods that take no body
 # Headers that decide how a request is read must occur once, and under no name that resembles theirs
 SINGLE_HEADERS = (
     "host",
@@ -65,12 +65,12 @@ UNMARKED = (  # the detail of a refusal
 # media types with which a browser sends a page's POST anywhere; for others it asks first (OPTIONS)
 SIMPLE_TYPES = (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
-REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
+REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"  # headers of every answer
 EXPOSED_HEADERS = (  # those of an answer that a page of another origin may read
     *(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, wire.WARNING, wire.IGNORED),
     "Retry-After",
 )
-REQUEST_HEADERS = "access-control-request-headers"
+REQUEST_HEADERS = "access-control-request-headers"  # of a preflight: names of headers
 HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section 5.6.2
 
 

@@ -13,6 +13,7 @@ from service.encode.answer import Array, Each, Encoded, Records
 from service.inputs import Input, Item
 from service.wire import Wire
 
+# Messages of validation errors
 NO_PAIRS_HERE: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 NO_INPUTS: LiteralString = "expected one input or more"
 

@@ -327,7 +327,7 @@ API = Api(
 )
 MODEL_PATH = "/v2/models/{model}"
 BINARY_BODY = {OCTETS: {"type": "string", "format": "binary"}}
-JSON_LENGTH_HEADER = {"schema": {"type": "integer"}, "description": "of octets"}
+JSON_LENGTH_HEADER = {"schema": {"type": "integer"}, "description": "of octets"}  # in OpenAPI
 _get = API.get
 _infer = partial(
     API.post,

@@ -21,7 +21,7 @@ from service.inputs import Item, Texts
 from service.refusals import Refused
 from service.wording.words import count_noun, list_names, quote_names, suggest_name
 
-TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
+TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"  # names of input tensors
 EMBEDS, MASK = "inputs_embeds", "attention_mask"
 # Input tensors by name: the datatypes that each may have, and how many axes
 INPUT_TENSORS: dict[str, tuple[Sequence[str], Sequence[int]]] = {

@@ -12,6 +12,7 @@ from service.encode.answer import Each, Encoded
 from service.inputs import Gates, Strings, Texts
 
 LABEL_HOLE = "{}"  # where a template takes the label
+# Messages of validation errors
 NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
 LABEL_TWICE: LiteralString = "label {place} is there before"

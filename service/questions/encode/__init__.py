@@ -14,6 +14,7 @@ from service.inputs import Attention, Floats, Gates, Inputs, SweepField, Texts
 from service.outputs import Classify, LabelTokens, MultiVector, Pooled, Sparse, Wanted
 from service.wire import Integers
 
+# A field that is true, false or an object with options
 BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")
 Switch = Annotated[bool, Tag("<switch>")]
 ClassifyField = Annotated[Switch | Annotated[Classify, Tag("<how>")], BY_KIND]

@@ -28,7 +28,7 @@ from service.refusals import Refused
 
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
 
-SPAN_POOLING = (
+SPAN_POOLING = (  # the detail of a refusal
     'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
     '"pooled": {"mode": "mean"} goes with spans'
 )

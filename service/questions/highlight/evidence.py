@@ -29,6 +29,7 @@ from service.refusals import Refused
 MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together
 COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # memory of a copy, as admission counts
 
+# Details of refusals
 EVIDENCE_TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
 TOO_MUCH_EVIDENCE = (
     "with its controls, and units left out or read one at a time, it takes at least "

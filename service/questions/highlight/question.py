@@ -40,7 +40,7 @@ from service.questions.highlight.passage import Passage
 from service.refusals import Refused
 from service.wording.words import Loc
 
-MOST_DOCUMENTS = 64
+MOST_DOCUMENTS = 64  # in a request
 # Details of refusals
 UNPROMPTED = "a reranker reads the query and a document together, without a prompt"
 READ_TOGETHER = "a reranker reads the query and a document together, as texts"

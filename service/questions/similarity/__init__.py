@@ -18,6 +18,7 @@ from service.wire import Wire
 MOST_K = 1 << 16  # pairs to show of each text on the right: all of two texts of 256 tokens
 MOST_RIGHT = 256  # texts on the right
 
+# Messages of validation errors
 NOT_WITH_SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
 NOT_WITH_OCCLUSION: LiteralString = (
     '"form": "occlusion" leaves tokens out: no "sweep", which goes with the other forms, and no '
