@@ -13,5 +13,15 @@ from service.api import (
 )
 from service.api.dialect import Route
 
-DIALECTS = (questions, teaching, operating, openai, tei, rerank, cohere, open_inference, pages)
+DIALECTS = (
+    questions,
+    teaching,
+    operating,
+    openai,
+    tei,
+    rerank,
+    cohere,
+    open_inference,
+    pages,
+)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)

@@ -93,6 +93,7 @@ class EmbedCall(JSONCall):
     texts: Sequence[str]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return Cohere's answer: the vectors in each precision, and the texts."""
         vectors = list(pooled_vectors(encoded))
         return {
             "id": str(uuid4()),

@@ -162,6 +162,7 @@ class EmbeddingsCall(JSONCall):
     precision: Precision
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return OpenAI's answer: a list of vectors in the request's precision."""
         data = Each(
             {
                 "object": "embedding",

@@ -36,12 +36,15 @@ class QuestionCall(JSONCall):
     """A request to one of our own questions, answered in JSON or as a safetensors file."""
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer as the question nests it."""
         return self.request.to_json(encoded)
 
     def write_small(self, encoded: Encoded) -> Reply | None:
+        """Return the response to a small request for JSON; None for a file."""
         return None if self.media_type == SAFETENSORS else super().write_small(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        """Return the answer's body in pieces, as JSON or as a safetensors file."""
         if self.media_type == SAFETENSORS and isinstance(self.request, WritesFile):
             return self.request.write_file(encoded)
         return super().pieces(encoded)

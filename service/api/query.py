@@ -57,7 +57,7 @@ def read_choice(query: bytes, name: str, values: Sequence[str]) -> str:
 
 
 def _word_unknown_parameter(name: str, names: Collection[str]) -> str:
-    """Say which parameters are known; of the unknown one's name only the length is repeated."""
+    """Describe an unknown parameter by its name's length alone, and name the known ones."""
     size, suggestion = count_noun(len(name), "character"), suggest_name(name, names) or "."
     takes = f"takes only {quote_names(names)}" if names else "takes none"
     return f"unknown parameter ({size}){suggestion} This route {takes}"

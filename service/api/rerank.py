@@ -79,6 +79,7 @@ class RerankCall(RankingCall):
     """A request of POST /v1/rerank or /v2/rerank."""
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer in Jina's and Cohere's shape, best document first."""
         rows = (
             {
                 "index": ranked.place,

@@ -129,7 +129,7 @@ def word_parse_error(message: str, loc: Loc = ()) -> Fault:
 
 
 def _word_detail(error: ErrorDetails, request_type: Any) -> str:
-    """Say what was expected at a pydantic error's place, and what was received."""
+    """Describe what was expected at a pydantic error's place, and what was received."""
     kinds, received = _types_at(request_type, error["loc"]), describe_value(error["input"])
     match error["type"]:
         case kind if kind in RAISED_CODES:
@@ -153,7 +153,7 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
 
 
 def _word_unknown_field(loc: Loc, request_type: Any) -> str:
-    """Say which fields exist; of the unknown field's name only the length is repeated."""
+    """Describe an unknown field by its name's length alone, and name the fields that exist."""
     *parents, name = loc
     objects = (kind for kind in _types_at(request_type, parents) if _is_wire(kind))
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())

@@ -95,6 +95,7 @@ class EmbedCall(JSONCall):
     """A request of POST /embed or POST /embed_all: answered with vectors for each input."""
 
     def to_json(self, encoded: Encoded) -> Any:
+        """Return a list with the vector or vectors of each input."""
         return Each(map(_vectors_of, encoded.items))
 
 

@@ -101,6 +101,7 @@ class PredictCall(JSONCall):
     most: int | None
 
     def to_json(self, encoded: Encoded) -> Any:
+        """Return the classes of the one input, or a list of those of each."""
         predicted = map(self._classes_of, encoded.items)
         return next(predicted) if self.single else Each(predicted, plain=True)
 
@@ -117,6 +118,7 @@ class RankCall(RankingCall):
     """A request of POST /rerank."""
 
     def to_json(self, encoded: Encoded) -> Each:
+        """Return a list of ranks, best text first."""
         ranks = (
             {
                 "index": ranked.place,
@@ -132,6 +134,7 @@ class SparseCall(JSONCall):
     """A request of POST /embed_sparse."""
 
     def to_json(self, encoded: Encoded) -> Each:
+        """Return a list of each input's sparse vector."""
         return Each(map(self._weights_of, encoded.items), plain=True)
 
     def _weights_of(self, item: Item) -> list[dict[str, Any]]:

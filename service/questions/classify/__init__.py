@@ -71,5 +71,6 @@ class ZeroShotRequest(Ask):
         return self.inputs
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer: the scored labels of each text."""
         data = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "data": data, "usage": encoded.usage}

@@ -79,8 +79,10 @@ class HighlightRequest(Ask):
         return [entry.text if isinstance(entry, Document) else entry for entry in self.documents]
 
     def texts(self) -> Texts:
+        """Return the query, then the documents."""
         return [self.query, *self.document_texts]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer: the highlights of each document, best first."""
         results = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "results": results, "usage": encoded.usage}

@@ -35,9 +35,11 @@ class MaxsimRequest(Ask):
     """How arrays are written: as JSON numbers, or each as one base64 string."""
 
     def texts(self) -> Texts:
+        """Return the query, then the documents."""
         return [self.query, *self.documents]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer: the query, and the matches of each document."""
         return compared.to_json(encoded, "query", "results", "matches.", self.encoding)
 
     def write_file(self, encoded: Encoded) -> Iterator[bytes]:

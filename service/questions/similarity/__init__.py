@@ -117,9 +117,11 @@ class ComparisonRequest(Ask):
         return self
 
     def texts(self) -> Texts:
+        """Return the left text, then those on the right."""
         return [self.left, *self.right]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the answer: the left text, and the shares of each on the right."""
         return compared.to_json(encoded, "left", "right", "pairs.", self.encoding)
 
     def write_file(self, encoded: Encoded) -> Iterator[bytes]:
