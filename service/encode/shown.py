@@ -53,11 +53,11 @@ class Classes:
         return {"classes": rows}
 
     def facts(self) -> dict[str, Any]:
-        """Return the same, since none of it is an array."""
+        """Return all of it, since none is an array in an answer."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield nothing."""
+        """Yield nothing, since it has no arrays in an answer."""
         return iter(())
 
 
@@ -72,11 +72,11 @@ class Labels:
         return {"labels": self.rows}
 
     def facts(self) -> dict[str, Any]:
-        """Return the same, since none of it is an array."""
+        """Return all of it, since none is an array in an answer."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield nothing."""
+        """Yield nothing, since it has no arrays in an answer."""
         return iter(())
 
 
@@ -118,7 +118,7 @@ class TokenVectors:
         return dict(self.arrays())
 
     def facts(self) -> dict[str, Any]:
-        """Return nothing."""
+        """Return nothing, since all of it is arrays."""
         return {}
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
