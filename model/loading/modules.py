@@ -252,7 +252,7 @@ def _read_either(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, 
     arguments = stored[old] if old in stored else stored.get(new, {})
     if not isinstance(arguments, Mapping):
         raise CheckpointError(f"{old if old in stored else new} is not an object: {arguments!r}")
-    # trust_remote_code is dropped, as in the library: a folder's code is not trusted
+    # the library drops arguments about trust: a folder's code is not trusted
     return {key: value for key, value in arguments.items() if not key.startswith("trust_")}
 
 
