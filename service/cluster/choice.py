@@ -14,8 +14,7 @@ A request below a prefix goes there. Any other goes where the first of these lea
 
 and else to the model at the root. So does what names a model that no application has: its replica
 refuses it with the names that there are, which HAProxy tells it, as it does for a list of all
-models. No replica answers for a model
-that is not its own, whatever HAProxy has read.
+models. No replica answers for a model that is not its own, whatever HAProxy has read.
 
 Only the standard library: HAProxy waits for this at every start and reload.
 """
@@ -92,6 +91,9 @@ def read_backends(config: str) -> list[Backend]:
 def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
     """Return the models of some backends, and remember what their replicas say.
 
+    A backend without a replica keeps its names, so that requests for its model are answered 503
+    until it has one again, and not 404.
+
     Args:
         folder: where the answers are kept from one reload to the next.
     """
@@ -99,13 +101,17 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
     known = json.loads(file.read_text()) if file.exists() else {}
     kept, found = dict[str, dict[str, list[str]]](), list[Served]()
     for backend in backends:
+        answers = {
+            server: answer
+            for server, (host, port) in backend.servers.items()
+            if (answer := known.get(server) or _ask_replica(host, port))
+        }
+        last = {backend.name: known[backend.name]} if backend.name in known else {}
         names, paths = dict[str, None](), dict[str, None]()
-        for server, (host, port) in backend.servers.items():
-            answer = known.get(server) or _ask_replica(host, port)
-            if answer:
-                kept[server] = answer
-                names.update(dict.fromkeys(answer["names"]))
-                paths.update(dict.fromkeys(answer["paths"]))
+        for answer in (answers or last).values():
+            names.update(dict.fromkeys(answer["names"]))
+            paths.update(dict.fromkeys(answer["paths"]))
+        kept |= answers | {backend.name: {"names": list(names), "paths": list(paths)}}
         found.append(Served(backend, list(names), list(paths)))
     file.write_text(json.dumps(kept))
     return found

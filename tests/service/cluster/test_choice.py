@@ -216,10 +216,21 @@ def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
 
 
 def test_a_replica_is_asked_once(tmp_path: Path) -> None:
-    """What it said counts while it is there, and goes with it."""
-    gone = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})
+    """What it said counts while it is there."""
+    there = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})
     (tmp_path / choice.ANSWERS_FILE).write_text(json.dumps({"one": NAMES["sparse"]}))
 
-    assert choice.find_served([gone], tmp_path)[0].names == ["splade"]
-    assert choice.find_served([gone._replace(servers={})], tmp_path)[0].names == []
-    assert choice.find_served([gone], tmp_path)[0].names == []
+    assert choice.find_served([there], tmp_path)[0].names == ["splade"]
+    assert choice.find_served([there], tmp_path)[0].names == ["splade"]
+
+
+def test_a_model_without_a_replica_keeps_its_names(tmp_path: Path) -> None:
+    """As long as its application is there."""
+    there = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})
+    gone = there._replace(servers={})
+    (tmp_path / choice.ANSWERS_FILE).write_text(json.dumps({"one": NAMES["sparse"]}))
+
+    found = [choice.find_served(each, tmp_path) for each in ([there], [gone], [], [gone])]
+
+    names = [[served.names for served in each] for each in found]
+    assert names == [[["splade"]], [["splade"]], [], [[]]]
