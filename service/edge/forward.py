@@ -22,6 +22,8 @@ FORWARDED = "x-headlight-forwarded"  # marks what was sent on, which is never se
 NOT_PASSED = frozenset(
     ("connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade")
 )
+# What aiohttp would say for a client that does not
+ADDED = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
 class Forwarder:
@@ -56,7 +58,9 @@ class Forwarder:
         if self._session is None:  # in the loop that serves
             # HAProxy is on this machine, and its certificate made for the name that clients use
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=False), auto_decompress=False
+                connector=aiohttp.TCPConnector(limit=0, ssl=False),
+                auto_decompress=False,
+                skip_auto_headers=ADDED,
             )
         query = f"?{request.query.decode('latin-1')}" if request.query else ""
         left = request.record.start + request.timeout - time.monotonic()
