@@ -22,6 +22,7 @@ import yaml
 
 from service.api import ROUTES
 from service.cluster import haproxy, ingress
+from service.models import OWN
 from service.observe.families import METRICS_PATH
 from service.settings import BINARY_FACTOR, Settings
 
@@ -35,7 +36,7 @@ WRAPPER = f"/opt/headlight/bin/{ingress.WRAPPER}"
 DRAIN_SECONDS = 25  # while a stopping replica stays reachable
 # What the chart says elsewhere, or what no pod may have otherwise
 ELSEWHERE = {
-    *("model", "device", "threads", "replicas", "min_replicas", "max_replicas"),
+    *("model", "device", "threads", "replicas", "min_replicas", "max_replicas", "other_replicas"),
     *("host", "port", "ingress", "address", "log_to_stderr"),
     *("api_keys", "api_keys_file", "tls_cert", "tls_key"),
 }
@@ -65,6 +66,7 @@ def variables() -> str:
             "binary": BINARY_FACTOR,
         },
         "paths": paths(),
+        "own": sorted(OWN - ELSEWHERE),
     }
     return "# Made by deploy/helm/render.py\n" + yaml.safe_dump(told, sort_keys=False, width=100)
 

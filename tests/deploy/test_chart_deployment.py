@@ -1,10 +1,13 @@
 """The chart without KubeRay: pods that are each a service of their own."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from service import settings
+from service import models, settings
 from service.cluster import ingress
 from service.preflight import machine
 from service.settings import Settings
@@ -52,6 +55,49 @@ def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, 
         name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()
     }
     assert container["args"][:3] == ["serve", "--host", "0.0.0.0"]
+
+
+@pytest.mark.parametrize("case", ["deployment of models"])
+def test_a_pod_has_a_replica_of_each_model(
+    documents: list[dict[str, Any]],
+    pod: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `headlight serve` reads the list, each with what it says of itself, below its path."""
+    (listed,) = (one for one in documents if one["kind"] == "ConfigMap")
+    (container,) = pod["spec"]["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    (volume,) = (each for each in pod["spec"]["volumes"] if "configMap" in each)
+    (name, text) = listed["data"].popitem()
+    (tmp_path / name).write_text(text)
+    cores = pod["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+    monkeypatch.setattr(models, "count_cores", lambda: cores)
+
+    found = models.load_models([], {}, environment(pod), tmp_path / name)
+
+    assert volume["configMap"]["name"] == listed["metadata"]["name"]
+    assert container["args"][-2:] == ["--config", f"{mounts[volume['name']]}/{name}"]
+    assert [each.model for each in found] == [
+        "all-MiniLM-L6-v2",
+        "/weights/reranker",
+        "all-MiniLM-L6-v2",
+    ]
+    names = [each.served_model_name for each in found]
+    assert names == ["small", "Org/My-Reranker", "again"]
+    assert [models.path_name(each) for each in found[1:]] == ["my-reranker", "again"]
+    assert [each.max_tokens for each in found] == [128, 256, 128]
+    assert [each.dtype for each in found] == ["auto", "auto", "float32"]
+    assert {(each.threads, each.replicas, each.max_sequences) for each in found} == {(3, 1, 64)}
+
+
+def test_another_list_of_models_makes_new_pods(answers: dict[str, dict[str, Any]]) -> None:
+    """A file that changed below a running pod would be read at its next restart, by that alone."""
+    text = answers["deployment of models"]["files"]["deployment.yaml"]
+    listed = next(one for one in yaml.safe_load_all(text) if one["kind"] == "ConfigMap")
+    digest = hashlib.sha256(listed["data"]["models.yaml"].rstrip("\n").encode()).hexdigest()
+
+    assert listed["metadata"]["name"] == f"headlight-models-{digest[:8]}"
 
 
 @every_deployment

@@ -45,6 +45,7 @@ def leads(documents: list[dict[str, Any]], path: str) -> bool:
         ("models", ["", "/base", "/again"]),
         ("models by load", ["", "/base"]),
         ("deployment of more", [""]),
+        ("deployment of models", ["", "/my-reranker", "/again"]),
     ],
 )
 def test_clients_from_outside_reach_the_api_and_no_metrics(

@@ -162,6 +162,20 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "pods": CASES["pods"]["pods"],
         "serviceAccount": {"name": "weights"},
     },
+    "deployment of models": {
+        "kind": "Deployment",
+        "settings": {"served_model_name": "small", "max_sequences": 64, "max_tokens": 128},
+        "models": [
+            {
+                "path": "my-reranker",
+                "name": "/weights/reranker",
+                "settings": {"served_model_name": "Org/My-Reranker", "max_tokens": 256},
+            },
+            {"path": "again", "name": "all-MiniLM-L6-v2", "settings": {"dtype": "float32"}},
+        ],
+        "workers": {"cpu": {"resources": {"requests": {"cpu": 9, "memory": "3Gi"}}}},
+        "ingress": {"enabled": True},
+    },
     "deployment alone": {
         **CASES["nothing"],
         "startSeconds": 901,
@@ -308,9 +322,31 @@ REFUSED: dict[str, dict[str, Any]] = {
         "kind": "Deployment",
         "autoscaling": {"enabled": True},
     },
-    "models: only with kind RayService": {
+    "models a: replicas: only with kind RayService; a pod has one replica of each model": {
+        "kind": "Deployment",
+        "models": [{"path": "a", "name": "b", "replicas": 2}],
+    },
+    "models a: settings.access_log: with kind Deployment it belongs to all models": {
+        "kind": "Deployment",
+        "models": [{"path": "a", "name": "b", "settings": {"access_log": False}}],
+    },
+    "models a: settings.served_model_name org/b: with kind Deployment it must end in the path": {
+        "kind": "Deployment",
+        "models": [{"path": "a", "name": "b", "settings": {"served_model_name": "org/b"}}],
+    },
+    "models ready: the first model answers at /ready; choose another path": {
+        "kind": "Deployment",
+        "models": [{"path": "ready", "name": "b"}],
+    },
+    "workers.cpu.resources: cpu 3, and 2 models need 6": {
         "kind": "Deployment",
         "models": [{"path": "a", "name": "b"}],
+    },
+    "workers.gpu.resources: memory 2Gi; with less than 2560Mi the pod is killed": {
+        "kind": "Deployment",
+        "device": "cuda",
+        "models": [{"path": "a", "name": "b"}],
+        "workers": {"gpu": {"resources": {"requests": {"cpu": 4}, "limits": {"memory": "2Gi"}}}},
     },
     "settings.allowed_hosts: Prometheus asks each pod of a Deployment by its address": {
         "kind": "Deployment",

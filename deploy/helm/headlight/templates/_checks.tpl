@@ -14,11 +14,13 @@
 {{- end }}
 {{- if eq .Values.kind "Deployment" }}
 {{- include "headlight.check.deployment" . }}
+{{- include "headlight.check.list" . }}
 {{- else }}
 {{- include "headlight.check.replicas" . }}
 {{- include "headlight.check.upgrade" . }}
-{{- include "headlight.check.memory" (list "head" .Values.head.resources) }}
+{{- include "headlight.check.memory" (list "head" .Values.head.resources 1) }}
 {{- end }}
+{{- include "headlight.check.paths" . }}
 {{- include "headlight.check.model" . }}
 {{- include "headlight.check.pod" . }}
 {{- include "headlight.check.reach" . }}
@@ -27,7 +29,7 @@
 {{/* What is Ray's or KubeRay's alone. */}}
 {{- define "headlight.check.deployment" -}}
 {{- with .Values }}
-{{- $asked := dict "autoscaling.enabled" .autoscaling.enabled "models" .models "gcsFaultTolerance.redisAddress" .gcsFaultTolerance.redisAddress "podDisruptionBudget.head" .podDisruptionBudget.head "upgrade.type" (ne .upgrade.type "NewCluster") }}
+{{- $asked := dict "autoscaling.enabled" .autoscaling.enabled "gcsFaultTolerance.redisAddress" .gcsFaultTolerance.redisAddress "podDisruptionBudget.head" .podDisruptionBudget.head "upgrade.type" (ne .upgrade.type "NewCluster") }}
 {{- range $name, $value := $asked }}
 {{- if $value }}
 {{- fail (printf "%s: only with kind RayService; a Deployment has neither a head nor a cluster" $name) }}
@@ -39,9 +41,43 @@
 {{- end }}
 {{- end }}
 
+{{/* What a model of a Deployment's pod cannot have for itself. */}}
+{{- define "headlight.check.list" -}}
+{{- $own := (.Files.Get "files/ray.yaml" | fromYaml).own -}}
+{{- range .Values.models }}
+{{- $model := . -}}
+{{- range list "replicas" "minReplicas" "maxReplicas" }}
+{{- if hasKey $model . }}
+{{- fail (printf "models %s: %s: only with kind RayService; a pod has one replica of each model" $model.path .) }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := .settings }}
+{{- if not (has $name $own) }}
+{{- fail (printf "models %s: settings.%s: with kind Deployment it belongs to all models, in settings" $model.path $name) }}
+{{- end }}
+{{- end }}
+{{- $name := dig "served_model_name" .path (.settings | default dict) | lower -}}
+{{- if ne (splitList "/" $name | last) .path }}
+{{- fail (printf "models %s: settings.served_model_name %s: with kind Deployment it must end in the path" .path $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "headlight.check.paths" -}}
+{{- $taken := concat (.Files.Get "files/ray.yaml" | fromYaml).paths (list "metrics") -}}
+{{- range .Values.models }}
+{{- if has .path $taken }}
+{{- fail (printf "models %s: the first model answers at /%s; choose another path" .path .path) }}
+{{- end }}
+{{- if eq .path "headlight" }}
+{{- fail "models headlight: the first model's application has this name; choose another path" }}
+{{- end }}
+{{- $taken = append $taken .path }}
+{{- end }}
+{{- end }}
+
 {{- define "headlight.check.replicas" -}}
 {{- $root := . -}}
-{{- $taken := append (.Files.Get "files/ray.yaml" | fromYaml).paths "metrics" -}}
 {{- range $index, $model := (include "headlight.models" . | fromJson).of }}
 {{- $further := gt $index 0 -}}
 {{- $where := $further | ternary (printf "models %s: " $model.app) "" -}}
@@ -49,13 +85,6 @@
 {{- $name := $root.Values.autoscaling.enabled | ternary ($further | ternary "minReplicas" "autoscaling.minReplicas") "replicas" }}
 {{- fail (printf "%s%s %v must not be more than maxReplicas, which is %v" $where $name $model.fewest $model.most) }}
 {{- end }}
-{{- if has $model.app $taken }}
-{{- fail (printf "models %s: the first model answers at /%s; choose another path" $model.app $model.app) }}
-{{- end }}
-{{- if and $further (eq $model.app "headlight") }}
-{{- fail "models headlight: the first model's application has this name; choose another path" }}
-{{- end }}
-{{- $taken = append $taken $model.app }}
 {{- end }}
 {{- end }}
 
@@ -102,23 +131,31 @@
 {{- $resources := (index .Values.workers $group).resources -}}
 {{- $cores := toString (get $resources.limits "cpu" | default $resources.requests.cpu) -}}
 {{- $has := hasSuffix "m" $cores | ternary (divf (trimSuffix "m" $cores) 1000) (float64 $cores) -}}
-{{- if lt $has (include "headlight.cores" . | float64) }}
-{{- fail (printf "workers.%s.resources: cpu %s, and a replica needs %s" $group $cores (include "headlight.cores" .)) }}
+{{- $count := include "headlight.perPod" . | int -}}
+{{- $needed := include "headlight.cores" . | int | mul $count -}}
+{{- if lt $has (float64 $needed) }}
+{{- $what := gt $count 1 | ternary (printf "%d models need" $count) "a replica needs" }}
+{{- fail (printf "workers.%s.resources: cpu %s, and %s %d" $group $cores $what $needed) }}
 {{- end }}
 {{- if and (eq $group "gpu") (not (regexMatch "^[1-9][0-9]*$" (include "headlight.gpus" .))) }}
 {{- fail "workers.gpu.resources.limits: one resource such as nvidia.com/gpu, nvidia.com/mig-1g.10gb or amd.com/gpu; set the default to null" }}
 {{- end }}
-{{- include "headlight.check.memory" (list (printf "workers.%s" $group) $resources) }}
+{{- include "headlight.check.memory" (list (printf "workers.%s" $group) $resources $count) }}
 {{- end }}
 
-{{/* A pod's processes hold 1.6 GiB with the bundled model (docs/operations.md). Takes the pod's name and its resources. */}}
+{{/*
+A pod's processes hold 1.6 GiB with the bundled model, and half a GiB more with each further one of its
+size (docs/operations.md). Takes the pod's name, its resources and how many models it has.
+*/}}
 {{- define "headlight.check.memory" -}}
 {{- $resources := index . 1 -}}
 {{- $memory := get $resources.limits "memory" | default $resources.requests.memory | toString -}}
 {{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- $unit := regexFind "[A-Za-z]+$" $memory -}}
-{{- if lt (mulf (trimSuffix $unit $memory) (get $units $unit | default 1)) 2147483648.0 }}
-{{- fail (printf "%s.resources: memory %s; with less than 2Gi the pod is killed" (index . 0) $memory) }}
+{{- $needed := sub (index . 2) 1 | mul 512 | add 2048 -}}
+{{- if lt (mulf (trimSuffix $unit $memory) (get $units $unit | default 1)) (mulf $needed 1048576) }}
+{{- $least := eq (mod $needed 1024) 0 | ternary (printf "%dGi" (div $needed 1024)) (printf "%dMi" $needed) }}
+{{- fail (printf "%s.resources: memory %s; with less than %s the pod is killed" (index . 0) $memory $least) }}
 {{- end }}
 {{- end }}
 

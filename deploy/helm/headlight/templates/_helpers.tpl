@@ -28,6 +28,11 @@ app: {{ .Release.Name }}-ray
 {{ eq .Values.device "cuda" | ternary 2 .Values.workers.cpu.threads }}
 {{- end }}
 
+{{/* How many models a worker pod has a replica of: a Deployment's has one of each. */}}
+{{- define "headlight.perPod" -}}
+{{ eq .Values.kind "Deployment" | ternary (len .Values.models | add1) 1 }}
+{{- end }}
+
 {{/* An image in full. Takes the root and cpu or cuda. */}}
 {{- define "headlight.image" -}}
 {{- $root := index . 0 -}}

@@ -87,7 +87,7 @@ takes 0 and false for nothing.
 {{- toJson $variables }}
 {{- end }}
 
-{{/* What a pod of the Deployment starts with: the settings of `headlight serve`. It drains before it is told to stop (preStop). */}}
+{{/* What a pod of the Deployment starts with: the settings of `headlight serve` that all models share. It drains before it is told to stop (preStop). */}}
 {{- define "headlight.own" -}}
 {{- $variables := dict -}}
 {{- $model := first (include "headlight.models" . | fromJson).of -}}
@@ -97,6 +97,36 @@ takes 0 and false for nothing.
 {{- $_ := set $variables (printf "HEADLIGHT_%s" (upper $name)) (kindIs "string" $value | ternary $value $text) }}
 {{- end }}
 {{- toJson $variables }}
+{{- end }}
+
+{{/*
+What the Deployment's command reads with `--config` where there are several models, as YAML: each with
+what it says of itself. All else is in the variables. A model is mounted below its name, so the path
+is the name unless `settings` has one that ends so.
+*/}}
+{{- define "headlight.list" -}}
+{{- $root := . -}}
+{{- $own := prepend .Values.models dict -}}
+models:
+{{- range $index, $model := (include "headlight.models" . | fromJson).of }}
+{{- $said := dict "model" (include "headlight.settings" (list $root $model) | fromYaml).model -}}
+{{- if $model.path }}{{ $_ := set $said "served_model_name" $model.app }}{{ end -}}
+{{- range $name, $value := (index $own $index).settings }}{{ $_ := set $said $name $value }}{{ end }}
+  -
+  {{- range $name, $value := $said }}
+    {{ $name }}: {{ include "headlight.plain" $value }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Something where there is such a file. */}}
+{{- define "headlight.hasList" -}}
+{{ if and (eq .Values.kind "Deployment") .Values.models }}true{{ end }}
+{{- end }}
+
+{{/* The name of its ConfigMap. */}}
+{{- define "headlight.listName" -}}
+{{ .Release.Name }}-models-{{ include "headlight.list" . | sha256sum | trunc 8 }}
 {{- end }}
 
 {{/* Bytes of the largest body that any model reads. */}}

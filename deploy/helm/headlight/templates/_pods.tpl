@@ -61,13 +61,16 @@ volumes:
 {{- if eq $root.Values.model.source "pvc" }}
   - {name: models, persistentVolumeClaim: {claimName: {{ $root.Values.model.pvc.claimName }}, readOnly: true}}
 {{- end }}
+{{- if include "headlight.hasList" $root }}
+  - {name: list, configMap: {name: {{ include "headlight.listName" $root }}}}
+{{- end }}
 {{- with $root.Values.apiKeys }}
 {{- if .secretName }}
   - {name: keys, secret: {secretName: {{ .secretName }}, items: [{key: {{ .secretKey }}, path: keys}], defaultMode: 0440}}
 {{- end }}
 {{- end }}
 {{- range $root.Values.pods.extraVolumes }}
-{{- if has .name (list "tmp" "home" "shm" "models" "keys") }}
+{{- if has .name (list "tmp" "home" "shm" "models" "list" "keys") }}
 {{- fail (printf "pods.extraVolumes %s: the chart has a volume of this name" .name) }}
 {{- end }}
 {{- toYaml (list .) | nindent 2 }}
@@ -122,6 +125,9 @@ volumeMounts:
   - {name: shm, mountPath: /dev/shm}
 {{- if eq $root.Values.model.source "pvc" }}
   - {name: models, mountPath: /models, readOnly: true}
+{{- end }}
+{{- if include "headlight.hasList" $root }}
+  - {name: list, mountPath: /etc/headlight-models, readOnly: true}
 {{- end }}
 {{- if $root.Values.apiKeys.secretName }}
   - {name: keys, mountPath: /etc/headlight, readOnly: true}
