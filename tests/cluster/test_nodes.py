@@ -14,7 +14,7 @@ from tests.ray import drill
 pytestmark = [pytest.mark.ray, pytest.mark.prove]
 
 JOINED_BARE = 5
-MODELS = {"minilm": 384, "base": 512}  # the width of each, by its prefix
+MODELS = {"all-MiniLM-L6-v2": 384, "transformer-base": 512}  # the width of each, by its name
 
 
 def test_a_loopback_on_several_nodes_is_refused_by_their_addresses(three: nodes.Cluster) -> None:
@@ -96,13 +96,14 @@ def test_a_wrong_update_costs_no_node_a_request(crowded: nodes.Cluster) -> None:
 
 
 def test_two_models_answer_on_every_node(three: nodes.Cluster) -> None:
-    """Each below its prefix, wherever its replica is."""
+    """At one address, by their names, wherever their replicas are."""
     three.deploy("two-models.yaml")
     three.wait(nodes.serving(2))
 
     for node in (three.head, *three.workers):
-        for prefix, width in MODELS.items():
-            url = f"http://{node.address}:{nodes.PORT}/{prefix}"
-            drill.wait(lambda url=url: nodes.answers(url), url)  # type: ignore[misc]
-            answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]})
-            assert len(answer.json()["data"][0]["pooled"]) == width
+        url = f"http://{node.address}:{nodes.PORT}"
+        for prefix in ("", "/base"):
+            drill.wait(lambda url=url + prefix: nodes.answers(url), url)  # type: ignore[misc]
+        for name, width in MODELS.items():
+            answer = httpx.post(f"{url}/v1/embeddings", json={"input": "a", "model": name})
+            assert len(answer.json()["data"][0]["embedding"]) == width

@@ -54,7 +54,8 @@ NOTHING: dict[str, Any] = {"applications": []}
 Change = Callable[[dict[str, Any]], None]
 
 TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
-(TWO,) = commands("Two models side by side")
+(TWO,) = commands("Several models at one address")
+WIDTHS = {"all-MiniLM-L6-v2": 384, "transformer-base": 512}  # of deploy/serve/two-models.yaml
 ENDED = {"RUNNING", "DEPLOY_FAILED", "UNHEALTHY"}
 HEAD = "127.0.0.2"  # of the node, as a refusal names it
 
@@ -374,9 +375,9 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
 
         scales_without_a_lost_request(here)
         two_models_answer(here)
+        an_update_leaves_the_other_model_alone(here)
         an_application_that_a_file_lacks_is_removed(here)
         refuses_what_cannot_differ(here)
-        a_model_at_the_root_leaves_the_other_its_path(here)
 
 
 @pytest.mark.prove
@@ -450,11 +451,13 @@ def an_application_that_a_file_lacks_is_removed(here: Cluster) -> None:
 
     here.wait(lambda found: run(found, 1) and set(found) == {"minilm"})
     drill.wait(lambda: nowhere(f"{here.url}/base/ready"), "our 404")
-    assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+    named = {"input": "a", "model": "transformer-base"}
+    assert httpx.post(f"{here.url}/v1/embeddings", json=named).status_code == 404
+    assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
 
 
 def two_models_answer(here: Cluster) -> None:
-    """Each at its prefix, with metrics, limits, keys and a description of its own."""
+    """Chosen by `model` at one address; each with metrics, limits, keys and pages of its own."""
     file = here.directory / "keys"
     file.write_text("team-a:a-key-of-team-a-1234 metrics\n")
     keyed = {"authorization": "Bearer a-key-of-team-a-1234"}
@@ -467,44 +470,90 @@ def two_models_answer(here: Cluster) -> None:
 
     for path, status in {"/live": 200, "/ready": 200, "/health": 200, "/info": 401}.items():
         assert httpx.get(f"{here.url}/base{path}").status_code == status
-    inference = f"{here.url}/minilm/v2/models/all-MiniLM-L6-v2/infer"
+    inference = f"{here.url}/v2/models/all-MiniLM-L6-v2/infer"
     binary = httpx.post(inference, content=BINARY, headers=ANNOUNCED)
     assert binary.status_code == 200, binary.text
     announced = ANNOUNCED | {"content-type": "application/octet-stream"}
-    nested = httpx.post(f"{here.url}/minilm/v1/encode", content=b"[" * 2**20, headers=announced)
+    nested = httpx.post(f"{here.url}/v1/encode", content=b"[" * 2**20, headers=announced)
     assert nested.status_code in (400, 415)
 
     large = b'{"inputs": ["All is well"]' + b" " * 70_000 + b"}"
     kind = {"content-type": "application/json"}
-    for prefix, width, code in (("minilm", 384, 200), ("base", 512, 413)):
-        url = f"{here.url}/{prefix}"
+    for prefix, width, code in (("", 384, 200), ("/base", 512, 413)):
+        url = f"{here.url}{prefix}"
         answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]}, headers=keyed)
         assert len(answer.json()["data"][0]["pooled"]) == width
         assert httpx.get(f"{url}/ready").status_code == 200
         assert httpx.get(f"{url}/openapi.json", headers=keyed).json()["servers"] == [
-            {"url": f"/{prefix}"}
+            {"url": prefix or "/"}
         ]
         assert "openapi.json" in httpx.get(f"{url}/docs", headers=keyed).text
         page = httpx.get(f"{url}/metrics", headers=keyed).text
-        assert page.count("\nheadlight_ready{") == 1 and 'route="/v1/encode"' in page
+        assert 'route="/v1/encode"' in page
         sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind | keyed)
         assert sent.status_code == code
-    assert nowhere(f"{here.url}/v1/encode")
+    assert nowhere(f"{here.url}/else/v1/encode")
+    names_choose(here, keyed)
 
 
-def a_model_at_the_root_leaves_the_other_its_path(here: Cluster) -> None:
-    """As the chart has its models: the first at /, the others each below a path."""
+def names_choose(here: Cluster, headers: dict[str, str]) -> None:
+    """At the root, as a request names a model, also where HAProxy's buffer ends before the name."""
+    url = f"{here.url}/v1/embeddings"
+    codes = list[int]()
+    late = b'{"input": "All is well", "user": "' + b"a" * 200_000 + b'", "model": "%s"}'
+    for name, width in WIDTHS.items():
+        early = httpx.post(url, json={"input": "All is well", "model": name}, headers=headers)
+        beyond = httpx.post(url, content=late % name.encode(), headers=headers)
+        assert early.status_code == 200, early.text
+        assert early.json()["model"] == name
+        assert len(early.json()["data"][0]["embedding"]) == width
+        codes.append(beyond.status_code)
+    # the root's replica sends it on to the second, which reads no body of this size
+    assert codes == [200, 413]
+    unknown = httpx.post(url, json={"input": "a", "model": "nope"}, headers=headers)
+    assert unknown.status_code == 404
+    assert all(name in unknown.text for name in WIDTHS)
 
-    def rooted(configuration: dict[str, Any]) -> None:
-        configuration["applications"][0]["route_prefix"] = "/"
 
-    here.deploy(TWO, rooted)
+def an_update_leaves_the_other_model_alone(here: Cluster) -> None:
+    """One of one model alone: the other's replica is the same process, and loses no request."""
+    stop, seen, data = threading.Event(), Counter[int | str](), set[str]()
 
-    for path, width in (("", 384), ("/base", 512)):
-        answer = httpx.post(f"{here.url}{path}/v1/encode", json=BODY | {"encoding": "json"})
-        assert len(answer.json()["data"][0]["pooled"]) == width
-        assert httpx.get(f"{here.url}{path}/ready").status_code == 200
-    assert httpx.get(f"{here.url}/else/v1/encode").json()["code"] == "not_found"
+    def replicas() -> dict[str, set[str]]:
+        return {
+            name: {each["replica_id"] for each in one["deployments"]["Encoder"]["replicas"]}
+            for name, one in here.applications().items()
+        }
+
+    def shorter(configuration: dict[str, Any]) -> None:
+        configuration["applications"][1]["args"]["max_tokens"] = 128
+        configuration["applications"][1]["deployments"][0]["max_surge_percent"] = 0  # two cores
+
+    here.deploy(TWO)
+    here.wait(lambda found: run(found, 1) and set(found) == {"minilm", "base"})
+    before = replicas()
+    client = threading.Thread(target=ask, args=(here.url, stop, seen, data), daemon=True)
+    client.start()
+    try:
+        here.deploy(TWO, shorter)
+        here.wait(lambda found: run(found, 1) and replicas()["base"].isdisjoint(before["base"]))
+        drill.wait(lambda: tokens_of(f"{here.url}/base/info") == 128, "the new version")
+    finally:
+        stop.set()
+        client.join()
+    print(f"\nduring the other's update: {dict(seen)}")
+    assert replicas()["minilm"] == before["minilm"]
+    assert set(seen) == {200} and len(data) == 1
+    answer = httpx.post(
+        f"{here.url}/v1/embeddings", json={"input": "a", "model": "transformer-base"}
+    )
+    assert answer.json()["model"] == "transformer-base"
+
+
+def tokens_of(url: str) -> int | None:
+    """How many tokens a model reads, as it says; None while it does not answer."""
+    answer = httpx.get(url)
+    return answer.json().get("max_input_length") if answer.is_success else None
 
 
 def refuses_what_cannot_differ(here: Cluster) -> None:
@@ -517,7 +566,7 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
 
     assert here.status()["base"][0] == "DEPLOY_FAILED"
     assert "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S: is '35'; must be 65" in here.status()["base"][1]
-    assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+    assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
 
 
 def cut_off(here: Cluster, do: Callable[[], object]) -> "Counter[int | str]":
