@@ -82,11 +82,12 @@ class Replica:
         self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file, kept)
         self.shared = ring.keys  # whose limits batcher and metrics have now
         self.tracing = _start_tracing(settings, label)
-        self.metrics = Metrics(label, limits_by_name(self.shared))
+        self.source = locate_model(settings.model, settings.adapter)
+        name = settings.served_model_name or self.source.name
+        self.metrics = Metrics(label, name, limits_by_name(self.shared))
         if settings.api_keys_file:
             self.metrics.add_gauge("keys_stale", STALE_WARNING, lambda: float(ring.stale))
         logs.count_losses(self.metrics.line_lost)
-        self.source = locate_model(settings.model, settings.adapter)
 
     @classmethod
     async def start(cls, settings: Settings, label: str, kept: Path | None = None) -> "Replica":

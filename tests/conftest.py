@@ -90,8 +90,8 @@ class Connected(httpx.AsyncClient):
 def in_flight(replica: Replica) -> float:
     """Return how many requests a replica has not yet answered, as its metrics say."""
     replica.observer.report()
-    series = f'\nheadlight_requests_in_flight{{replica="{replica.label}"}} '
-    return float(replica.render_metrics(False).decode().partition(series)[2].split()[0])
+    page = replica.render_metrics(False).decode()
+    return float(page.partition("\nheadlight_requests_in_flight{")[2].split()[1])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -366,11 +366,11 @@ def post_of(path: str, model: str = BUNDLED_MODEL, **headers: str) -> Request:
 def application(replica: Replica, prefix: str = "") -> ASGIApp:
     """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 
-    async def scrape(openmetrics: bool) -> bytes:
+    async def scrape(openmetrics: bool, every_model: bool) -> bytes:
         return join_pages([replica.render_metrics(openmetrics)], False, openmetrics, expected=1)
 
-    async def targets() -> list[str]:
-        return ["10.0.0.2:30000", "10.0.0.3:30000"]
+    async def targets(every_model: bool) -> dict[str, list[str]]:
+        return {prefix: ["10.0.0.2:30000", "10.0.0.3:30000"]}
 
     door = Door(replica, scrape, targets)
     return mounted(door, prefix) if prefix else door

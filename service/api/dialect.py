@@ -220,8 +220,8 @@ class RouteContext(Protocol):
     """
 
     replica: "Replica"
-    scrape: Callable[[bool], Awaitable[bytes]]
-    targets: Callable[[], Awaitable[list[str]]] | None
+    scrape: Callable[[bool, bool], Awaitable[bytes]]
+    targets: Callable[[bool], Awaitable[Mapping[str, list[str]]]] | None
 
     def document(self) -> dict[str, Any]:
         """Return the OpenAPI document."""

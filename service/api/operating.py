@@ -91,13 +91,13 @@ def _model_type(info: Mapping[str, Any], classes: Sequence[str]) -> dict[str, An
 
 
 async def answer_metrics(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /metrics: every replica's metrics, or this one's."""
+    """Answer GET /metrics: every replica's metrics, at the root of every model, or this one's."""
     openmetrics = _prefers_openmetrics(head.headers.get("accept", ""))
     media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
     if read_choice(head.query, "scope", METRICS_SCOPES) == "replica":
         page = join_pages([context.replica.render_metrics(openmetrics)], False, openmetrics)
     else:
-        page = await context.scrape(openmetrics)
+        page = await context.scrape(openmetrics, not head.root_path)
     return Reply(page, 200, {"vary": "accept"}, media_type)
 
 
@@ -111,8 +111,16 @@ async def answer_targets(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /metrics/targets: the replicas' addresses, for Prometheus's HTTP discovery."""
     if context.targets is None:
         raise Refused("not_found", detail="replicas have no addresses of their own here")
-    labels = {"__metrics_path__": f"{head.root_path}/metrics", "__param_scope": "replica"}
-    return json_reply([{"targets": await context.targets(), "labels": labels}])
+    groups = await context.targets(not head.root_path)
+    return json_reply(
+        [
+            {
+                "targets": targets,
+                "labels": {"__metrics_path__": f"{prefix}/metrics", "__param_scope": "replica"},
+            }
+            for prefix, targets in groups.items()
+        ]
+    )
 
 
 _get = NATIVE.get

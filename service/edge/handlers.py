@@ -38,8 +38,9 @@ from service.wire import WARNING
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Reply]]
-Scrape = Callable[[bool], Awaitable[bytes]]  # of whether OpenMetrics is asked for
-Targets = Callable[[], Awaitable[list[str]]]
+# of whether OpenMetrics is asked for, and whether of every model of the address
+Scrape = Callable[[bool, bool], Awaitable[bytes]]
+Targets = Callable[[bool], Awaitable[Mapping[str, list[str]]]]  # by the prefix of the model
 Endpoints = dict[str, Endpoint]  # of one path, by method
 Result = TypeVar("Result")
 

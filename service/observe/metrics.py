@@ -3,9 +3,9 @@
     count_request   counts every answer, from its record (service/observe/record.py)
     the others      count what no record knows: batches, self-checks, the machine
 
-Each replica counts for itself and labels every series with its own name; nothing is summed across
-replicas here, so that a dead replica takes only its own series with it. Nothing is observed more
-often than once per request, stage or batch.
+Each replica counts for itself and labels every series with its own name and its model's; nothing is
+summed across replicas here, so that a dead replica takes only its own series with it. Nothing is
+observed more often than once per request, stage or batch.
 
 Requests and batches are counted in plain numbers, which become the library's families at a scrape:
 the library's own counters and histograms cost the event loop five to ten calls per number.
@@ -51,14 +51,12 @@ class CounterFamily(dict[Labels, float]):
         with self._lock:
             self[labels] += by
 
-    def to_metric(self, replica: str) -> Metric:
-        """Return the family as the library's, with a label for the replica."""
+    def to_metric(self, own: Mapping[str, str]) -> Metric:
+        """Return the family as the library's, with the replica's own labels."""
         name, sentence = self._help
-        family = CounterMetricFamily(
-            f"headlight_{name}", sentence, labels=(*self._labels, "replica")
-        )
+        family = CounterMetricFamily(f"headlight_{name}", sentence, labels=(*self._labels, *own))
         for labels, value in self.items():
-            family.add_metric((*labels, replica), value)
+            family.add_metric((*labels, *own.values()), value)
         return family
 
 
@@ -104,22 +102,25 @@ class HistogramFamily(dict[Labels, Histogram]):
         histogram = self[labels] = Histogram(self._bounds)
         return histogram
 
-    def to_metric(self, replica: str) -> Metric:
-        """Return the family as the library's, with a label for the replica."""
+    def to_metric(self, own: Mapping[str, str]) -> Metric:
+        """Return the family as the library's, with the replica's own labels."""
         name, sentence = self._help
-        family = HistogramMetricFamily(
-            f"headlight_{name}", sentence, labels=(*self._labels, "replica")
-        )
+        family = HistogramMetricFamily(f"headlight_{name}", sentence, labels=(*self._labels, *own))
         for labels, histogram in self.items():
-            family.add_metric((*labels, replica), histogram.cumulative_counts(), histogram.sum)
+            values = *labels, *own.values()
+            family.add_metric(values, histogram.cumulative_counts(), histogram.sum)
         return family
 
 
 class MetricFamilies(Collector):
-    """Collects the families of one registry, in the order of a page."""
+    """Collects the families of one registry, in the order of a page.
 
-    def __init__(self, replica: str) -> None:
-        self._replica, self._families = replica, list[CounterFamily | HistogramFamily]()
+    Args:
+        own: labels of every series.
+    """
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        self._own, self._families = own, list[CounterFamily | HistogramFamily]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -143,20 +144,21 @@ class MetricFamilies(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each family as the library's, for a scrape."""
         for family in self._families:
-            yield family.to_metric(self._replica)
+            yield family.to_metric(self._own)
 
 
 class Metrics:
     """The metrics of one replica.
 
     Args:
+        replica, model: their names, as labels of every series.
         keys: names of the API keys; if there are any, requests and tokens are counted by key.
     """
 
-    def __init__(self, replica: str, keys: Collection[str] = ()) -> None:
-        self._replica, self._gauges = replica, dict[str, Gauge]()
-        self._of_requests = requests = MetricFamilies(replica)  # fed by `count_request` alone
-        self._of_replica = other = MetricFamilies(replica)  # fed by the others
+    def __init__(self, replica: str, model: str, keys: Collection[str] = ()) -> None:
+        self._own, self._gauges = {"model": model, "replica": replica}, dict[str, Gauge]()
+        self._of_requests = requests = MetricFamilies(self._own)  # fed by `count_request` alone
+        self._of_replica = other = MetricFamilies(self._own)  # fed by the others
         # the rendered page of `_of_requests`, by whether it has exemplars; empty once it changes
         self._pages: dict[bool, bytes] = {}
         # label values by name of a key, "" for requests without; empty if nothing counts by key
@@ -373,9 +375,9 @@ class Metrics:
 
     def _make_gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
         """Return the gauge of this name with these labels, published if it is new."""
+        labels |= self._own
         if name not in self._gauges:
             self._gauges[name] = Gauge(
-                *(f"headlight_{name}", sentence, (*labels, "replica")),
-                registry=self._of_replica.registry,
+                f"headlight_{name}", sentence, labels, registry=self._of_replica.registry
             )
-        return self._gauges[name].labels(**labels, replica=self._replica)
+        return self._gauges[name].labels(**labels)

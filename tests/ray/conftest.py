@@ -62,7 +62,7 @@ class Service:
 
     def ready(self) -> set[str]:
         """The replicas that say they are ready."""
-        return set(re.findall(r'^headlight_ready\{replica="(.+)"\} 1', self.metrics(), re.M))
+        return set(re.findall(r'^headlight_ready\{.*replica="(.+)"\} 1', self.metrics(), re.M))
 
     def replaced(self, replicas: int) -> None:
         """Wait until so many replicas are ready again."""

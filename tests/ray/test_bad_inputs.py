@@ -24,7 +24,7 @@ Statuses = tuple[int, ...]
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 WAITING = re.compile(r"^headlight_waiting_(?:requests|tokens){.*} (.+)$", re.MULTILINE)
-READY = re.compile(r'^headlight_ready\{replica="(.+)"\} 1', re.MULTILINE)
+READY = re.compile(r'^headlight_ready\{.*replica="(.+)"\} 1', re.MULTILINE)
 # Answers keep the order of their requests: what an earlier one still gets is there before this
 # one's answer, or before the end of a connection that takes no more.
 LAST = (

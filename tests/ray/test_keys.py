@@ -229,4 +229,4 @@ def page(service: "Service", key: str) -> str:
 
 def ready(service: "Service", key: str) -> list[str]:
     """The replicas that say they are ready."""
-    return re.findall(r'^headlight_ready\{replica="(.+)"\} 1', page(service, key), re.M)
+    return re.findall(r'^headlight_ready\{.*replica="(.+)"\} 1', page(service, key), re.M)

@@ -158,7 +158,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     queue = Batcher[Work, Result](
         replica.lanes.run_in_lane, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
     )
-    metrics, own = Metrics("r", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
+    metrics, own = Metrics("r", "m", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
     door = application(altered(replica, settings=settings, metrics=metrics, **own))
     file.write_text(f"me:{KEY}\nteam-b:{OTHER} requests=3\n")
     held.reload()
@@ -167,7 +167,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
 
     assert isinstance(door, Door) and door.gate.lines.keys() == {"me", "team-b"}
     assert await most_waiting(queue, "team-b") == 3
-    assert b'headlight_tokens_total{key="team-b",replica="r"} 0.0' in metrics.render()
+    assert b'headlight_tokens_total{key="team-b",model="m",replica="r"} 0.0' in metrics.render()
 
 
 async def test_a_setting_opens_the_metrics_alone(served: Served) -> None:

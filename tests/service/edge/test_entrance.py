@@ -230,7 +230,7 @@ async def all_idle(replica: Replica) -> None:
         await asyncio.sleep(0.01)
 
 
-async def no_metrics(openmetrics: bool) -> bytes:
+async def no_metrics(openmetrics: bool, every_model: bool) -> bytes:
     """They are not read here."""
     return b""
 

@@ -176,7 +176,7 @@ async def test_every_answer_is_counted_once(client: httpx.AsyncClient) -> None:
         text = (await client.get("/metrics")).text
         series = (
             f'headlight_requests_total{{code="{code}",input="{kind}",'
-            f'replica="replica-1",route="{route}"}} '
+            f'model="all-MiniLM-L6-v2",replica="replica-1",route="{route}"}} '
         )
         return sum(
             float(line.removeprefix(series))

@@ -57,7 +57,7 @@ def admission(gate: asyncio.Event) -> Admission:
         most_tokens=10_000,
         clock=lambda: 0.0,
     )
-    return Admission(batcher, Metrics("r"), Settings(), "float32")
+    return Admission(batcher, Metrics("r", "m"), Settings(), "float32")
 
 
 async def test_what_would_be_late_behind_others_is_foreseen() -> None:

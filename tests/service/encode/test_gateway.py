@@ -254,7 +254,7 @@ async def test_the_canary_runs_while_the_replica_is_busy(
     monkeypatch.setattr(health, "CANARY_SECONDS", 0.01)
     checkpoint(tmp_path, "Model")
     replica = await Replica.start(Settings(model=str(tmp_path), device="cpu", threads=1), "busy-1")
-    runs = b'headlight_canary_runs_total{replica="busy-1"} '
+    runs = b'headlight_canary_runs_total{model="%b",replica="busy-1"} ' % tmp_path.name.encode()
     asked = EncodeRequest.of(["All is well"] * 8)
     done = False
 
@@ -290,8 +290,11 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     health.batches.fault = None
 
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
-    assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics
-    assert 'headlight_ready{replica="replica-1"} 0.0' in metrics
+    assert (
+        'headlight_canary_failures_total{model="all-MiniLM-L6-v2",replica="replica-1"} 1.0'
+        in metrics
+    )
+    assert 'headlight_ready{model="all-MiniLM-L6-v2",replica="replica-1"} 0.0' in metrics
     assert (await client.get("/ready")).status_code == 200
 
 
@@ -354,7 +357,7 @@ async def test_the_canary_takes_its_turn_in_a_full_queue(
 ) -> None:
     """Wrong bits under overload must not go unseen either."""
     bound(monkeypatch, replica.batcher, requests=0)
-    runs = b'headlight_canary_runs_total{replica="replica-1"} '
+    runs = b'headlight_canary_runs_total{model="all-MiniLM-L6-v2",replica="replica-1"} '
 
     def count() -> float:
         return float(replica.metrics.render().partition(runs)[2].split()[0])

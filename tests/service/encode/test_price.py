@@ -142,7 +142,10 @@ async def test_a_dry_run_counts_as_a_request_for_its_kind_of_input(
     """Like any other."""
 
     async def count() -> float:
-        labels = 'code="200",input="tokens",replica="replica-1",route="/v1/encode"'
+        labels = (
+            'code="200",input="tokens",model="all-MiniLM-L6-v2",replica="replica-1",'
+            'route="/v1/encode"'
+        )
         text = (await client.get("/metrics")).text
         found = re.search(rf"^headlight_requests_total{{{labels}}} (.*)$", text, re.MULTILINE)
         return float(found[1]) if found else 0

@@ -20,7 +20,7 @@ async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Re
 
 async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() -> None:
     """A request's first batch is its beginning; later ones are not."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     batches = RecordedBatches(nothing, metrics, None)
     one, other = Record("/v1/encode"), Record("/v1/encode", batch_start=7.0)
     works = [
@@ -31,7 +31,7 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
     await batches(0, works, 1)
 
     text = metrics.render().decode()
-    assert 'headlight_batch_tokens_sum{replica="r"} 10.0\n' in text
+    assert 'headlight_batch_tokens_sum{model="m",replica="r"} 10.0\n' in text
     assert one.batch_start > 0 and other.batch_start == 7.0
 
 
@@ -47,12 +47,12 @@ async def test_what_the_accelerator_fails_is_counted_by_kind(
     error: Exception, kind: str | None
 ) -> None:
     """A mistake of ours is not the accelerator's."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     await asyncio.to_thread(RecordedBatches(nothing, metrics, None).note_failure, error)
 
     text = metrics.render().decode()
     for name in ("oom", "other"):
-        line = f'headlight_accelerator_errors_total{{kind="{name}",replica="r"}} '
+        line = f'headlight_accelerator_errors_total{{kind="{name}",model="m",replica="r"}} '
         assert f"{line}{float(name == kind)}\n" in text
 
 
@@ -69,7 +69,7 @@ async def test_nothing_comes_out_once_the_accelerator_has_failed() -> None:
             await asyncio.to_thread(batches.note_failure, torch.AcceleratorError("x"))
         return []
 
-    batches = RecordedBatches(lane, Metrics("r"), None)
+    batches = RecordedBatches(lane, Metrics("r", "m"), None)
     batches.on_fault = lambda: faults.append(batches.fault)
     beside = asyncio.create_task(batches(1, [], 1))
     with pytest.raises(ProcessBroken):

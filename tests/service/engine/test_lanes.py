@@ -141,4 +141,7 @@ async def test_large_finite_numbers_in_half_precision_are_answered(
     assert answer.status_code == 200, answer.text
     vectors = np.array(answer.json()["data"][0]["token_vectors"])
     assert vectors.shape == (402, 37) and abs(vectors - 20).max() < 10
-    assert 'headlight_nonfinite_outputs_total{replica="loud-1"} 0.0' in metrics
+    assert (
+        f'headlight_nonfinite_outputs_total{{model="{replica.name}",replica="loud-1"}} 0.0'
+        in metrics
+    )

@@ -161,8 +161,8 @@ async def test_the_page_has_what_is_reported(replica: Replica, client: httpx.Asy
     """Seconds that wait, seconds computed, and the lanes to divide them by; the loop's own."""
     page = (await client.get("/metrics")).text
 
-    assert 'headlight_waiting_seconds{replica="replica-1"} 0.0\n' in page
-    assert 'headlight_lanes{replica="replica-1"} 2.0\n' in page
+    assert 'headlight_waiting_seconds{model="all-MiniLM-L6-v2",replica="replica-1"} 0.0\n' in page
+    assert 'headlight_lanes{model="all-MiniLM-L6-v2",replica="replica-1"} 2.0\n' in page
     (computed,) = (line for line in page.splitlines() if line.startswith("headlight_lane_seconds_"))
     assert float(computed.split()[1]) == pytest.approx(replica.health.batches.lane_seconds)
     (looped,) = (line for line in page.splitlines() if line.startswith("headlight_event_loop_sec"))

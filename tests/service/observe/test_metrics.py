@@ -136,13 +136,13 @@ async def page(client: httpx.AsyncClient) -> Samples:
 
 def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
     """With its code when it was answered, as 499 when it was not."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     metrics.count_request(Record("/v1/encode", input="text", code=200))
     metrics.count_request(Record("/v1/encode"))
 
     found = {k: value for k, value in samples(metrics).items() if "requests_total" in k[0]}
 
-    labels = (("replica", "r"), ("route", "/v1/encode"))
+    labels = (("model", "m"), ("replica", "r"), ("route", "/v1/encode"))
     assert found == {
         ("headlight_requests_total", (("code", "200"), ("input", "text"), *labels)): 1,
         ("headlight_requests_total", (("code", "499"), ("input", "none"), *labels)): 1,
@@ -152,17 +152,18 @@ def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
 @pytest.mark.parametrize("exemplars", [False, True])
 def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> None:
     """Requests, and what has nothing to do with any."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     metrics.publish_routes({"/v1/heads": families.NO_INPUT})
     before = metrics.render(exemplars=exemplars)
-    count = b'headlight_requests_total{code="200",input="none",replica="r",route="/v1/heads"} '
+    labels = b'code="200",input="none",model="m",replica="r",route="/v1/heads"'
+    count = b"headlight_requests_total{%b} " % labels
     assert count + b"0.0" in before
     metrics.count_request(Record("/v1/heads", code=200))
     metrics.count_tokens(5)
     after = metrics.render(exemplars=exemplars)
     metrics.publish_routes({"/decode": families.NO_INPUT})
 
-    assert b'tokens_total{replica="r"} 5.0' in after
+    assert b'tokens_total{model="m",replica="r"} 5.0' in after
     assert b'route="/decode"' in metrics.render(exemplars=exemplars)
     assert count + b"1.0" in after
     assert after.count(b"# EOF") == exemplars
@@ -170,7 +171,7 @@ def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> N
 
 def test_every_series_carries_the_replica() -> None:
     """So that a page joined from several replicas never holds a series twice."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     metrics.count_tokens(5)
     metrics.add_gauge("ready", "x", lambda: 1)
     metrics.publish_info("model_info", "x", model="m")
@@ -180,7 +181,7 @@ def test_every_series_carries_the_replica() -> None:
 
 def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() -> None:
     """A rate needs the zero before the one: an alert must not miss the first fault."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     metrics.publish_routes({"/v1/encode": families.INPUTS, "/v1/heads": families.NO_INPUT})
 
     found = samples(metrics)
@@ -243,7 +244,7 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
     seen: Record, family: str | None, labels: dict[str, str]
 ) -> None:
     """In one family at most; a probe or a page that says no has turned no work away."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     metrics.count_request(seen)
 
     told = ("shed_", "invalid_", "nonfinite_")
@@ -252,13 +253,15 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
         for (name, rest), value in samples(metrics).items()
         if value and name.removeprefix("headlight_").startswith(told)
     ]
-    expected = [(f"headlight_{family}_total", {**labels, "replica": "r"})] if family else []
+    expected = (
+        [(f"headlight_{family}_total", {**labels, "model": "m", "replica": "r"})] if family else []
+    )
     assert found == expected
 
 
 def test_the_objective_is_of_short_requests_that_were_answered() -> None:
     """Neither bulk, nor refusals, nor pages; a key's wait behind its own others is its own."""
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     short = Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS)
     short.add_wait(9.0)
     short.seconds = 9.2
@@ -309,7 +312,7 @@ async def test_the_page_about_them_has_every_family_with_its_labels(
         family.name.removeprefix("headlight_"): {
             label for sample in family.samples for label in sample.labels
         }
-        - {"replica", "le"}
+        - {"model", "replica", "le"}
         for family in text_string_to_metric_families(page)
     }
 
@@ -331,7 +334,7 @@ async def test_every_help_text_stands_alone(client: httpx.AsyncClient) -> None:
 def test_a_label_outside_its_closed_set_is_a_bug_and_no_new_series() -> None:
     """Nothing a client sends can be one."""
     with pytest.raises(KeyError):
-        Metrics("r").count_cancelled("elsewhere")  # type: ignore[arg-type]
+        Metrics("r", "m").count_cancelled("elsewhere")  # type: ignore[arg-type]
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -583,7 +586,7 @@ async def test_promtool_finds_nothing_to_better(client: httpx.AsyncClient) -> No
 
 def test_what_a_key_uses_is_counted_by_its_name() -> None:
     """Requests, tokens, sheds; without keys no series has such a label."""
-    metrics = Metrics("r", ["a", "b"])
+    metrics = Metrics("r", "m", ["a", "b"])
     metrics.publish_routes({"/v1/encode": families.INPUTS})
     metrics.count_request(Record("/v1/encode", key="a", input="text", code=200))
     metrics.count_request(
@@ -593,7 +596,7 @@ def test_what_a_key_uses_is_counted_by_its_name() -> None:
     metrics.count_tokens(5, "a")
     metrics.count_tokens(7)
 
-    found, without = samples(metrics), samples(Metrics("r"))
+    found, without = samples(metrics), samples(Metrics("r", "m"))
 
     assert counted(found, "requests_total", "key") == {"": 1, "a": 1, "b": 1}
     assert counted(found, "tokens_total", "key") == {"": 7, "a": 5, "b": 0}
@@ -606,7 +609,7 @@ def test_what_a_key_uses_is_counted_by_its_name() -> None:
 
 def test_keys_that_come_are_counted_and_the_series_of_those_that_go_end() -> None:
     """A request of a key that has gone meanwhile counts as one of none."""
-    metrics = Metrics("r", ["a", "b"])
+    metrics = Metrics("r", "m", ["a", "b"])
     for key in ("a", "b"):
         metrics.count_request(Record("/v1/encode", key=key, input="text", code=200))
         metrics.count_tokens(5, key)

@@ -72,7 +72,7 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the next one ends."""
-    told, metrics = asyncio.Queue[Record](), Metrics("r")
+    told, metrics = asyncio.Queue[Record](), Metrics("r", "m")
     monkeypatch.setattr(metrics, "count_request", told.put_nowait)
     observer = Observer(metrics, "sha256:0", None, lines=False)
     async with connected(application(altered(replica, observer=observer))) as client:
@@ -93,7 +93,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
         if seen.route == "/live":
             raise KeyError("a bug")
 
-    metrics = Metrics("r")
+    metrics = Metrics("r", "m")
     monkeypatch.setattr(metrics, "count_request", once)
     observer = Observer(metrics, "sha256:0", None, lines=False)
     async with connected(application(altered(replica, observer=observer))) as client:
@@ -128,7 +128,7 @@ async def test_probes_and_unknown_keys_share_a_line(
     outer: Callable[[Replica], ASGIApp], replica: Replica, log: Log
 ) -> None:
     """Each is counted, and none can fill a disk."""
-    observer = Observer(Metrics("r"), "", None, lines=True)
+    observer = Observer(Metrics("r", "m"), "", None, lines=True)
     transport = httpx.ASGITransport(outer(altered(replica, observer=observer)))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         for path in ("/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/info"):
@@ -204,7 +204,7 @@ async def test_the_lines_of_requests_can_be_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A service that logs at the load balancer need not log twice."""
-    monkeypatch.setattr(replica, "observer", Observer(Metrics("r"), "", None, lines=False))
+    monkeypatch.setattr(replica, "observer", Observer(Metrics("r", "m"), "", None, lines=False))
     await client.get("/live")
 
     assert log() == ""

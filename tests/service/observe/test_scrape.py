@@ -28,7 +28,7 @@ OPENMETRICS = "application/openmetrics-text"
 
 def replica(name: str, requests: int, form: bool = False) -> bytes:
     """The metrics of a replica that answered some requests."""
-    metrics = Metrics(name)
+    metrics = Metrics(name, "m")
     for _ in range(requests):
         metrics.count_request(Record("/live", trace=TraceContext(TRACE, True, "", None)))
     return metrics.render(exemplars=form)
@@ -74,8 +74,8 @@ def test_exemplars_reach_the_page_of_openmetrics() -> None:
 
 def test_a_label_with_a_line_break_stays_one_sample() -> None:
     """A carriage return ends no line of these formats."""
-    metrics = Metrics("r")
-    metrics.publish_info("model_info", "x", model='a\rb\nc"d')
+    metrics = Metrics("r", 'a\rb\nc"d')
+    metrics.publish_info("model_info", "x")
 
     page = scrape.join_pages([metrics.render()], False).decode()
 

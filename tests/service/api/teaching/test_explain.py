@@ -258,7 +258,7 @@ async def test_it_waits_and_is_counted_like_any_text(
 
     async def tokens() -> float:
         text = (await client.get("/metrics")).text
-        series = 'headlight_tokens_total{replica="replica-1"} '
+        series = 'headlight_tokens_total{model="all-MiniLM-L6-v2",replica="replica-1"} '
         return float(text.partition(f"\n{series}")[2].partition("\n")[0])
 
     before = await tokens()
@@ -266,7 +266,9 @@ async def test_it_waits_and_is_counted_like_any_text(
 
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert await tokens() == before + 5
-    counted = 'code="200",input="text",replica="replica-1",route="/v1/explain"'
+    counted = (
+        'code="200",input="text",model="all-MiniLM-L6-v2",replica="replica-1",route="/v1/explain"'
+    )
     assert counted in (await client.get("/metrics")).text
 
 
