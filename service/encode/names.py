@@ -36,8 +36,10 @@ class Names(NamedTuple):
         if task is None:
             return own
         if task not in self.adapters:
-            known = f"this model has {quote_names(self.adapters, 'and')}"
-            detail = f"{known if self.adapters else NO_ADAPTERS}{suggest_name(task, self.adapters)}"
+            known = NO_ADAPTERS
+            if self.adapters:
+                known = f"this model has {quote_names(self.adapters, 'and')}"
+            detail = f"{known}{suggest_name(task, self.adapters)}"
             raise Refused.at("out_of_range", "task", detail=detail)
         if own not in (None, task):
             raise Refused.at("out_of_range", "task", detail=f'"model" names another, "{own}"')
