@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from jinja2 import Environment
 
 from service import refusals
-from service.cluster import haproxy
+from service.cluster import choice, haproxy
 from service.refusals import problem_details
 
 CONFIG = """\
@@ -241,15 +242,15 @@ def test_a_file_that_lacks_a_place_of_ours_is_refused(section: str) -> None:
         rewrite(config.replace(section, "    # gone"))
 
 
-def test_the_installed_rays_template_has_what_is_rewritten() -> None:
-    """Each line that the rewrite looks for is in Ray's template, so that none is missed."""
+def written_by_ray(*backends: dict[str, Any]) -> str:
+    """The configuration that the installed Ray writes, as far as it is rewritten."""
     ray = importlib.util.find_spec("ray")
     assert ray and ray.origin
     templates = runpy.run_path(str(Path(ray.origin).parent / "serve/_private/haproxy_templates.py"))
     jinja = Environment()
     jinja.filters["haproxy_fmt"] = str  # Ray's own, for names of applications
     text = jinja.from_string(templates["HAPROXY_CONFIG_TEMPLATE"])
-    made = text.render(
+    made: str = text.render(
         config={
             "error_file_path": "/500.http",
             "metrics_port": 1,
@@ -261,16 +262,24 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
             "observe_error_limit": 1,
         },
         route_info={"status": 200},
+        backends=backends,
         backends_with_health_config=[
             {
-                "backend": {"name": "b", "servers": [{"name": "s", "host": "h", "port": 3}]},
+                "backend": backend,
                 "health_config": {
                     "health_path": "/h",
                     "default_server_directive": "default-server fall 3 check",
                 },
             }
+            for backend in backends
         ],
     )
+    return made
+
+
+def test_the_installed_rays_template_has_what_is_rewritten() -> None:
+    """Each line that the rewrite looks for is in Ray's template, so that none is missed."""
+    made = written_by_ray({"name": "b", "servers": [{"name": "s", "host": "h", "port": 3}]})
 
     before, after = made.splitlines(), rewrite(made).splitlines()
 
@@ -288,6 +297,24 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
         "http-check expect status 200",
         "server s h:3 check observe layer4 error-limit 1 on-error mark-down",
     }
+
+
+def test_the_installed_rays_template_names_applications_and_replicas() -> None:
+    """By which several models are found; Ray's own proxy, which stands in for both, is none."""
+    backends = [
+        {
+            "name": name,
+            "path_prefix": prefix,
+            "servers": [{"name": f"{name}#{port}", "host": "127.0.0.1", "port": port}],
+            "fallback_server": {"name": "proxy", "host": "h", "port": 1},
+        }
+        for name, prefix, port in (("http-base", "/base", 3), ("http-minilm", "/", 4))
+    ]
+
+    assert choice.read_backends(written_by_ray(*backends)) == [
+        choice.Backend("http-base", "/base", {"http-base#3": ("127.0.0.1", 3)}),
+        choice.Backend("http-minilm", "/", {"http-minilm#4": ("127.0.0.1", 4)}),
+    ]
 
 
 def test_a_drain_is_known_by_rays_own_words() -> None:
