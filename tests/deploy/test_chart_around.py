@@ -65,12 +65,13 @@ def test_no_autoscaler_of_nodes_takes_the_head(service: dict[str, Any]) -> None:
     assert evicted not in worker["template"]["metadata"].get("annotations", {})
 
 
-@pytest.mark.parametrize("case", ["another cluster's"])
+@pytest.mark.parametrize("case", ["another cluster's", "models"])
 def test_of_more_than_ten_replicas_each_is_scraped_by_itself(
     documents: list[dict[str, Any]],
 ) -> None:
-    """As deploy/prometheus/replicas.yml has it."""
-    scrape = next(one["spec"] for one in documents if one["kind"] == "ScrapeConfig")
+    """As deploy/prometheus/replicas.yml has it; of several models all by one list."""
+    scrapes = (one["spec"] for one in documents if one["kind"] == "ScrapeConfig")
+    (scrape,) = (one for one in scrapes if one["jobName"] == "headlight")
     ours = yaml.safe_load((DEPLOY / "prometheus" / "replicas.yml").read_text())
     (job,) = ours["scrape_configs"]
     (asked,) = scrape["httpSDConfigs"]

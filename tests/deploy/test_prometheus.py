@@ -60,7 +60,7 @@ def checked() -> list[tuple[str, set[tuple[str, str]]]]:
 @needs_promtool
 def test_the_configuration_and_its_rules_are_valid() -> None:
     """As the server would read them, duplicate and unused names included."""
-    for name in ("prometheus.yml", "replicas.yml", "two-models.yml", "haproxy.yml"):
+    for name in ("prometheus.yml", "replicas.yml", "haproxy.yml"):
         promtool("check", "config", PROMETHEUS / name)
     promtool("check", "rules", "--lint-fatal", *RULES.glob("*.yml"))
 

@@ -26,6 +26,13 @@ The first is `model`.
 {{ $sum }}
 {{- end }}
 
+{{/* The maximum number of replicas of all models. */}}
+{{- define "headlight.replicas" -}}
+{{- $sum := 0 -}}
+{{- range (include "headlight.models" . | fromJson).of }}{{ $sum = add $sum (int .most) }}{{ end -}}
+{{ $sum }}
+{{- end }}
+
 {{/* The maximum number of replicas, with those that an update starts next to the old ones: one for every five. */}}
 {{- define "headlight.most" -}}
 {{- $sum := 0 -}}
