@@ -325,6 +325,7 @@ async def test_a_control_that_redraws_a_view_keeps_the_focus(page: Page) -> None
     assert await page.run(step) == "K"
 
 
+@pytest.mark.prove
 async def test_the_pipeline_takes_a_pair(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
@@ -367,6 +368,7 @@ async def test_why_two_texts_are_alike_is_the_apis(
     assert pairs[0][0].startswith(cells[strongest[1]][0])
 
 
+@pytest.mark.prove
 async def test_a_score_that_is_no_sum_of_words_stands_alone(
     browser: Page, address: str, replica: Replica
 ) -> None:
@@ -382,6 +384,7 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
     await browser.complaints()  # of the 422
 
 
+@pytest.mark.prove
 async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
@@ -431,6 +434,7 @@ async def test_what_each_head_is_worth_is_the_apis(
     assert list(worth.values()) == sorted(worth.values(), reverse=True) and requests == 1
 
 
+@pytest.mark.prove
 async def test_a_score_leads_to_the_heads_that_carry_it(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
@@ -507,6 +511,7 @@ async def test_markup_and_odd_characters_are_shown_as_text(browser: Page, addres
     assert [line for line in await browser.complaints() if "422" not in line] == []
 
 
+@pytest.mark.prove
 async def test_a_text_that_is_too_long_is_refused_in_words(browser: Page, address: str) -> None:
     """What the service says stands on the page."""
     await fresh(browser, address)
@@ -538,6 +543,7 @@ async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     await browser.wait("return document.querySelector('.head').innerText.includes('Z_All =')")
 
 
+@pytest.mark.prove
 async def test_a_head_that_is_left_at_once_leaves_no_table_to_fill(
     browser: Page, address: str
 ) -> None:
@@ -607,6 +613,7 @@ async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
     assert await browser.run("return document.querySelectorAll('.head').length") == 0
 
 
+@pytest.mark.prove
 async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
     browser: Page, address: str
 ) -> None:
@@ -651,6 +658,7 @@ async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica)
     await browser.complaints()  # of the 401 that made it ask
 
 
+@pytest.mark.prove
 async def test_axe_finds_no_violation(browser: Page, address: str) -> None:
     """Names, roles, contrast, order: Deque's rules, all of them, with every view open."""
     await everything(browser, address)
@@ -664,6 +672,7 @@ async def test_axe_finds_no_violation(browser: Page, address: str) -> None:
     assert len(found["passes"]) > 20
 
 
+@pytest.mark.prove
 async def test_a_magnified_page_is_cut_nowhere(browser: Page, address: str) -> None:
     """WCAG 1.4.4 and 1.4.10, in a window of 1280 pixels: tables scroll, the page does not."""
     await everything(browser, address)

@@ -37,6 +37,7 @@ async def test_each_row_and_column_stands_next_to_its_token(browser: Page, addre
     assert max(off[:2]) < 2 and off[2] > 2
 
 
+@pytest.mark.prove
 async def test_of_many_tokens_those_are_named_that_have_room(browser: Page, address: str) -> None:
     """No name lies on another; in a narrower window there are fewer."""
     await opened(browser, address, "well " * 100)
@@ -60,6 +61,7 @@ async def test_of_many_tokens_those_are_named_that_have_room(browser: Page, addr
     assert beyond < 2, "each stands next to its row, whose height is less than a line's"
 
 
+@pytest.mark.prove
 async def test_a_finger_on_a_cell_says_its_value(browser: Page, address: str) -> None:
     """Which cannot point without touching; on the matrix and on the tokens of the lines."""
     await opened(browser, address, "All is well")
@@ -76,6 +78,7 @@ async def test_a_finger_on_a_cell_says_its_value(browser: Page, address: str) ->
     assert line.startswith("well → All  ") and line.split()[-1].startswith(values[3 * 5 + 1][:5])
 
 
+@pytest.mark.prove
 async def test_a_table_wider_than_its_place_says_that_it_scrolls(
     browser: Page, address: str
 ) -> None:

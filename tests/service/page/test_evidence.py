@@ -121,6 +121,7 @@ async def test_a_choice_marks_anew_and_stays_in_the_link(
     assert await browser.run(LIST) == expected
 
 
+@pytest.mark.prove
 async def test_the_strongest_is_the_darkest_and_is_led_to(browser: Page, address: str) -> None:
     """In either theme; a piece of the list brings its mark into view and into focus."""
     await mark(browser, address, DOCUMENT)
@@ -137,6 +138,7 @@ async def test_the_strongest_is_the_darkest_and_is_led_to(browser: Page, address
     assert await browser.run("return document.activeElement.dataset.rank") == "2"
 
 
+@pytest.mark.prove
 async def test_what_takes_from_the_score_is_not_dark(browser: Page, address: str) -> None:
     """Where no piece adds to it; each is still marked by a line."""
     await fresh(browser, address)
@@ -173,6 +175,7 @@ async def test_what_was_found_by_leaving_it_out_is_called_no_part_of_a_sum(
     assert "the score from 0.4000 to 0.2000; there are too few words for a control" in said
 
 
+@pytest.mark.prove
 async def test_what_is_too_short_for_a_control_says_so(browser: Page, address: str) -> None:
     """One sentence: nothing is left without it."""
     await mark(browser, address, "A dog ate the food.")
@@ -199,6 +202,7 @@ async def test_a_refusal_stands_in_its_place_and_leaves_nothing_of_another_text(
     assert not await browser.run("return document.querySelector('#evidence .bad')")
 
 
+@pytest.mark.prove
 async def test_a_document_is_asked_for_where_there_is_none(browser: Page, address: str) -> None:
     """Before anything is sent."""
     await fresh(browser, address)
@@ -209,6 +213,7 @@ async def test_a_document_is_asked_for_where_there_is_none(browser: Page, addres
     assert await browser.run(status) == "Enter a document first."
 
 
+@pytest.mark.prove
 async def test_the_views_leave_nothing_of_each_other(browser: Page, address: str) -> None:
     """Heads and likeness go where evidence comes, and evidence where they come."""
     await ask(browser, address, QUERY, DOCUMENT)
@@ -228,6 +233,7 @@ async def test_the_views_leave_nothing_of_each_other(browser: Page, address: str
     assert "together" not in await browser.run("return location.hash")
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("made_up", ["unit=page&top=0&prune=2", "together=proof"])
 async def test_a_choice_that_a_link_makes_up_is_left_out(
     browser: Page, address: str, made_up: str
@@ -249,6 +255,7 @@ async def test_a_choice_that_a_link_makes_up_is_left_out(
     assert await browser.complaints() == []
 
 
+@pytest.mark.prove
 async def test_what_is_shown_can_be_copied(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
@@ -271,6 +278,7 @@ async def test_what_is_shown_can_be_copied(
     assert pruned == result["pruned"] and result == await told(client)
 
 
+@pytest.mark.prove
 async def test_what_is_shown_can_be_taken_away(
     browser: Page, address: str, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
@@ -300,6 +308,7 @@ async def test_what_is_shown_can_be_taken_away(
     assert "Not asked" not in said and "Export" not in said
 
 
+@pytest.mark.prove
 async def test_an_answer_that_a_reader_did_not_wait_for_is_not_drawn(
     browser: Page, address: str
 ) -> None:
@@ -332,7 +341,7 @@ async def test_an_answer_that_a_reader_did_not_wait_for_is_not_drawn(
     )
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.prove)])
 async def test_axe_finds_no_violation(browser: Page, address: str, theme: str) -> None:
     """In either theme: the ink on each mark has contrast enough."""
     async with browser.theme(theme):
@@ -351,6 +360,7 @@ async def violations(browser: Page) -> list[tuple[str, str]]:
     return [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
 
 
+@pytest.mark.prove
 async def test_a_telephone_cuts_nothing(browser: Page, address: str) -> None:
     """Not a word longer than the window either."""
     await mark(browser, address, f"{DOCUMENT} {'o' * 80}.")

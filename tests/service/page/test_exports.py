@@ -76,6 +76,7 @@ async def test_a_figure_says_what_it_shows_in_colours_for_print(
     assert sides == [2 * int(root.get(side, "")) for side in ("width", "height")]
 
 
+@pytest.mark.prove
 async def test_a_figure_of_a_long_text_names_some_of_its_tokens(
     browser: Page, address: str, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ async def test_no_cell_of_a_table_is_a_formula(browser: Page, address: str, tmp_
     assert all(abs(sum(map(float, row[1:])) - 1) < 1e-4 for row in rows)
 
 
+@pytest.mark.prove
 async def test_the_page_that_stands_alone_follows_its_readers_theme(
     browser: Page, address: str, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ async def test_the_page_that_stands_alone_follows_its_readers_theme(
     assert all(one != other for one, other in zip(light[2:], dark[2:], strict=True))
 
 
+@pytest.mark.prove
 async def test_the_page_that_stands_alone_says_how_it_was_looked_at(
     browser: Page, address: str, tmp_path: Path
 ) -> None:

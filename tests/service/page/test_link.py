@@ -51,6 +51,7 @@ async def test_what_was_found_is_in_the_link(browser: Page, address: str, button
     assert found != sorted(found)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(  # a number and a name; `make prove` tries the others
     "order",
     [

@@ -61,6 +61,7 @@ async def show(browser: Page, text: str, other: str = "") -> None:
     )
 
 
+@pytest.mark.prove
 async def test_maps_are_there_before_the_roles_are(browser: Page, replica: Replica) -> None:
     """A model may have to be surveyed for them; they come into what is shown, where it stands."""
     late, answer = asyncio.Event(), replica.heads.answer
@@ -127,6 +128,7 @@ async def test_roles_that_do_not_come_take_no_map_along(browser: Page, replica: 
     assert said.startswith("No roles: ") and "deadline" in said.lower() and cells == 72
 
 
+@pytest.mark.prove
 async def test_statistics_that_do_not_come_take_no_map_along(browser: Page, address: str) -> None:
     """Nothing is said of what is not known."""
     await fresh(browser, address)
@@ -165,6 +167,7 @@ async def test_a_likeness_that_is_too_large_leaves_score_and_heads(
     assert "1.0000" in said and "The answer is too large" in said and cells == 72
 
 
+@pytest.mark.prove
 async def test_a_likeness_that_does_not_come_leaves_the_heads(browser: Page, address: str) -> None:
     """Its place says why; the choice between the two texts is there."""
     await fresh(browser, address)
@@ -181,6 +184,7 @@ async def test_a_likeness_that_does_not_come_leaves_the_heads(browser: Page, add
     await browser.wait(f"{ALIKE}.includes('The pairs that add most')")
 
 
+@pytest.mark.prove
 async def test_heads_that_do_not_come_leave_the_likeness_and_nothing_of_another_text(
     browser: Page, address: str
 ) -> None:
@@ -201,6 +205,7 @@ async def test_heads_that_do_not_come_leave_the_likeness_and_nothing_of_another_
     assert "no room for it" in said, "it says still why there is nothing to order"
 
 
+@pytest.mark.prove
 async def test_the_other_texts_heads_that_do_not_come_leave_the_first_ones(
     browser: Page, address: str
 ) -> None:
@@ -239,6 +244,7 @@ async def test_a_layer_that_does_not_come_shows_nothing_of_another(
     assert await browser.run("return document.querySelector('#pipeline select').value") == "3"
 
 
+@pytest.mark.prove
 async def test_dominance_that_does_not_come_is_asked_again_when_opened_again(
     browser: Page, address: str
 ) -> None:
@@ -289,6 +295,7 @@ async def test_a_pair_is_asked_once_with_its_progress_next_to_the_button(
     assert len(asked) <= 2, "and the map of the head that it opens"
 
 
+@pytest.mark.prove
 async def test_a_scale_that_fails_claims_no_cosine(browser: Page, address: str) -> None:
     """The number of another place of the slider does not stand next to it."""
     await ask(browser, address, WELL)
@@ -304,6 +311,7 @@ async def test_a_scale_that_fails_claims_no_cosine(browser: Page, address: str) 
     assert await browser.run(f"return {labelled('Cosine without L0H5')}.textContent") == "–"
 
 
+@pytest.mark.prove
 async def test_several_texts_need_no_word_of_the_model(browser: Page, address: str) -> None:
     """GET /info fails: its name is missing, and what can be asked can be."""
     source = """window.kept ??= fetch;

@@ -109,6 +109,7 @@ COLUMN = """return [...document.querySelectorAll(".lines ol:first-child button")
   (button) => button.textContent)"""
 
 
+@pytest.mark.prove
 async def test_what_is_no_word_of_the_text_keeps_its_name(browser: Page, address: str) -> None:
     """Special tokens; next to a word that the vocabulary does not have, and one that it cuts."""
     await ask(browser, address, "Unbelievable 🦔")
@@ -120,7 +121,7 @@ async def test_what_is_no_word_of_the_text_keeps_its_name(browser: Page, address
     assert "".join(tokens[1:-1]) == "Unbelievable🦔", "no ## and no [UNK]"
 
 
-@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("layer", [0, pytest.param(1, marks=pytest.mark.prove)])
 async def test_a_layer_that_normalises_first_says_what_enters_q(
     browser: Page, url: str, layer: int
 ) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
 from service.encode.resolver import Resolver
 from service.replica import Replica
@@ -148,14 +147,20 @@ async def test_a_prompt_goes_before_the_text(
     np.testing.assert_array_equal(told, expected)
 
 
-@pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "TextEmbeddingsInference")
-async def test_llama_index_is_answered_exactly(address: str, http: httpx.AsyncClient) -> None:
-    """Its queries and texts, several at once, synchronous and not."""
-    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=address)
+@pytest.fixture
+def llama_index(address: str) -> Any:
+    """The client of LlamaIndex, imported here: it takes two seconds of each process."""
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
-    query = await asked(lambda: theirs.get_query_embedding(TEXTS[0]))
-    several = await asked(lambda: theirs.get_text_embedding_batch(TEXTS))
-    later = np.array(await theirs.aget_text_embedding_batch(TEXTS), dtype=np.float32)
+    return TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=address)
+
+
+@pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "TextEmbeddingsInference")
+async def test_llama_index_is_answered_exactly(llama_index: Any, http: httpx.AsyncClient) -> None:
+    """Its queries and texts, several at once, synchronous and not."""
+    query = await asked(lambda: llama_index.get_query_embedding(TEXTS[0]))
+    several = await asked(lambda: llama_index.get_text_embedding_batch(TEXTS))
+    later = np.array(await llama_index.aget_text_embedding_batch(TEXTS), dtype=np.float32)
 
     expected = await pooled(http, TEXTS)
     np.testing.assert_array_equal(query, expected[0])
@@ -164,11 +169,9 @@ async def test_llama_index_is_answered_exactly(address: str, http: httpx.AsyncCl
 
 
 @pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "truncate_text")
-async def test_llama_index_truncates(address: str, http: httpx.AsyncClient) -> None:
+async def test_llama_index_truncates(llama_index: Any, http: httpx.AsyncClient) -> None:
     """By default, on the right."""
-    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=address)
-
-    told = await asked(lambda: theirs.get_text_embedding(LONG))
+    told = await asked(lambda: llama_index.get_text_embedding(LONG))
 
     np.testing.assert_array_equal(told, (await pooled(http, [LONG], truncate="right"))[0])
 
