@@ -132,7 +132,7 @@ def examine_machine(models: Sequence[Settings]) -> tuple[list["Finding"], set[st
 
         for settings in models:
             findings += run("doctor", machine.WITH_TORCH, settings)
-            findings += model.find_faults(settings)
+        findings += model.find_faults(models)
         if not any(finding.is_wrong for finding in findings):
             findings.append(Finding("", "fit this machine", grade="ok"))
     return findings, machine.OPTIONS

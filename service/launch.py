@@ -87,7 +87,7 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
-    models = [pin_model(network.restrict_hosts(model)) for model in models]
+    models = pin_models([network.restrict_hosts(model) for model in models])
     for warning in network.warn_of_exposure(settings):
         say(f"warning: {warning}")
     with ExitStack() as stack:
@@ -122,24 +122,29 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
             say("stopping")
 
 
-def pin_model(settings: Settings) -> Settings:
-    """Pin a hub's model to one commit, so that every replica, now and later, loads the same.
+def pin_models(models: Sequence[Settings]) -> list[Settings]:
+    """Pin each of the hub's models to one commit, so that every replica, now and later, loads it.
 
     A missing model is refused here, ten seconds before a replica would refuse it.
 
     Raises:
-        StartFailed: the revision cannot be looked up, or our own replicas would find no model or
-            none that fits.
+        StartFailed: a revision cannot be looked up, or our own replicas would find no model, none
+            that fits, or no memory for all.
     """
-    from service.preflight.model import CHECKS  # slow to import, as torch is
+    from service.preflight.model import CHECKS, TOGETHER  # slow to import, as torch is
 
+    pinned, found = [], []
     try:
-        model = weights.pin_revision(settings.model)
-        if settings.address is None:
-            require(run("serve", CHECKS, settings, weights.locate_model(model, settings.adapter)))
+        for settings in models:
+            model = weights.pin_revision(settings.model)
+            pinned.append(settings.model_copy(update={"model": model}))
+            if settings.address is None:
+                found.append((settings, weights.locate_model(model, settings.adapter)))
+                require(run("serve", CHECKS, *found[-1]))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
-    return settings.model_copy(update={"model": model})
+    require(run("serve", TOGETHER, *found))
+    return pinned
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Checks of what a model needs from the machine it is to run on, and of its files."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from model.errors import CheckpointError
@@ -69,30 +69,46 @@ def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     return model
 
 
-def check_memory(settings: Settings, source: ModelSource) -> Iterator[Finding]:
-    """Compare the replicas' least memory with what is free."""
-    model_bytes = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
-    needed = settings.most_replicas * (REPLICA_BYTES + model_bytes)
-    if needed > (free := free_memory()):
-        text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
-        yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
+def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
+    """Compare the least memory of all replicas of some models with what is free."""
+    shares = [
+        settings.most_replicas * _replica_bytes(settings, source) for settings, source in models
+    ]
+    needed, free = sum(shares), free_memory()
+    if needed <= free:
+        return
+    (settings, _), *others = models
+    text = f"they need at least {mib(needed)} of memory"
+    if others:
+        each = (
+            f"{mib(share)} for {settings.most_replicas} of {source.name}"
+            for share, (settings, source) in zip(shares, models, strict=True)
+        )
+        text += f" ({', '.join(each)})"
+    place = "replicas" if others else f"{replicas_key(settings)} {settings.most_replicas}"
+    yield Finding(place, f"{text}, and only {mib(free)} are free")
 
 
 CHECKS: Checks = {
     # neither for a node, whose report has the digest, and a lack of memory apart
     open_checkpoint: {"doctor", "serve"},
-    check_memory: {"doctor", "serve"},
 }
+# Those of all models together
+TOGETHER: Checks = {check_memory: {"doctor", "serve"}}
 
 
-def find_faults(settings: Settings) -> Iterator[Finding]:
-    """Find the model and yield the findings of all checks of it, or that it cannot be found."""
-    try:
-        source = weights.locate_model(settings.model, settings.adapter)
-    except ModelNotFound as error:
-        yield Finding("", str(error))
-    else:
-        yield from run("doctor", CHECKS, settings, source)
+def find_faults(models: Sequence[Settings]) -> Iterator[Finding]:
+    """Find the models and yield the findings of all checks of them, or that one cannot be found."""
+    found = []
+    for settings in models:
+        try:
+            source = weights.locate_model(settings.model, settings.adapter)
+        except ModelNotFound as error:
+            yield Finding("", str(error))
+        else:
+            found.append((settings, source))
+            yield from run("doctor", CHECKS, settings, source)
+    yield from run("doctor", TOGETHER, *found)
 
 
 def examine_node(settings: Settings) -> NodeReport:
@@ -111,10 +127,16 @@ def examine_node(settings: Settings) -> NodeReport:
         model = rehearse(settings, source)
     except REFUSED as error:
         return NodeReport(fault=str(error))
-    short = next(check_memory(settings.model_copy(update=ALONE), source), None)
+    short = next(check_memory((settings.model_copy(update=ALONE), source)), None)
     return NodeReport(
         short=str(short) if short else None, digest=(model.digest or None) if model else None
     )
+
+
+def _replica_bytes(settings: Settings, source: ModelSource) -> int:
+    """Return the least memory of one replica in bytes."""
+    own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
+    return REPLICA_BYTES + own
 
 
 def _extra_bytes(settings: Settings, source: ModelSource) -> int:

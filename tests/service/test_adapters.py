@@ -331,9 +331,9 @@ async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> N
     adapter(saved_bert(tmp_path), tmp_path / LEFT, "bert", 1, use_dora=True)
     own = {"model": str(tmp_path), "device": "cpu"}
 
-    (found,) = find_faults(Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",)))
+    (found,) = find_faults([Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",))])
     assert "use_dora" in found.what
-    (found,) = find_faults(Settings(**own, adapter=(f"{LEFT}=/nowhere",)))
+    (found,) = find_faults([Settings(**own, adapter=(f"{LEFT}=/nowhere",))])
     assert found.what == f"adapter {LEFT}: no folder /nowhere"
 
 

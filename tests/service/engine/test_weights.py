@@ -325,8 +325,9 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     there = f"snapshots/{NEW}"
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *asked, **how: there)
 
-    assert launch.pin_model(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
-    assert launch.pin_model(Settings()) == Settings()
+    (pinned,) = launch.pin_models([Settings(model=NAME, address="auto")])
+    assert pinned.model == f"{NAME}@{NEW}"
+    assert launch.pin_models([Settings()]) == [Settings()]
 
 
 @pytest.mark.asyncio(loop_scope="session")

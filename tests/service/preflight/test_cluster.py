@@ -1,6 +1,7 @@
 """What nodes say before an update, and what becomes of it; the served form is in tests/ray."""
 
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from model.loading import checkpoint
+from service import launch
 from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.engine import weights
@@ -21,6 +23,7 @@ from service.preflight.finding import run
 from service.preflight.machine import mib
 from service.preflight.model import NodeReport
 from service.settings import MIB, Settings
+from tests import task_heads
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import CPU, saved, theirs
 from tests.model.small_tokenizer import save_small_tokenizer
@@ -115,6 +118,27 @@ def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch)
     assert said.short.startswith("replicas 1: they need at least 279 MiB")
 
 
+def test_memory_is_judged_for_all_models_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `doctor` and by `serve`: each alone would fit, and each one's share is named."""
+    task_heads.checkpoint(tmp_path / "reranker", "ForSequenceClassification", num_labels=1)
+    both = [Settings(replicas=2, device="cpu"), Settings(model=str(tmp_path / "reranker"))]
+    monkeypatch.setattr(model, "free_memory", lambda: 700 * MIB)
+
+    assert not [*model.find_faults(both[:1])] and not [*model.find_faults(both[1:])]
+    (said,) = model.find_faults(both)
+    with pytest.raises(StartFailed) as refused:
+        launch.pin_models(both)
+
+    assert str(refused.value) == str(said)
+    assert re.fullmatch(
+        r"replicas: they need at least 7\d\d MiB of memory \(5\d\d MiB for 2 of all-MiniLM-L6-v2, "
+        r"19\d MiB for 1 of reranker\), and only 700 MiB are free",
+        str(said),
+    )
+
+
 @pytest.mark.parametrize(("dtype", "number"), [("float32", 4), ("bfloat16", 2)])
 def test_memory_counts_what_is_made_of_a_debertas_distances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, number: int
@@ -127,7 +151,7 @@ def test_memory_counts_what_is_made_of_a_debertas_distances(
     monkeypatch.setattr(model, "free_memory", lambda: 0)
 
     (said,) = model.check_memory(
-        Settings(model=str(tmp_path), dtype=dtype), weights.locate_model(str(tmp_path))
+        (Settings(model=str(tmp_path), dtype=dtype), weights.locate_model(str(tmp_path)))
     )
 
     encoder = checkpoint.load_checkpoint(
@@ -165,7 +189,7 @@ def test_memory_counts_what_adapters_hold(
     named = tuple(f"{name}={folder}" for name, folder in own.items())
     settings = Settings(model=str(tmp_path), dtype=dtype, adapter=named)
 
-    (said,) = model.check_memory(settings, weights.locate_model(str(tmp_path), named))
+    (said,) = model.check_memory((settings, weights.locate_model(str(tmp_path), named)))
 
     plain = checkpoint.load_checkpoint(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN)
     read = checkpoint.with_adapters(plain, tmp_path, own).adapters.values()
