@@ -2,7 +2,8 @@
 
 A text of keys holds one per line, or several separated by commas: [name:]key or
 [name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536, and metrics where it
-may read those of all keys. A key itself is never kept.
+may read those of all keys. models=a,b names the only models that it may use; that list runs to the
+end of the line. A key itself is never kept.
 
 A file of keys is followed:
 
@@ -41,6 +42,10 @@ OPTION = re.compile(r"([a-z]{1,15})=[0-9]+")  # what looks like a limit; no part
 LIMIT_OPTIONS = ("requests", "tokens")  # the fields of Limits
 LIMIT = re.compile(rf"({'|'.join(LIMIT_OPTIONS)})=([1-9][0-9]{{0,11}})")
 METRICS_OPTION = "metrics"  # marks a key that may read the metrics
+MODELS_OPTION = "models="  # begins the list of models that a key may use
+MODELS = re.compile(rf"(?<=[^\s,])\s+{MODELS_OPTION}")  # after a key, up to the end of its line
+MODEL = re.compile(r"[^\s=]{1,256}")  # the name of a model
+ENTRY = re.compile(rf".+:{KEY.pattern}")  # what reads as another key where a model is expected
 DIGEST = r"[0-9a-f]{64}"  # SHA-256 in hexadecimal
 # What a mistyped digest begins with, before a colon or in the key: it would pass for a key
 ANY_DIGEST = re.compile(r"(sha[-_]?\d{1,3}|md5)", re.IGNORECASE)
@@ -71,12 +76,14 @@ class Key:
     Args:
         digest: its SHA-256, hexadecimal.
         metrics: whether it may read the metrics, which show the use of all keys.
+        models: names of the only models that it may use; empty: it may use all.
     """
 
     name: str
     digest: str = field(repr=False)
     limits: Limits = Limits()
     metrics: bool = False
+    models: tuple[str, ...] = ()
 
 
 def parse_keys(*texts: str) -> tuple[Key, ...]:
@@ -88,26 +95,29 @@ def parse_keys(*texts: str) -> tuple[Key, ...]:
         ValueError: there is no key, or a wrong one, named by its line and never by the key.
     """
     keys: dict[str, Key] = {}
-    limits: dict[str, Limits] = {}
+    rights: dict[str, tuple[Limits, tuple[str, ...]]] = {}
     for text in texts:
         before = frozenset(keys)
-        for line, entry in _split_entries(text):
-            key = _parse_key(entry, line)
+        for line, entry, models in _split_entries(text):
+            key = _parse_key(entry, models, line)
             if key.digest in before:
                 continue
             if key.digest in keys:
                 raise ValueError(f"api_keys: line {line} repeats the key of an earlier line")
-            if key.name and limits.setdefault(key.name, key.limits) != key.limits:
-                raise ValueError(f"api_keys: line {line} gives its name other limits than before")
+            own = key.limits, key.models
+            if key.name and (earlier := rights.setdefault(key.name, own)) != own:
+                other = "limits" if earlier[0] != key.limits else "models"
+                raise ValueError(f"api_keys: line {line} gives its name other {other} than before")
             keys[key.digest] = key
-    return tuple(_name_keys(keys.values(), limits.keys()))
+    return tuple(_name_keys(keys.values(), rights.keys()))
 
 
 def format_entry(key: Key) -> str:
-    """Return a key as the text that `parse_keys` reads, with its digest."""
+    """Return a key as a line of the text that `parse_keys` reads, with its digest."""
     limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
     mark = [METRICS_OPTION] if key.metrics else []
-    return " ".join([f"{key.name}:{DIGEST_ALGORITHM}:{key.digest}", *limits, *mark])
+    models = [MODELS_OPTION + ",".join(key.models)] if key.models else []
+    return " ".join([f"{key.name}:{DIGEST_ALGORITHM}:{key.digest}", *limits, *mark, *models])
 
 
 def first_key(text: str) -> str:
@@ -116,7 +126,7 @@ def first_key(text: str) -> str:
     Raises:
         ValueError: there is none; the message never repeats the text.
     """
-    for line, entry in _split_entries(text):
+    for line, entry, _ in _split_entries(text):
         stated, *words = entry.split()
         name, _, key = stated.rpartition(":")
         if not all(word == METRICS_OPTION or LIMIT.fullmatch(word) for word in words):
@@ -133,17 +143,23 @@ def limits_by_name(keys: Iterable[Key]) -> dict[str, Limits]:
     return {key.name: key.limits for key in keys}
 
 
-def _split_entries(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text into entries, each with the number of its line."""
-    lines = enumerate(text.split("\n"), start=1)
-    entries = [(line, entry.strip()) for line, row in lines for entry in row.split(",")]
-    if not any(entry for _, entry in entries):
+def _split_entries(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """Yield each entry of a text, with the number of its line and its list of models, if any."""
+    found = False
+    for line, row in enumerate(text.split("\n"), start=1):
+        before, *models = MODELS.split(row, maxsplit=1)
+        *entries, last = before.split(",")
+        listed = models[0] if models else None
+        for entry, names in [*((each, None) for each in entries), (last, listed)]:
+            if entry.strip():
+                found = True
+                yield line, entry.strip(), names
+    if not found:
         raise ValueError("api_keys: there is no key")
-    return ((line, entry) for line, entry in entries if entry)
 
 
-def _parse_key(entry: str, line: int) -> Key:
-    """Parse an entry of a text of keys; raises ValueError with its line."""
+def _parse_key(entry: str, models: str | None, line: int) -> Key:
+    """Parse an entry of a text of keys and its list of models; raises ValueError with its line."""
     stated, *words = entry.split()
     if metrics := METRICS_OPTION in words:
         words.remove(METRICS_OPTION)
@@ -158,7 +174,8 @@ def _parse_key(entry: str, line: int) -> Key:
     if name and not NAME.fullmatch(name):
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if is_digest else hashlib.sha256(key.encode()).hexdigest()
-    return Key(name, digest, _parse_limits(words, line), metrics)
+    named = () if models is None else _parse_models(models, line)
+    return Key(name, digest, _parse_limits(words, line), metrics, named)
 
 
 def _is_digest(name: str, key: str, line: int) -> bool:
@@ -186,13 +203,24 @@ def _parse_limits(words: list[str], line: int) -> Limits:
         if unknown := next((name for name in options if name not in LIMIT_OPTIONS), None):
             raise ValueError(
                 f"api_keys: line {line} has the unknown option {unknown}=; only "
-                "requests=, tokens= and metrics are known"
+                "requests=, tokens=, metrics and models= are known"
             )
         raise ValueError(
             f"api_keys: line {line} has something else after the key than requests= and tokens=, "
-            "with a whole number from 1, and metrics, each once"
+            "with a whole number from 1, and metrics, each once, and models= last"
         )
     return Limits(**values)
+
+
+def _parse_models(listed: str, line: int) -> tuple[str, ...]:
+    """Parse the list of models that a key may use; raises ValueError with its line."""
+    names = [name.strip() for name in listed.split(",")]
+    if not all(MODEL.fullmatch(name) and not ENTRY.fullmatch(name) for name in names):
+        raise ValueError(
+            f"api_keys: line {line} has something else after models= than names of models, "
+            "separated by commas; the list runs to the end of the line, and no key can follow there"
+        )
+    return tuple(sorted(set(names)))
 
 
 def _name_keys(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
@@ -325,7 +353,7 @@ class KeyRing:
         Raises:
             UnusableKeys: the file is wrong.
         """
-        held = [",".join(map(format_entry, self._held))] if self._held else []
+        held = ["\n".join(map(format_entry, self._held))] if self._held else []
         try:
             return parse_keys(*held, _decode(content))
         except ValueError as error:

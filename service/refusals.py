@@ -47,6 +47,7 @@ REFUSALS: dict[str, RefusalKind] = {
     "forbidden_origin": RefusalKind(
         403, "A web page of another origin sent this; the setting cors_origins lists allowed ones."
     ),
+    "model_forbidden": RefusalKind(403, "This API key may not use this model."),
     "not_found": RefusalKind(404, "There is nothing at this path."),
     "task_not_found": RefusalKind(404, "The model's checkpoint has no head for this task."),
     "model_not_found": RefusalKind(404, "This service serves another model."),

@@ -164,8 +164,8 @@ class Settings(BaseModel):
     )
     api_keys_file: Path | None = Field(
         None,
-        description="file of API keys, one `name:key` per line, with optional limits; replicas "
-        "reload it when it changes; default: no key required",
+        description="file of API keys, one `name:key` per line, with optional limits and "
+        "models; replicas reload it when it changes; default: no key required",
     )
     api_keys: tuple[keys.Key, ...] = Field(
         (),

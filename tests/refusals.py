@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 LONG = 99  # characters of a path that the page does not show
 WIDTH = 384  # of the bundled model
 JSON, FILE = "application/json", "application/vnd.safetensors"
+TEAM_KEY = "the-key-of-team-a"
 
 
 class Row(NamedTuple):
@@ -65,6 +66,12 @@ ROWS = (
         "forbidden_origin",
         TEXT,
         headers=(("Content-Type", "text/plain"), ("Origin", "https://evil.example")),
+    ),
+    Row(
+        "model_forbidden",
+        TEXT,
+        headers=(("Authorization", f"Bearer {TEAM_KEY}"),),
+        under="with a key for other models",
     ),
     Row("not_found", TEXT, path="/v1/encod"),
     Row("task_not_found", {**TEXT, "classify": True}),

@@ -20,10 +20,10 @@ from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
 from service.edge import body
-from service.keys import Key
+from service.keys import Key, parse_keys
 from service.refusals import REFUSALS
 from service.replica import Replica
-from tests.refusals import JSON, ROWS, Row
+from tests.refusals import JSON, ROWS, TEAM_KEY, Row
 from tests.replica_internals import pooled_by, under
 
 PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
@@ -84,6 +84,8 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
     match row.under:
         case "with API keys":
             settings: dict[str, Any] = {"api_keys": (Key("demo", "0" * 64),)}
+        case "with a key for other models":
+            settings = {"api_keys": parse_keys(f"team-a:{TEAM_KEY} models=reranker,sparse")}
         case "with allowed hosts":
             settings = {"allowed_hosts": ("localhost",)}
         case "out of memory":

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # it imports this file
 ANY_ROUTE_CODES = (*HEADER_CODES, "method_not_allowed", "unknown_field", "internal")
 BODY_ROUTE_CODES = (
     *BODY_CODES,
+    "model_forbidden",
     "invalid_json",
     "invalid_text",
     "too_many_tokens",

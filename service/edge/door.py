@@ -145,7 +145,8 @@ class Door:
         if self._ring.keys is not self._sharing_keys:
             self._apply_keys()
         key = self._keys.find(request.method, request.path, request.single("authorization"))
-        request.key = key.name if key else ""
+        if key:
+            request.key, request.models = key.name, key.models
         self._rules.judge(request, authorized=key is not None)
         self._keys.require_mark(request.path, key)
         await self._take_place(request)

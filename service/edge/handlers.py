@@ -27,6 +27,7 @@ from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.forward import Forwarder
 from service.edge.request import Endpoint, Request, read_timeout
 from service.encode.answer import JSON, collect_body
+from service.encode.names import find_name, is_same_name
 from service.encode.space import EXPECT_HEADER
 from service.encode.space import SPACE_HEADER as SPACE
 from service.inputs import Item, numbered_items
@@ -34,6 +35,7 @@ from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.replica import Replica
 from service.wire import WARNING
+from service.wording.words import quote_names
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +164,16 @@ class Handlers:
 
     def handler(self, routes: Sequence[Route]) -> Handler:
         """Return the handler of the routes with one path and method."""
-        answers = routes[0].answers
-        return (lambda request: answers(request, self)) if answers else self._encoder(routes)
+        if (answers := routes[0].answers) is None:
+            return self._encoder(routes)
+        judges = routes[0].method == "post"
+
+        async def answer(request: Request) -> Reply:
+            if judges:
+                self._judge_key(request)
+            return await answers(request, self)
+
+        return answer
 
     def _encoder(self, routes: Sequence[Route]) -> Handler:
         """Return the handler of routes with one path that encode."""
@@ -188,6 +198,7 @@ class Handlers:
                 record.end_stage("parse", start)
             if self._forwarder and (model := self._forwarder.find_elsewhere(request, call)):
                 return await self._forwarder.forward(request, body, model)
+            self._judge_key(request, call.request.model)
             del body
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
@@ -219,6 +230,20 @@ class Handlers:
             return reply
 
         return encode
+
+    def _judge_key(self, request: Request, named: str | None = None) -> None:
+        """Refuse a request whose key may not use this model.
+
+        Args:
+            named: the model that it names; one that is not here is refused as such.
+        """
+        own, *_ = self._served.names
+        if not request.models or any(is_same_name(name, own) for name in request.models):
+            return
+        if named is not None:
+            find_name(named, self._served.names)
+        detail = f"it may use {quote_names(request.models, 'and')}"
+        raise Refused("model_forbidden", detail=detail)
 
     def _lacks_specials(self, item: Item) -> bool:
         """Tell whether an input is token ids with no special one at either end."""

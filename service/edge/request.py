@@ -55,7 +55,7 @@ class Request:
         media_type: of its body, lower case, without parameters; None if it names none.
         closing: whether its connection ends with it because its body is left unread.
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
-        key: the name of its API key.
+        key: the name of its API key; models: names of the only models that this may use, if any.
         hold: the memory that it takes.
         place: its place at the gate; waited: the seconds it waited there.
         timeout: the seconds that its client gives it, counted from when it has arrived whole.
@@ -69,7 +69,7 @@ class Request:
 
     __slots__ = (
         *("begun", "body", "closing", "endpoint", "headers", "hold", "id", "ignored", "key"),
-        *("media_type", "method", "overdue", "path", "path_params", "place", "query"),
+        *("media_type", "method", "models", "overdue", "path", "path_params", "place", "query"),
         *("raw_headers", "record", "repeated", "root_path", "shed", "task", "timeout", "until"),
         *("waited", "word"),
     )
@@ -97,6 +97,7 @@ class Request:
         if (content_type := self.headers.get("content-type")) is not None:
             self.media_type = content_type.partition(";")[0].strip().lower()
         self.body, self.key = b"", ""
+        self.models: Sequence[str] = ()
         self.word: RefusalWriter | None = None
         self.ignored: dict[str, None] = {}
         self.place: Place | None = None

@@ -68,7 +68,7 @@ def find_name(requested: str, names: Sequence[str]) -> str:
     """
     if requested in names:
         return requested
-    matches = [name for name in names if _is_same_name(requested, name)]
+    matches = [name for name in names if is_same_name(requested, name)]
     if len(matches) != 1:
         raise unknown_model(names)
     return matches[0]
@@ -80,7 +80,7 @@ def unknown_model(names: Sequence[str]) -> Refused:
     return Refused.at("model_not_found", "model", detail=detail)
 
 
-def _is_same_name(left: str, right: str) -> bool:
+def is_same_name(left: str, right: str) -> bool:
     """Tell whether two names are the same but for what `find_name` ignores."""
     plain = (name.lower().removesuffix(":latest") for name in (left, right))
     short, long = sorted(plain, key=len)

@@ -60,6 +60,49 @@ def test_a_key_has_limits_and_one_client_may_have_two_keys() -> None:
     assert KEY not in repr(held) and DIGEST not in repr(held)
 
 
+def test_a_key_may_name_the_only_models_that_it_may_use() -> None:
+    """In a list that runs to the end of the line, in any order."""
+    text = f"a:{KEY} tokens=5 metrics models=minilm,org/reranker:latest\n"
+    text += f"a:{OTHER} tokens=5 models=org/reranker:latest , minilm,minilm\n"
+    text += f"b:{KEY}x, c:{KEY}y\tmodels=sparse\r\nd:{KEY}z"
+
+    held = keys.parse_keys(text)
+
+    both = ("minilm", "org/reranker:latest")
+    assert [key.models for key in held] == [both, both, (), ("sparse",), ()]
+    assert held[0].limits == Limits(None, 5) and held[0].metrics
+    assert keys.parse_keys("\n".join(map(keys.format_entry, held))) == held
+    assert keys.first_key(f"a:{KEY} models=minilm,reranker") == KEY
+
+
+MODELS_LAST = "names of models, separated by commas; the list runs to the end of the line"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"a:{KEY} models=", MODELS_LAST),
+        (f"a:{KEY} models=x,,y", MODELS_LAST),
+        (f"a:{KEY} models=x,", MODELS_LAST),
+        (f"a:{KEY} models=x tokens=5", MODELS_LAST),
+        (f"a:{KEY} models=x models=y", MODELS_LAST),
+        (f"a:{KEY} models=x,tokens=5", MODELS_LAST),
+        (f"a:{KEY} models=x, b:{OTHER}", MODELS_LAST),
+        (f"a:{KEY} models=x,b:sha256:{'0' * 64}", MODELS_LAST),
+        (f"a:{KEY} Models=x", "models= last"),
+        (f"a:{KEY}, models=xxxxxxxxxxxxxxxx", "has no key of 16"),
+        (" models=xxxxxxxxxxxxxxxx", "has no key of 16"),
+        (f"a:{KEY} models=x\na:{OTHER} models=y", "gives its name other models than before"),
+        (f"a:{KEY} models=x\na:{OTHER}", "gives its name other models than before"),
+    ],
+)
+def test_a_list_of_models_that_is_wrong_is_named_by_its_line(text: str, fault: str) -> None:
+    """It never widens what a key may use, and takes no key of the same line for a model."""
+    with pytest.raises(ValueError, match=rf"^api_keys: line \d [^\n]*{fault}[^\n]*$") as refused:
+        keys.parse_keys(text)
+    assert KEY not in str(refused.value) and OTHER not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -377,8 +420,8 @@ def test_a_ring_next_to_a_wrong_file_begins_with_the_last_good_keys(
     file: Path, tmp_path: Path, content: str, told: Callable[[], list[dict[str, str]]]
 ) -> None:
     """Those of the file alone, as digests, for this user alone; it is stale until that is right."""
-    kept, own = tmp_path / "kept", keys.parse_keys("c:the-key-of-c-12345678")
-    file.write_text(f"{OF_B}{A}")
+    kept, own = tmp_path / "kept", keys.parse_keys("c:the-key-of-c-12345678 models=x,y")
+    file.write_text(f"b:{B} requests=2 models=x,z\n{A}")
     first = KeyRing(own, file, kept)
     write(file, content)
     second = KeyRing(own, file, kept)

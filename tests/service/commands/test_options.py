@@ -17,8 +17,9 @@ KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 @pytest.mark.parametrize(
     "text",
     [f"{KEY}\n", f"team-a:{KEY}\n", f"team-a:{KEY} requests=64 tokens=20000\nteam-b:{OTHER}\n"]
-    + [f"team-a:sha256:{'0' * 64}\nteam-b:{KEY}", f"\n\n  {KEY}  \n"],
-    ids=["bare", "named", "limited, the first of two", "after a digest", "among blanks"],
+    + [f"team-a:sha256:{'0' * 64}\nteam-b:{KEY}", f"\n\n  {KEY}  \n"]
+    + [f"team-a:{KEY} requests=64 models=minilm,reranker\n"],
+    ids=["bare", "named", "limited, the first of two", "after a digest", "among blanks", "models"],
 )
 def test_the_services_own_key_file_is_one_for_its_clients(tmp_path: Path, text: str) -> None:
     """The first key that a client can send; its name and limits are the service's business."""

@@ -7,16 +7,20 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from service import keys, launch
 from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER
 from service.edge.door import Door
+from service.edge.forward import Forwarder
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
 from service.engine.work import Result, Work
@@ -33,6 +37,7 @@ KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
 HELD = keys.parse_keys(f"{KEY}\nteam-b:{OTHER}\n")
 BEARER = {"authorization": f"Bearer {KEY}"}
+TYPED = {**BEARER, "content-type": "application/json"}
 # by the contract; the page's own files are open, its calls are not
 PUBLIC = {"/", "/docs", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
 PUBLIC |= {PAGE_PREFIX + name for name in site.PAGE_FILES}
@@ -126,6 +131,125 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
         assert await codes(f"me:{OTHER}\n") == [401, 200]
         assert await codes("") == [401, 200]
         assert await codes(f"me:{KEY}\n") == [200, 401]
+
+
+OWN = "all-MiniLM-L6-v2"  # the model that is served here
+POSTS = {  # what each route with a body is asked
+    "/v1/encode": {"inputs": ["All is well"]},
+    "/v1/embeddings": {"input": "All is well", "model": OWN},
+    "/embed": {"inputs": "All is well"},
+    "/v2/embed": {"model": OWN, "texts": ["a"], "input_type": "classification"},
+    f"/v2/models/{OWN}/infer": {
+        "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]
+    },
+    "/v1/similarity": {"left": "a", "right": ["b"]},
+    "/v1/explain": {"text": "a", "layer": 0},
+    "/v1/attend": {"scores": [[0.6, 0.4]], "value": [[1.0], [0.0]], "heads": 1},
+    "/tokenize": {"inputs": "a"},
+    "/decode": {"ids": [101, 102]},
+}
+
+
+@pytest.mark.parametrize(
+    ("models", "allowed"),
+    [
+        (OWN, True),
+        (f"sentence-transformers/{OWN.upper()}:latest", True),
+        (f"reranker,{OWN.lower()}", True),
+        ("reranker,sparse", False),
+    ],
+)
+async def test_a_key_that_names_models_may_use_no_other(
+    served: Served, models: str, allowed: bool
+) -> None:
+    """By whatever route takes a body; a name is the model's as a request's is."""
+    held = keys.parse_keys(f"a:{KEY} models={models}")
+    async with served(api_keys=held) as client:
+        answers = {
+            path: await client.post(path, json=body, headers=BEARER) for path, body in POSTS.items()
+        }
+        listed = await client.get("/v1/models", headers=BEARER)
+
+    codes = {path: answer.status_code for path, answer in answers.items()}
+    assert codes == dict.fromkeys(POSTS, 200 if allowed else 403)
+    assert listed.status_code == 200
+    if not allowed:
+        own, openai = answers["/v1/encode"].json(), answers["/v1/embeddings"].json()["error"]
+        assert own["detail"].endswith('model. It may use "reranker" and "sparse".')
+        assert own["code"] == openai["code"] == "model_forbidden"
+        assert openai["type"] == "invalid_request_error" and own["detail"] in openai["message"]
+
+
+async def test_every_route_with_a_body_asks_for_a_key_of_the_model(served: Served) -> None:
+    """As the document shows its request; a model that is not here is refused as for any key."""
+    held = keys.parse_keys(f"a:{KEY} models=reranker")
+    asked = {row.path.format(model=OWN, version=1): row.examples for row in ROUTES if row.examples}
+    async with served(api_keys=held) as client:
+        codes = {
+            path: (await client.post(path, content=examples[0].body, headers=TYPED)).status_code
+            for path, examples in asked.items()
+        }
+        unknown = {"inputs": ["a"], "model": "no-such-model"}
+        absent = await client.post("/v1/encode", json=unknown, headers=BEARER)
+
+    assert codes == dict.fromkeys(asked, 403)
+    assert asked.keys() >= {
+        row.path for row in ROUTES if row.method == "post" and "{" not in row.path
+    }
+    assert absent.json()["code"] == "model_not_found"
+
+
+async def test_what_another_model_is_to_answer_is_judged_there(
+    replica: Replica,
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The root's replica sends it on with its key, which need not be one of its own model."""
+    held = keys.parse_keys(f"a:{KEY} models=reranker")
+    here, got, codes = under(replica, api_keys=held), [], []
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        got.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with listen(front) as address:
+        forwarder = Forwarder(address, [OWN])
+        monkeypatch.setattr("service.edge.door.Forwarder", lambda *_: forwarder)
+        async with connected(Door(here, no_metrics, None, address)) as client:
+            for model in ("reranker", "sparse", OWN):
+                body = {"inputs": ["a"], "model": model}
+                told = BEARER | {NAMES_HEADER: f"{OWN}, reranker, sparse"}
+                codes.append((await client.post("/v1/encode", json=body, headers=told)).status_code)
+        await forwarder.close()
+
+    assert codes == [418, 418, 403]
+    sent = [(head[MODEL_HEADER], head["authorization"]) for head in got]
+    assert sent == [(model, f"Bearer {KEY}") for model in ("reranker", "sparse")]
+
+
+async def no_metrics(openmetrics: bool) -> bytes:
+    """They are not read here."""
+    return b""
+
+
+async def test_the_models_of_a_key_change_with_its_file(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the next request on, as does the key itself."""
+    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"me:{KEY}\n")
+    other, codes = under(replica, api_keys_file=file), []
+    async with connected(application(other)) as client:
+        for models in ("", " models=reranker", f" models=reranker,{OWN}", " models=sparse"):
+            file.write_text(f"me:{KEY}{models}\n")
+            other.ring.reload()
+            body = {"inputs": ["All is well"]}
+            codes.append((await client.post("/v1/encode", json=body, headers=BEARER)).status_code)
+
+    assert codes == [200, 403, 200, 403]
 
 
 async def most_waiting(queue: Batcher[Any, Any], key: str) -> int:
