@@ -118,6 +118,8 @@ class Request:
 def strip_root_path(root_path: str, path: str) -> str:
     """Return a path below root_path, without double or final slashes; "" if it is not below it."""
     if root_path:
+        if path == root_path:  # what a client asks that takes the prefix for its base URL
+            path = f"{path}/"
         path = path[len(root_path) :] if path.startswith(f"{root_path}/") else ""
     path = path[: MOST_ADDRESS + 1]
     if len(path) <= MOST_ADDRESS and ("//" in path or path.endswith("/")):
