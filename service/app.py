@@ -206,6 +206,7 @@ class Encoder:
         )
         self.settings = settings
         self.replica: Replica | None = None  # until started
+        self.door: Door | None = None
         self.leaving = math.inf  # monotonic time at which Ray was first seen to take it out
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -224,11 +225,11 @@ class Encoder:
         gc.set_threshold(*GC_THRESHOLDS)
         self.pages.warm()
         self.load = ReplicaLoad(self.replica)
-        door = Door(self.replica, self.pages.scrape, self.pages.targets, self._front())
+        self.door = Door(self.replica, self.pages.scrape, self.pages.targets, self._front())
         entrance.HERE.loop, entrance.HERE.stays = loop, self.stays
-        entrance.HERE.names = door.names()
-        entrance.HERE.door = door  # which Ray's server, made after this, finds there
-        return door
+        entrance.HERE.names = self.door.names()
+        entrance.HERE.door = self.door  # which Ray's server, made after this, finds there
+        return self.door
 
     def _front(self) -> str:
         """Return the address of this node's HAProxy."""
@@ -241,6 +242,8 @@ class Encoder:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
         if self.replica:
             await self.replica.close()
+        if self.door:
+            await self.door.close()
         self.pages.close()
 
     def check_health(self) -> None:

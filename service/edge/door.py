@@ -71,9 +71,9 @@ class Door:
         front: str | None = None,
     ) -> None:
         settings, worker = replica.settings, BodyWorker()
-        forwarder = Forwarder(front, replica.gateway.names.every) if front else None
+        self._forwarder = Forwarder(front, replica.gateway.names.every) if front else None
         self._replica, self._observer = replica, replica.observer
-        self._routes = Routes(Handlers(replica, scrape, targets, worker, forwarder))
+        self._routes = Routes(Handlers(replica, scrape, targets, worker, self._forwarder))
         replica.metrics.publish_routes(inputs_by_label())
         self._ring = replica.ring
         self._sharing_keys = self._ring.keys  # as last applied; the ring's may have changed since
@@ -95,6 +95,11 @@ class Door:
         tasks = self._replica.lanes.model.tasks
         paths = [route.path for route in ROUTES if route.task in tasks]
         return {"names": self._replica.gateway.names.every, "paths": paths}
+
+    async def close(self) -> None:
+        """Close the connections to other models."""
+        if self._forwarder:
+            await self._forwarder.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, below the prefix `root_path`."""

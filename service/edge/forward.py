@@ -5,10 +5,12 @@ it the names of all. The replica sends it back through HAProxy, once, with the n
 passes on the answer as it comes. It is counted where it is answered.
 """
 
+import io
 import time
 from collections.abc import Sequence
 
 import aiohttp
+from pydantic_core import from_json
 
 from service.api.dialect import Call, Reply
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
@@ -38,10 +40,18 @@ class Forwarder:
         self._front, self._own = front, own
         self._session: aiohttp.ClientSession | None = None
 
-    def find_elsewhere(self, request: Request, call: Call) -> str | None:
-        """Return the other model of this address that a request names; None if there is none."""
-        named, told = call.request.model, request.headers.get(NAMES_HEADER)
-        if named is None or told is None or FORWARDED in request.headers:
+    def find_elsewhere(self, request: Request, call: Call, body: bytes) -> str | None:
+        """Return the other model of this address that a request names; None if there is none.
+
+        HAProxy leads by `model` also on routes that ignore it, so there it counts here, too.
+        """
+        told = request.headers.get(NAMES_HEADER)
+        if told is None or FORWARDED in request.headers:
+            return None
+        named = call.request.model
+        if named is None and "model" in request.ignored:
+            named = from_json(body)["model"]  # by the parser that ignored it
+        if not isinstance(named, str):
             return None
         try:
             name = find_name(named, read_names(told))
@@ -73,7 +83,7 @@ class Forwarder:
         }
         try:
             async with self._session.post(
-                f"{self._front}{request.path}{query}", data=body, headers=headers
+                f"{self._front}{request.path}{query}", data=io.BytesIO(body), headers=headers
             ) as answer:
                 told = await answer.read()
         except aiohttp.ClientError:

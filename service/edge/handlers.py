@@ -196,7 +196,7 @@ class Handlers:
                     del work
             finally:
                 record.end_stage("parse", start)
-            if self._forwarder and (model := self._forwarder.find_elsewhere(request, call)):
+            if self._forwarder and (model := self._forwarder.find_elsewhere(request, call, body)):
                 return await self._forwarder.forward(request, body, model)
             self._judge_key(request, call.request.model)
             del body
