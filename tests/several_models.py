@@ -153,7 +153,7 @@ async def one_address(replicas: Mapping[str, Replica], folder: Path) -> AsyncIte
 def _behind_entrance(replica: Replica, place: str, front: str) -> tuple[Entrance, Door]:
     """A replica's application below a prefix, and its door, which sends on through HAProxy."""
 
-    async def scrape(openmetrics: bool) -> bytes:
+    async def scrape(openmetrics: bool, every_model: bool) -> bytes:
         replica.observer.report()
         page = replica.render_metrics(openmetrics)
         return join_pages([page], False, openmetrics, expected=1)

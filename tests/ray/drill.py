@@ -112,14 +112,20 @@ class Connection:
 
 
 async def client(
-    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool, pause: float
+    port: int,
+    number: int,
+    over: Callable[[], bool],
+    journal: Journal,
+    kept: bool,
+    pause: float,
+    body: bytes = BODY,
 ) -> None:
     """Send the same request over and over, every third one in two parts."""
     connection, sent = Connection(port), number
     while not over():
         sent += 1
         try:
-            journal.note(*await connection.request(BODY, apart=sent % 3 == 0))
+            journal.note(*await connection.request(body, apart=sent % 3 == 0))
         except ConnectionRefusedError:
             journal.unconnected += 1
             await asyncio.sleep(AGAIN_SECONDS)

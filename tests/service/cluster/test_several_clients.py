@@ -44,7 +44,7 @@ def by_openai(address: Address, size: int) -> Any:
 def by_huggingface_prefix(address: Address, size: int) -> Any:
     """By the prefix: this client's bodies name no model."""
     client = InferenceClient(model=f"{address.url}/{EMBEDDER}", timeout=PATIENCE_SECONDS)
-    return client.feature_extraction(texts(size))  # type: ignore[arg-type]  # its hint is narrow
+    return client.feature_extraction(texts(size))
 
 
 def by_huggingface_header(address: Address, size: int) -> Any:
@@ -52,7 +52,7 @@ def by_huggingface_header(address: Address, size: int) -> Any:
     client = InferenceClient(
         model=address.url, headers={MODEL_HEADER: EMBEDDER}, timeout=PATIENCE_SECONDS
     )
-    return client.feature_extraction(texts(size))  # type: ignore[arg-type]  # its hint is narrow
+    return client.feature_extraction(texts(size))
 
 
 def by_llama_index(address: Address, size: int) -> Any:
