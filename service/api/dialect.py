@@ -230,6 +230,12 @@ class RouteContext(Protocol):
     def names(self, head: RequestHead) -> Sequence[str]:
         """Return what clients may call the models of this address."""
 
+    def models(self, head: RequestHead) -> Sequence[Any]:
+        """Return all models of this address; none where the request is for this one alone."""
+
+    def find_unready(self, head: RequestHead) -> Sequence[str]:
+        """Return the names of models of this address that do not answer; refuse if none does."""
+
     def deadline(self, head: RequestHead) -> float:
         """Return when the answer is due, on time.monotonic's clock."""
 

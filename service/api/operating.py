@@ -34,9 +34,9 @@ async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
 
 
 async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer GET /ready: a recent check of the forward pass succeeded."""
-    context.replica.check_ready()
-    return json_reply({"status": "ready"})
+    """Answer GET /ready: the forward path proved itself lately, of several models that of any."""
+    unready = context.find_unready(head)
+    return json_reply({"status": "ready", **({"not_ready": unready} if unready else {})})
 
 
 async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
@@ -44,7 +44,12 @@ async def answer_info(head: RequestHead, context: RouteContext) -> Reply:
     replica, workers = context.replica, count_cores()
     info, classes = replica.info(), replica.lanes.model.classes
     cuts = replica.settings.truncate != "refuse"
-    return json_reply({**info, **_tei_info(info, classes, workers, auto_truncate=cuts)})
+    info |= _tei_info(info, classes, workers, auto_truncate=cuts)
+    if models := context.models(head):
+        info["models"] = [
+            {"name": model.name, "tasks": model.tasks, "prefix": model.prefix} for model in models
+        ]
+    return json_reply(info)
 
 
 def _tei_info(

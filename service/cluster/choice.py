@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -31,9 +32,14 @@ from urllib.parse import quote, unquote
 NAMES = "/-/names"  # a replica's own path, which HAProxy does not lead to
 MODEL_HEADER = "x-headlight-model"
 NAMES_HEADER = "x-headlight-names"  # all names, where a replica is to list them
+# All models and whether each answers, where a replica is to speak for them: its value is read by
+# `read_models`
+MODELS_HEADER = "x-headlight-models"
+READY_PATHS = "/ready /health /v2/health/ready"
 ASK_SECONDS = 1.0
 ANSWERS_FILE = "names.json"  # what replicas have said
 MODELS_MAP, PATHS_MAP = "models.map", "paths.map"
+SAID = "names", "paths", "tasks"  # what a replica says, see `Served`
 LATEST = ":latest"
 # In the map, names without an organisation also stand behind this: they are found under any
 ANY_ORGANISATION = "*/"
@@ -68,11 +74,45 @@ class Served(NamedTuple):
     Args:
         names: what requests may call it.
         paths: which it answers and not every model does.
+        tasks: what it can do.
+        alive: whether any of its replicas has answered.
     """
 
     backend: Backend
     names: Sequence[str]
     paths: Sequence[str]
+    tasks: Sequence[str]
+    alive: bool
+
+    @property
+    def servers(self) -> str:
+        """Return HAProxy's words for how many of its replicas answer.
+
+        A backend without replicas has Ray's proxy, which passes HAProxy's checks.
+        """
+        return f"nbsrv({self.backend.name})" if self.alive else "int(0)"
+
+    def describe(self) -> str:
+        """Return its part of the header that lists all models."""
+        name = self.names[0] if self.names else self.backend.prefix.strip("/") or self.backend.name
+        words = quote(name, safe=""), quote(self.backend.prefix, safe="/"), "+".join(self.tasks)
+        return " ".join(words).replace("%", "%%") + f" %[{self.servers}]"
+
+
+class Told(NamedTuple):
+    """A model of this address, as HAProxy tells a replica.
+
+    Args:
+        name: by which requests may name it.
+        prefix: below which it is mounted.
+        tasks: what it can do; empty until one of its replicas has said so.
+        answers: whether any of its replicas does.
+    """
+
+    name: str
+    prefix: str
+    tasks: Sequence[str]
+    answers: bool
 
 
 def read_backends(config: str) -> list[Backend]:
@@ -107,12 +147,12 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
             if (answer := known.get(server) or _ask_replica(host, port))
         }
         last = {backend.name: known[backend.name]} if backend.name in known else {}
-        names, paths = dict[str, None](), dict[str, None]()
-        for answer in (answers or last).values():
-            names.update(dict.fromkeys(answer["names"]))
-            paths.update(dict.fromkeys(answer["paths"]))
-        kept |= answers | {backend.name: {"names": list(names), "paths": list(paths)}}
-        found.append(Served(backend, list(names), list(paths)))
+        said = {
+            kind: list(dict.fromkeys(chain(*(each[kind] for each in (answers or last).values()))))
+            for kind in SAID
+        }
+        kept |= answers | {backend.name: said}
+        found.append(Served(backend, **said, alive=bool(answers)))
     file.write_text(json.dumps(kept))
     return found
 
@@ -172,9 +212,35 @@ def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
         f'set-header {NAMES_HEADER} "{every}" if {at_root} !{{ var({to}) -m found }}',
         f'set-var({to}) path,map("{paths}") if {unnamed}',
         f"unset-var({to}) if !{at_root}",
+        f'set-header {MODELS_HEADER} "{", ".join(model.describe() for model in root_first)}"'
+        f" if {at_root} {{ path {READY_PATHS} /info }}",
+        *_ready_rules(root_first, at_root),
         f"set-path %[var({to})]%[path] if {{ var({to}) -m found }} !{{ var({to}) -m str / }}",
     ]
     return [f"    http-request {rule}" for rule in rules]
+
+
+def _ready_rules(root_first: Sequence[Served], at_root: str) -> list[str]:
+    """Return the rules by which another model says that the address is ready, without the root's.
+
+    One model's failure must not take out the address, or its pod.
+    """
+    root = [model for model in root_first if model.backend.prefix == "/"]
+    lost = "".join(f" !{{ {model.servers} gt 0 }}" for model in root)
+    return [
+        f"set-path {model.backend.prefix}%[path] if {at_root} {{ path {READY_PATHS} }}{lost}"
+        f" {{ {model.servers} gt 0 }}"
+        for model in root_first[len(root) :]
+    ]
+
+
+def read_models(header: str) -> list[Told]:
+    """Return the models in a header that these rules have set; none where it is empty."""
+    parts = [part.split(" ") for part in header.split(", ") if part]
+    return [
+        Told(unquote(name), unquote(prefix), tasks.split("+") if tasks else [], count != "0")
+        for name, prefix, tasks, count in parts
+    ]
 
 
 def read_names(header: str) -> list[str]:

@@ -96,6 +96,7 @@ NO_UPGRADE_RULE = "    http-request del-header upgrade"
 PRIVATE_RULES = (
     f"    http-request return {NOT_FOUND} if {{ path {choice.NAMES} }}",
     f"    http-request del-header {choice.NAMES_HEADER}",
+    f"    http-request del-header {choice.MODELS_HEADER}",
 )
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
 

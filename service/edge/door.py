@@ -91,10 +91,10 @@ class Door:
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
 
     def names(self) -> dict[str, list[str]]:
-        """Return what requests may call the model, and the paths that not every model answers."""
+        """Return what HAProxy is told: names, tasks, and paths that not every model answers."""
         tasks = self._replica.lanes.model.tasks
         paths = [route.path for route in ROUTES if route.task in tasks]
-        return {"names": self._replica.gateway.names.every, "paths": paths}
+        return {"names": self._replica.gateway.names.every, "paths": paths, "tasks": list(tasks)}
 
     async def close(self) -> None:
         """Close the connections to other models."""

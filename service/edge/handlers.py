@@ -22,7 +22,7 @@ from service.api.dialect import (
 )
 from service.api.document import document
 from service.api.own import DRY_RUN
-from service.cluster.choice import NAMES_HEADER, read_names
+from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
 from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.forward import Forwarder
 from service.edge.request import Endpoint, Request, read_timeout
@@ -258,6 +258,26 @@ class Handlers:
         """Return what clients may call the models of this address."""
         told = head.headers.get(NAMES_HEADER)
         return read_names(told) if told else self._served.names
+
+    def models(self, head: RequestHead) -> Sequence[Told]:
+        """Return all models of this address; none where the request is for this one alone."""
+        return read_models(head.headers.get(MODELS_HEADER, ""))
+
+    def find_unready(self, head: RequestHead) -> Sequence[str]:
+        """Return the names of models of this address that do not answer.
+
+        Raises:
+            Refused: this one does not, and there is no other that does.
+        """
+        others = [model for model in self.models(head) if model.name != self.replica.name]
+        unready = [model.name for model in others if not model.answers]
+        try:
+            self.replica.check_ready()
+        except Refused:
+            if len(unready) == len(others):
+                raise
+            unready.append(self.replica.name)
+        return unready
 
     async def read(self, head: RequestHead, parse: Callable[[bytes], Read]) -> Read:
         """Parse a request's JSON body, in the worker if it is large, and return the result."""

@@ -293,7 +293,7 @@ async def answer_live(head: RequestHead, context: RouteContext) -> Reply:
 
 async def answer_ready(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2/health/ready: a recent check of the forward pass succeeded."""
-    context.replica.check_ready()
+    context.find_unready(head)
     return json_reply({"ready": True})
 
 

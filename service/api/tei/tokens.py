@@ -269,7 +269,7 @@ def _vocabulary_of(context: RouteContext) -> Vocabulary:
 
 async def answer_health(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /health: as GET /ready, without a body."""
-    context.replica.check_ready()
+    context.find_unready(head)
     return Reply()
 
 

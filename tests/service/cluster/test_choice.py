@@ -3,8 +3,9 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -46,21 +47,23 @@ backend http-headlight
     server h 127.0.0.1:{first} check
 """
 NAMES = {
-    "first": {"names": ["all-MiniLM-L6-v2"], "paths": []},
+    "first": {"names": ["all-MiniLM-L6-v2"], "paths": [], "tasks": ["encode"]},
     "rerank": {
         "names": ["org/My-Reranker", "org/My-Reranker:law"],
         "paths": ["/rerank", "/v1/rerank", "/predict"],
+        "tasks": ["encode", "rerank"],
     },
-    "sparse": {"names": ["splade"], "paths": ["/embed_sparse", "/predict"]},
+    "sparse": {"names": ["splade"], "paths": ["/embed_sparse", "/predict"], "tasks": []},
 }
 EVERY = "all-MiniLM-L6-v2, org/My-Reranker, org/My-Reranker:law, splade"
+NONE_LOST: Mapping[str, str] = {}
 
 
 class Echo(BaseHTTPRequestHandler):
     """Stands in for a replica: says which it is and what reached it."""
 
     protocol_version = "HTTP/1.1"
-    model = ""
+    model, silent = "", False
 
     def answer(self) -> None:
         """Answer any request."""
@@ -70,9 +73,10 @@ class Echo(BaseHTTPRequestHandler):
             "model": self.model,
             "path": self.path,
             "names": unquote(self.headers.get(choice.NAMES_HEADER, "")),
+            "models": self.headers.get(choice.MODELS_HEADER, ""),
         }
         body = json.dumps(NAMES[self.model] if self.path == choice.NAMES else said).encode()
-        self.send_response(200)
+        self.send_response(503 if self.silent and self.path == choice.NAMES else 200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -83,25 +87,40 @@ class Echo(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where HAProxy listens, with three models behind it."""
+@contextmanager
+def behind_haproxy(folder: Path, lost: Mapping[str, str] = NONE_LOST) -> Iterator[int]:
+    """Run three models behind HAProxy; the port where it listens.
+
+    Args:
+        lost: models without a replica: their server is "closed", or Ray's "proxy".
+    """
     ports = {}
     with ExitStack() as stack:
         for model in NAMES:
-            handler = type(model, (Echo,), {"model": model})
+            said = {"model": model, "silent": lost.get(model) == "proxy"}
+            handler = type(model, (Echo,), said)
             server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
             server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of a check
+            ports[model] = server.server_port
+            if lost.get(model) == "closed":
+                server.server_close()
+                continue
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
             thread.start()
             stack.callback(thread.join)
             stack.callback(server.shutdown)
-            ports[model] = server.server_port
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
-        config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
+        config = folder / "haproxy.cfg"
         config.write_text(CONFIG.format(port=port, **ports))
         stack.enter_context(started(config, port))
+        yield port
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where HAProxy listens, with three models behind it."""
+    with behind_haproxy(tmp_path_factory.mktemp("haproxy")) as port:
         yield port
 
 
@@ -208,6 +227,33 @@ def test_the_replica_at_the_root_lists_all_names(port: int, path: str) -> None:
 
     assert (told["model"], told["names"]) == ("first", EVERY)
     assert (below["model"], below["names"]) == ("sparse", "")
+
+
+def test_the_replica_at_the_root_is_told_all_models_and_whether_each_answers(port: int) -> None:
+    """For what speaks for all; below a prefix it is not, nor is what a client says passed on."""
+    for path in ("/ready", "/health", "/v2/health/ready", "/info"):
+        assert choice.read_models(ask(port, path)["models"]) == [
+            ("all-MiniLM-L6-v2", "/", ["encode"], True),
+            ("org/My-Reranker", "/my-reranker", ["encode", "rerank"], True),
+            ("splade", "/splade", [], True),
+        ]
+    said = {choice.MODELS_HEADER: "splade / encode 1"}
+    assert ask(port, "/splade/ready", headers=said)["models"] == ""
+    assert ask(port, "/live", headers=said)["models"] == ""
+
+
+@pytest.mark.parametrize("lost", ["closed", "proxy"])
+def test_without_the_roots_replicas_another_model_says_that_the_address_is_ready(
+    tmp_path: Path, lost: str
+) -> None:
+    """Whether HAProxy's check fails, or Ray's proxy passes it in place of the replicas."""
+    with behind_haproxy(tmp_path, {"first": lost}) as port:
+        while "model" not in (told := ask(port, "/ready")):  # HAProxy has not checked yet
+            time.sleep(0.01)
+
+    models = choice.read_models(told["models"])
+    assert (told["model"], told["path"]) == ("rerank", "/my-reranker/ready")
+    assert [model.answers for model in models] == [False, True, True]
 
 
 def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
