@@ -262,6 +262,7 @@ class Compared(Answer):
     """The comparison of a left text with those on the right, in their order.
 
     Args:
+        dtype: of the arrays.
         left: the answer's fields about the left text.
         right: one for each text on the right.
     """
@@ -382,6 +383,7 @@ def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
 
 
 def _read_similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
+    """Read the part of one text on the right, from its JSON and its arrays."""
     pairs = [array for name, array in arrays.items() if name.startswith("pairs.")]
     return Similar(
         score=facts["score"],
@@ -394,6 +396,7 @@ def _read_similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
 
 
 def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
+    """Read one document's part of an answer, from its JSON and its arrays."""
     own = dict(facts)
     index, score = own.pop("index"), own.pop("score")
     parts = {name: arrays[f"matches.{name}"] for name in ("query", "document", "values")}
@@ -401,6 +404,7 @@ def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
 
 
 def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
+    """Read one input's attention, from its JSON and all arrays of the input, by their names."""
     maps: dict[Head, Array] = {}
     stats: dict[int, Array] = {}
     edges: dict[Head, dict[str, Array]] = defaultdict(dict)
@@ -438,5 +442,6 @@ def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
 
 
 def _to_pair(ends: Iterable[int]) -> tuple[int, int]:
+    """Return a JSON list of two numbers as a tuple."""
     first, last = ends
     return first, last

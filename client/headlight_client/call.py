@@ -255,6 +255,7 @@ class AsyncClient:
 
         Args:
             query: a text, token ids, embeddings or an item, as of `encode`; of a reranker a text.
+            documents: texts.
             deadline: seconds for the call; default: patience_seconds.
 
         Raises:
@@ -263,9 +264,8 @@ class AsyncClient:
         """
         _check_inputs(documents, options, HighlightOptions, "documents")
         body = {"query": to_item(query), "documents": [*documents]}
-        return read_highlighted(
-            await self.ask("/v1/highlight", {**options, **body}, deadline=deadline)
-        )
+        answer = await self.ask("/v1/highlight", {**options, **body}, deadline=deadline)
+        return read_highlighted(answer)
 
     async def space(self, texts: Sequence[str] = CANARY_TEXTS) -> Space:
         """Return the space of the service's vectors, with canaries to check it by later.
@@ -307,6 +307,7 @@ class AsyncClient:
         """Rank documents by how well they answer a query, in one request.
 
         Args:
+            query, documents: texts.
             deadline: seconds for the call; default: patience_seconds.
 
         Raises:
@@ -328,6 +329,7 @@ class AsyncClient:
         """Score how well labels fit texts, by natural language inference, in one request.
 
         Args:
+            inputs, labels: texts.
             deadline: seconds for the call; default: patience_seconds.
 
         Raises:
@@ -337,16 +339,15 @@ class AsyncClient:
         _check_inputs(inputs, options, LabelOptions)
         _check_inputs(labels, {}, LabelOptions, "labels")
         body = {"inputs": [*inputs], "labels": [*labels]}
-        return read_classified(
-            await self.ask("/v1/classify", {**options, **body}, deadline=deadline)
-        )
+        answer = await self.ask("/v1/classify", {**options, **body}, deadline=deadline)
+        return read_classified(answer)
 
     def _end_time(self, deadline: float | None) -> float:
         """Return the monotonic time by which a request that begins now must end."""
         return time.monotonic() + (self._patience if deadline is None else deadline)
 
     async def _read_limits(self, until: float | None) -> Limits:
-        """Return the service's limits, which are requested once."""
+        """Return the service's limits, which are requested once; `until` is as of `_send`."""
         if self._limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
         if self._limits is None:
@@ -373,7 +374,7 @@ class AsyncClient:
     async def _send(
         self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
     ) -> bytes:
-        """Send a request, again after pauses while time is left, and return the body of its 200."""
+        """Send a request, again after pauses until a monotonic time; return the body of its 200."""
         for tries in count(1):
             reply = await self._try(path, body, until, accept)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:

@@ -104,5 +104,6 @@ def _read_evidence(answer: Any) -> Evidence:
 
 
 def _to_pair(ends: Any) -> tuple[int, int]:
+    """Return a JSON list of two numbers as a tuple."""
     first, second = ends
     return first, second

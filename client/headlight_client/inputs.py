@@ -25,12 +25,13 @@ class Options(TypedDict, total=False):
 
     model: str  # the expected model; another one is refused
     truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
+    # True, or an object that says how: pooled, classify, label_tokens, sparse, multi_vector
     pooled: bool | Mapping[str, Any]  # a vector for each input
     tokens: bool  # the vector of each token
     layers: Sequence[int]  # hidden states, by number
     attention: Mapping[str, Any]  # attention maps
     gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
-    sweep: str | Mapping[str, Any]  # heads to scale one at a time
+    sweep: Literal["heads"] | Mapping[str, Any]  # drop each head in turn; an object: which, how
     classify: bool | Mapping[str, Any]  # classes
     label_tokens: bool | Mapping[str, Any]  # a label for each token or word
     sparse: bool | Mapping[str, Any]  # weights over the vocabulary
@@ -46,7 +47,7 @@ class ScoreOptions(TypedDict, total=False):
     model: str  # the expected model; another one is refused
     truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
     gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
-    prompt_name: str | Mapping[str, str]  # the checkpoint's prompt, or one for either side
+    prompt_name: str | Mapping[str, str]  # the checkpoint's; or one each for query and document
 
 
 class HighlightOptions(TypedDict, total=False):
@@ -58,8 +59,8 @@ class HighlightOptions(TypedDict, total=False):
     top: int  # how many units to highlight
     prune: float  # largest share of a document's characters in `pruned`
     control: bool  # whether to score documents without their highlights too
-    prompt_name: str | Mapping[str, str]  # the checkpoint's prompt, or one for either side
-    task: str | Mapping[str, str]  # the adapter, or one for either side
+    prompt_name: str | Mapping[str, str]  # the checkpoint's; or one each for query and document
+    task: str | Mapping[str, str]  # the adapter, or one each for query and document
     truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
     gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
@@ -91,11 +92,11 @@ class ComparisonOptions(TypedDict, total=False):
     k: int  # pairs of the form top
     level: Literal["token", "word"]  # what a row and a column stand for
     specials: Literal["keep", "drop"]  # special tokens
-    prompt_name: str | Mapping[str, Any]  # the checkpoint's prompt, or one for either side
-    task: str | Mapping[str, Any]  # the adapter, or one for either side
+    prompt_name: str | Mapping[str, Any]  # the checkpoint's; or one each for left and right
+    task: str | Mapping[str, Any]  # the adapter, or one each for left and right
     truncate: Literal["refuse", "right", "left"]  # refuse inputs that are too long, or cut here
     gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
-    sweep: str | Mapping[str, Any]  # heads to scale one at a time
+    sweep: Literal["heads"] | Mapping[str, Any]  # drop each head in turn; an object: which, how
     sweep_pair: Sequence[int]  # row and column of a pair to follow in a sweep
     dtype: Literal["float32", "float16"]  # of the arrays
 
@@ -218,17 +219,18 @@ def make_scoring(query: Input, documents: Iterable[Input], options: ScoreOptions
     )
 
 
-def _begin_body(options: Mapping[str, Any], items: str) -> bytes:
-    """Return the JSON of a body with options, up to the list `items`."""
-    return write_json({**options, items: []})[:-2]
+def _begin_body(options: Mapping[str, Any], list_name: str) -> bytes:
+    """Return the JSON of a body with options, up to and with the bracket that opens a list."""
+    return write_json({**options, list_name: []})[:-2]
 
 
 def _is_patched(entry: Input) -> bool:
+    """Tell whether an input takes heads' values from another one."""
     return isinstance(entry, Mapping) and bool(entry.get("patch"))
 
 
 def _write_input(entry: Input, index: int) -> tuple[bytes, int]:
-    """Return an input as JSON, and an estimate of its tokens."""
+    """Return an input as JSON, and an estimate of its tokens; `index` names it in messages."""
     try:
         item = to_item(entry)
         text = write_json(item)

@@ -137,12 +137,9 @@ class Checked:
     @property
     def moved(self) -> list[tuple[str, float]]:
         """List the texts that moved beyond the bound, furthest first, each with its distance."""
-        beyond = [
-            pair
-            for pair in zip(self.texts, self.distances, strict=True)
-            if not pair[1] <= self.bound
-        ]
-        return sorted(((text, float(far)) for text, far in beyond), key=lambda pair: -pair[1])
+        pairs = zip(self.texts, map(float, self.distances), strict=True)
+        beyond = [(text, distance) for text, distance in pairs if not distance <= self.bound]
+        return sorted(beyond, key=lambda pair: -pair[1])
 
 
 def compare_vectors(
@@ -152,7 +149,7 @@ def compare_vectors(
     bound: float,
     changed: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Checked:
-    """Compare the saved and the computed vectors of texts, (texts, size) each."""
+    """Compare the saved and the computed vectors of texts, (texts, size) each; see Checked."""
     bits = (
         expected.shape == found.shape
         and expected.astype(DTYPE).tobytes() == found.astype(DTYPE).tobytes()

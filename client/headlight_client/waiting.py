@@ -24,6 +24,7 @@ def _make_synchronous(
 
     @wraps(call)
     def wait(client: "Client", /, *args: Arguments.args, **named: Arguments.kwargs) -> Value:
+        """Run the call on the client's loop, and return its result."""
         return client._run(call(client._client, *args, **named))
 
     return wait
