@@ -3,10 +3,12 @@
 import re
 from typing import Any, Literal
 
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]  # see forms.py
+# how attention is shown: whole maps, some rows, each row's k strongest keys, maps pooled in blocks,
+# statistics, each row's strongest key, or one map through all layers; see forms.py
+Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
 Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
-Specials = Literal["keep", "drop", "renormalize"]  # special tokens
+Specials = Literal["keep", "drop", "renormalize"]  # what happens to special tokens
 HEAD_NAME = re.compile(r"L(0|[1-9][0-9]{0,8})H(0|[1-9][0-9]{0,8})", re.ASCII)  # layer and head
 STATISTIC_FIELDS = (  # of the form stats
     "self",
@@ -40,4 +42,5 @@ def group_heads_by_layer(heads: Any) -> Any:
 
 
 def _is_head_name(value: object) -> bool:
+    """Tell whether a value is the name of a head, such as "L5H11"."""
     return isinstance(value, str) and HEAD_NAME.fullmatch(value) is not None

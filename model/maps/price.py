@@ -44,7 +44,7 @@ class TileWalk(NamedTuple):
         heads: how many heads in all these layers.
         cells: read of each head's map.
         tiles: read of each layer; one is of all its heads.
-        before: cells of each head's map that are read once beforehand, see _log_masses.
+        before: cells of each head's map that are read once beforehand, see MapReader._log2_maxima.
     """
 
     layers: int
@@ -95,9 +95,8 @@ def scratch_bytes(selection: Selection) -> int:
     Tiles are not counted: they are bounded at any length.
     """
     if selection.form == "top":
-        return (
-            KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept_keys(selection)
-        )
+        most = max(map(len, selection.heads.values()), default=0)
+        return KEPT_BYTES * most * _kept_keys(selection)
     if selection.form == "rollout":
         # one of two matrices may itself be the answer
         is_answer = selection.units.is_token_level and not selection.half
@@ -114,8 +113,8 @@ def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
     return _product_flops(selection, config, _tile_walks(selection, config))
 
 
-def count_flops(selection: Selection, config: EncoderConfig) -> int:
-    """Estimate the time of `forms.show`, in operations of products that take as long."""
+def estimate_flops(selection: Selection, config: EncoderConfig) -> int:
+    """Estimate the time of `forms.show`, as the operations of matrix products that take as long."""
     terms, walks = distance_flops(config), _tile_walks(selection, config)
     cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
     prescan_cell, extra = PRESCAN_CELL_FLOPS + terms, 0
@@ -126,13 +125,13 @@ def count_flops(selection: Selection, config: EncoderConfig) -> int:
     return _product_flops(selection, config, walks) + extra
 
 
-def distance_flops(config: EncoderConfig, slope: int = SLOPE_FLOPS) -> int:
-    """Estimate the time of one cell's bias by distance, in operations of products."""
-    return TERM_FLOPS * config.relative.terms + slope * (config.positions == "alibi")
+def distance_flops(config: EncoderConfig, slope_flops: int = SLOPE_FLOPS) -> int:
+    """Estimate the time of one cell's bias by distance, as operations of matrix products."""
+    return TERM_FLOPS * config.relative.terms + slope_flops * (config.positions == "alibi")
 
 
 def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[TileWalk]) -> int:
-    """Count the operations of matrix products in these walks; see count_product_flops."""
+    """Count the floating-point operations of matrix products in these walks."""
     scores, rolled, tokens = 0, 0, selection.units.tokens
     for layers, heads, cells, _, before in walks:
         scores, rolled = scores + heads * (cells + before), rolled + layers * cells
@@ -146,7 +145,7 @@ def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[
 
 
 def _tile_walks(selection: Selection, config: EncoderConfig) -> list[TileWalk]:
-    """Return how much is read of the layers of each reach."""
+    """Return how much is read of the maps of all layers, layers of one reach together."""
     units, every = selection.units, selection.heads
     tokens, rows, passed = units.tokens, _walked_rows(selection), _walks_as_passed(selection)
     prescans = units.renormalize and selection.form != "rollout"
@@ -185,6 +184,7 @@ def _walked_rows(selection: Selection) -> int:
 
 
 def _head_count(selection: Selection) -> int:
+    """Count the heads selected in all layers."""
     return sum(map(len, selection.heads.values()))
 
 

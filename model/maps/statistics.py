@@ -51,19 +51,22 @@ def measure_heads(
         cls: the place on the axis of the first special token.
         separators: the places of the separators.
     """
-    apart = torch.tensor(sorted(set(separators)), dtype=torch.int64)  # on the host
+    distinct = torch.tensor(sorted(set(separators)), dtype=torch.int64)  # on the host
     scratch = max(readers, key=lambda reader: len(reader.heads)).allocate_scratch()
-    sums = [_sum_tiles(reader, apart, scratch) for reader in readers]
+    sums = [_sum_tiles(reader, distinct, scratch) for reader in readers]
     received, scalars = (torch.cat(parts) for parts in zip(*sums, strict=True))
-    means = _average_fields(
-        received, dict(zip(SUMMED_FIELDS, scalars.unbind(1), strict=True)), cls, apart
-    )
+    by_name = dict(zip(SUMMED_FIELDS, scalars.unbind(1), strict=True))
+    means = _average_fields(received, by_name, cls, distinct)
     means["contribution"] = _contributions(readers, traces, rows)
     return torch.stack([means[name] for name in STATISTIC_FIELDS], 1)
 
 
-def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a layer's weights summed by key, (heads, keys), and SUMMED_FIELDS, (heads, fields)."""
+def _sum_tiles(reader: MapReader, separators: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a layer's weights summed by key, (heads, keys), and SUMMED_FIELDS, (heads, fields).
+
+    Args:
+        separators: their places on the axis, (separators,), on the host.
+    """
     received = reader.q.new_zeros(len(reader.heads), len(reader.units.axis))
     scalars = reader.q.new_zeros(len(reader.heads), len(SUMMED_FIELDS))
     for tile in reader.read_tiles(scratch=scratch):
@@ -74,7 +77,8 @@ def _sum_tiles(reader: MapReader, apart: Tensor, scratch: Tensor) -> tuple[Tenso
         ]
         entropy = _sum_entropy(tile)  # before separators are taken out
         distance = _sum_distance(tile, shift)
-        inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
+        is_inside = (separators >= tile.keys.start) & (separators < tile.keys.stop)
+        inside = separators[is_inside] - tile.keys.start
         confidence = values.index_fill_(2, inside.to(values.device), 0.0).amax(2).sum(1)
         scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
     return received, scalars
@@ -98,18 +102,24 @@ def _sum_distance(tile: Tile, shift: int) -> Tensor:
 
 
 def _average_fields(
-    received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
+    received: Tensor, sums: dict[str, Tensor], cls: int | None, separators: Tensor
 ) -> dict[str, Tensor]:
-    """Return the averaged statistics by name, (heads,) each, except the contribution."""
+    """Return the averaged statistics by name, (heads,) each, except the contribution.
+
+    Args:
+        received: weights summed by key, (heads, keys).
+        sums: SUMMED_FIELDS by name, (heads,) each.
+        cls, separators: places on the axis, as of `measure_heads`.
+    """
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
-    separators = len(apart)
+    columns = separators.to(received.device)
     counts = {name: units - abs(offset) for name, offset in DIAGONAL_OFFSETS.items()}
     means = {name: sums[name] / count if count else none for name, count in counts.items()}
     means["cls"] = none if cls is None else received[:, cls] / units
-    means["sep"] = received[:, apart.to(received.device)].sum(1) / units if separators else none
+    means["sep"] = received[:, columns].sum(1) / units if len(columns) else none
     means["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
     means["entropy_ratio"] = means["entropy"] / math.log(units) if units > 1 else none
-    means["confidence"] = sums["confidence"] / units if separators < units else none
+    means["confidence"] = sums["confidence"] / units if len(columns) < units else none
     means["distance"] = sums["distance"] / received.sum(1)
     means["received_max"] = received.amax(1) / units
     return means
@@ -117,7 +127,7 @@ def _average_fields(
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
 def _distances(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
-    """Return the distance of each key of a tile from each query, (queries, keys)."""
+    """Return |query + shift - key| of a tile's queries and keys, from 0 on, (queries, keys)."""
     query, key = (torch.arange(units, device=device) for units in (queries, keys))
     return (query[:, None] + shift - key).abs().float()
 

@@ -59,6 +59,7 @@ class MapReader:
     """Reads the maps of some heads of one layer over one sequence, tile by tile.
 
     Args:
+        trace: of the layer's attention.
         rows: the sequence's rows in its batch.
         heads: which heads, counted from 0.
         units: what a row and a column stand for; every token by default.
@@ -85,13 +86,11 @@ class MapReader:
         self.scale, self.reach = attention.scale * LOG2E, attention.reach
         self.added = partial(trace.added_scores, rows, self.index)
         self.merged = not self.units.is_token_level and self.units.has_merged_tokens
-        self.norms: Tensor | None = None
+        self.log2_norms: Tensor | None = None  # of what values write, (heads, 1, tokens)
         if weight == "value_norm":
-            values = trace.v[rows].float().transpose(0, 1)
-            lengths = output_norms(attention.repeat_shared(values, 0), attention.output_triangles)[
-                self.index
-            ]
-            self.norms = lengths.clamp_min(SMALLEST_MASS).log2().unsqueeze(1)
+            values = attention.repeat_shared(trace.v[rows].float().transpose(0, 1), 0)
+            lengths = output_norms(values, attention.output_triangles)[self.index]
+            self.log2_norms = lengths.clamp_min(SMALLEST_MASS).log2().unsqueeze(1)
 
     @property
     def tile_rows(self) -> int:
@@ -101,7 +100,7 @@ class MapReader:
     def log_probabilities(
         self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None
     ) -> Tensor:
-        """Return the base 2 logarithms of P, (heads, queries, keys)."""
+        """Return the base 2 logarithms of P, (heads, queries, keys), in `scratch` if given."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _view_start(scratch, len(q), q.shape[1], k.shape[2])
         with without_idle_threads(len(q)):
@@ -114,14 +113,19 @@ class MapReader:
             logs.masked_fill_(beyond_reach(place[queries], place[keys], self.reach), HIDDEN_LOG)
         return logs
 
-    def _normalised_weights(self, tokens: Tensor, masses: Tensor) -> Tensor:
-        """Return W of some tokens, (heads, tokens, keys), each row divided by 2 ** its mass."""
-        logs = self.log_probabilities(tokens, slice(0, self.units.tokens))
+    def _normalised_weights(self, queries: Tensor, log2_scales: Tensor) -> Tensor:
+        """Return P_ij, or P_ij ||v_j W^O||, each row divided by a scale, (heads, queries, tokens).
+
+        Args:
+            queries: the tokens i, by index.
+            log2_scales: base 2 logarithms of all tokens' scales, (heads, tokens).
+        """
+        logs = self.log_probabilities(queries, slice(0, self.units.tokens))
         if self.merged:  # tokens of a word weigh alike, to the last digit
             logs -= logs.exp2().sum(-1, keepdim=True).log2_()
-        if self.norms is not None:
-            logs += self.norms
-        return logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
+        if self.log2_norms is not None:
+            logs += self.log2_norms
+        return logs.sub_(log2_scales[:, queries].unsqueeze(-1)).exp2_()
 
     def read_tiles(
         self,
@@ -137,7 +141,7 @@ class MapReader:
             into: (heads, places, axis), which values are written into; what no tile covers
                 stays as it is.
         """
-        if self.units.is_token_level and self.norms is None and places is None:
+        if self.units.is_token_level and self.log2_norms is None and places is None:
             return self._token_tiles(scratch, into)
         return self._unit_tiles(range(len(self.units.axis)) if places is None else places, into)
 
@@ -159,7 +163,7 @@ class MapReader:
     def _unit_tiles(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
         """Yield tiles of these units' rows, normalised over all tokens or over the units shown."""
         members, places = (part.to(self.q.device) for part in self.units.members())
-        masses, keys = self._log_masses(members), slice(0, len(self.units.axis))
+        log2_scales, keys = self._log2_maxima(members), slice(0, len(self.units.axis))
         for first in range(0, len(units), self.tile_rows):
             tile_units = units[first : first + self.tile_rows]
             queries = slice(first, first + len(tile_units))
@@ -169,37 +173,36 @@ class MapReader:
                 values = into[:, queries].zero_()
             row_sums = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of_units(tile_units):
-                weights = self._normalised_weights(tokens, masses)
+                weights = self._normalised_weights(tokens, log2_scales)
                 columns = self._merge_columns(weights, members, places)
-                row_sums.index_add_(
-                    1, rows, (columns if self.units.renormalize else weights).sum(2)
-                )
+                summed = columns if self.units.renormalize else weights
+                row_sums.index_add_(1, rows, summed.sum(2))
                 values.index_add_(1, rows, columns)
             yield Tile(queries, keys, values.div_(row_sums.unsqueeze(2)))
 
     def _tokens_of_units(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the tokens of the units at these places, and each one's index in `places`."""
+        """Yield tokens of the units at these places, and their indices in `places`, (n,) each."""
         spans = [self.units.spans[self.units.axis[place]] for place in places]
         pairs = [(token, row) for row, span in enumerate(spans) for token in range(*span)]
         for part in torch.split(torch.tensor(pairs, device=self.q.device), self.tile_rows):
             tokens, rows = part.T.contiguous()
             yield tokens, rows
 
-    def _log_masses(self, members: Tensor) -> Tensor:
-        """Return the logarithm to subtract from each token's row, (heads, tokens).
+    def _log2_maxima(self, members: Tensor) -> Tensor:
+        """Return the base 2 log of each row's largest P over `members`, (heads, tokens).
 
-        So a row is scaled up that holds next to nothing over the units shown. The tokens of a unit
-        share the largest logarithm.
+        Divided by it, a row that holds next to nothing over these tokens is scaled up. The tokens
+        of a unit share the largest. Without renormalizing all are 0: rows stay as they are.
         """
-        masses = self.q.new_zeros(len(self.heads), self.units.tokens)
+        log2_maxima = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
-            return masses
+            return log2_maxima
         for queries, keys in tiles_within_reach(self.units.tokens, EVERYWHERE, self.tile_rows):
-            masses[:, queries] = self.log_probabilities(queries, keys)[:, :, members].amax(2)
+            log2_maxima[:, queries] = self.log_probabilities(queries, keys)[:, :, members].amax(2)
         for start, last in self.units.spans:
             if last - start > 1:
-                masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
-        return masses
+                log2_maxima[:, start:last] = log2_maxima[:, start:last].amax(1, keepdim=True)
+        return log2_maxima
 
     def _merge_columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
         """Merge the columns of tokens, (heads, query, key), into those of the units shown."""

@@ -204,7 +204,7 @@ def make_cost_counter(
         if outputs.attention:
             kind = maps.price_key(outputs.attention)
             if kind not in shown:
-                shown[kind] = maps.count_flops(outputs.attention, config)
+                shown[kind] = maps.estimate_flops(outputs.attention, config)
             extra += shown[kind]
         for head in outputs.task_heads:
             extra += head.count_flops(length)

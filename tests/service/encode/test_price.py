@@ -390,7 +390,7 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
     shown = Selection({0: (0, 1)}, divide_into_units(300))
     assert maps.count_product_flops(shown, more) > 3 * maps.count_product_flops(shown, plain)
     looked = [
-        maps.count_flops(shown, each) - maps.count_product_flops(shown, each)
+        maps.estimate_flops(shown, each) - maps.count_product_flops(shown, each)
         for each in (plain, more)
     ]
     assert looked[1] - looked[0] == maps.TERM_FLOPS * 2 * 2 * 300**2  # terms, heads, cells
@@ -406,7 +406,7 @@ async def test_what_slopes_take_from_scores_is_priced() -> None:
     assert request_flops(more, [512], []) == request_flops(plain, [512], [])
     shown = Selection({0: (0, 1)}, divide_into_units(300))
     assert (
-        maps.count_flops(shown, more) - maps.count_flops(shown, plain)
+        maps.estimate_flops(shown, more) - maps.estimate_flops(shown, plain)
         == maps.SLOPE_FLOPS * 2 * 300**2
     )
 
