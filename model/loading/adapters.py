@@ -24,6 +24,7 @@ from model.families.family import Family
 from model.loading.assembly import expected_shapes
 from model.loading.files import read_object
 from model.loading.tensors import (
+    Places,
     StoredTensor,
     by_bare_name,
     check_tensors,
@@ -112,7 +113,7 @@ def read_terms(
 
     Args:
         tensors: by PEFT's names.
-        scale: factor of B A.
+        rank, scale: the adapter's rank, and the factor of B A.
         dtype, heads: as of `read_adapter`.
         file: the name of their file, for messages.
 
@@ -171,20 +172,17 @@ def _read_config(folder: Path) -> tuple[int, float]:
         raise CheckpointError(f"{ADAPTER_CONFIG}: peft_type {kind!r} is not supported; LORA is")
     refused = [key for key in config if key not in KEYS_READ | KEYS_WITHOUT_EFFECT and config[key]]
     refused += ["bias"] if config.get("bias", "none") != "none" else []
-    refused += (
-        ["init_lora_weights"]
-        if config.get("init_lora_weights", True) not in INITIALISATIONS
-        else []
-    )
+    has_known_start = config.get("init_lora_weights", True) in INITIALISATIONS
+    refused += [] if has_known_start else ["init_lora_weights"]
     if refused:
         values = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(refused))
         raise CheckpointError(f"{ADAPTER_CONFIG}: not supported: {values}")
-    rank, alpha = read_rank_and_scale(config, "r", ADAPTER_CONFIG)
+    rank, alpha = read_rank_and_alpha(config, "r", ADAPTER_CONFIG)
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def read_rank_and_scale(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
-    """Return an adapter's rank and alpha.
+def read_rank_and_alpha(config: Mapping[str, Any], rank_key: str, file: str) -> tuple[int, float]:
+    """Return an adapter's rank and lora_alpha.
 
     Raises:
         CheckpointError: one of them is no such number.
@@ -243,7 +241,10 @@ def _matrices_by_linear(
     rank: int,
     scale: float,
 ) -> Mapping[LinearKey, Sequence[tuple[Tensor, Tensor]]]:
-    """Return pairs of A and B by linear; B is scaled, with zeros in rows of other parts."""
+    """Return each linear's pairs of A, (rank, inputs), and scaled B, (outputs, rank).
+
+    B has zeros in the rows of the linear's other parts.
+    """
     by_linear = defaultdict[LinearKey, list[tuple[Tensor, Tensor]]](list)
     for module in sorted(_adapted_modules(plain)):
         a, b = (plain[module + matrix].read().float() for matrix in MATRIX_SUFFIXES)
@@ -266,7 +267,7 @@ def _adapted_modules(names: Iterable[str]) -> set[str]:
 
 def _parts_by_name(
     config: EncoderConfig,
-    found: Mapping[str, tuple[str, tuple[int, int] | None]],
+    places: Places,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, list[LinearPart]]:
     """Return the encoder's rows that each of a checkpoint's linears makes up, by its name."""
@@ -277,9 +278,9 @@ def _parts_by_name(
             first = 0
             for part in parts:
                 ours = f"layers.{i}.{part}.weight"
-                if ours not in found:
+                if ours not in places:
                     continue
-                theirs, chunk = found[ours]
+                theirs, chunk = places[ours]
                 rows = shapes[ours][0]
                 if part not in by_distance:  # these project distances too
                     one = LinearPart((i, name), first, rows, chunk or (0, 1))
@@ -289,10 +290,12 @@ def _parts_by_name(
 
 
 def _count_inputs(config: EncoderConfig, key: LinearKey) -> int:
+    """Count the numbers of a row that a layer's linear reads."""
     return {"output": config.mixed_width, "down": config.feed_forward}.get(key[1], config.width)
 
 
 def _count_outputs(config: EncoderConfig, key: LinearKey) -> int:
+    """Count the numbers of a row that a layer's linear returns."""
     keys = config.shared_heads * config.head_dim
     gated = 2 if config.gated else 1
     return {

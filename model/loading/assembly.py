@@ -79,6 +79,7 @@ class _Weights:
     dtype: torch.dtype
 
     def tensor(self, name: str) -> Tensor:
+        """Return a tensor on the device, in the dtype."""
         # a copy: the file's mapping may then be dropped
         return self.weights(name).to(self.device, self.dtype, copy=True)
 
@@ -136,6 +137,7 @@ def build_encoder(
 
 
 def _build_embeddings(source: _Weights, kernels: Kernels) -> Embeddings:
+    """Build the embeddings with the tables that the config names."""
     config, word = source.config, source.tensor("word.weight")
     if config.embedding_scale != 1:
         word *= torch.tensor(config.embedding_scale).to(word)
@@ -168,10 +170,8 @@ def _distance_builder(source: _Weights) -> Callable[[str], DistanceBias | Slopes
 def _content_builder(source: _Weights) -> Callable[[str], DistanceBias]:
     """Return a function that builds the DistanceBias of a layer, named "layers.{i}"."""
     config, relative = source.config, source.config.relative
-    table, rows = (
-        source.tensor("relative.weight").float(),
-        distance_rows(relative, config.max_tokens),
-    )
+    table = source.tensor("relative.weight").float()
+    rows = distance_rows(relative, config.max_tokens)
     if relative.norm:
         weight, bias = source.norm("relative_norm")
         norm = weight.float(), None if bias is None else bias.float()
@@ -180,6 +180,7 @@ def _content_builder(source: _Weights) -> Callable[[str], DistanceBias]:
     key, query = ("key", "query") if relative.shared else ("relative_key", "relative_query")
 
     def build(layer: str) -> DistanceBias:
+        """Build the bias of the layer of this name from its own projections of the table."""
         keys, queries = (
             project_table(table, source.linear(f"{layer}.{name}"), config.heads, scale)
             if is_needed
@@ -228,6 +229,7 @@ def _build_layer(
 
 
 def _build_head_norms(source: _Weights, layer: str) -> HeadNorms:
+    """Build the norms of queries and keys of a layer, named "layers.{i}"."""
     query, key = (source.norm(f"{layer}.{name}_norm") for name in ("query", "key"))
     return HeadNorms(query, key, source.config.norm_eps, source.config.norm)
 

@@ -369,9 +369,11 @@ def _hash_facts(*facts: Any) -> str:
 
 
 def _hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content, 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _short_digest(total: "hashlib._Hash") -> str:
+    """Return `sha256:` and the first DIGEST_DIGITS hex digits of a hash."""
     return f"sha256:{total.hexdigest()[:DIGEST_DIGITS]}"

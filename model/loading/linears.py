@@ -95,11 +95,8 @@ def find_linear_files(folder: Path) -> list[Path]:
     if len(present) == 1:
         lacking = next(path for path in paths if path not in present)
         pickle = lacking.with_suffix(".pt")
-        hint = (
-            f"; {pickle.name} is a pickle: {advise_conversion(str(folder))}"
-            if pickle.is_file()
-            else ""
-        )
+        hint = f"; {pickle.name} is a pickle: {advise_conversion(str(folder))}"
+        hint = hint if pickle.is_file() else ""
         raise CheckpointError(f"{folder} has {present[0].name} and lacks {lacking.name}{hint}")
     return present
 

@@ -180,17 +180,16 @@ def _read_splade(parts: HeadSource, recipe: HeadRecipe) -> Splade | None:
 
 def _build_projection(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> Projection:
     """Build the linears of a task head by its recipe, with this many outputs."""
-    shapes, tensors, linear = (
-        _expected_shapes(parts, recipe, outputs),
-        parts.tensors,
-        parts.kernels.linear,
-    )
+    shapes, linear = _expected_shapes(parts, recipe, outputs), parts.kernels.linear
+    tensors = parts.tensors
     check_tensors({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
 
     def affine(weight: str, bias: str) -> Affine:
+        """Read a weight, and the bias if the head has one."""
         return read(weight), read(bias) if bias in shapes else None
 
     def read(name: str) -> Tensor:
+        """Read a tensor as float32 to the device."""
         return tensors[name].read().float().to(parts.device)
 
     output, transform = linear(*affine(*_output_names(parts, recipe))), None
@@ -237,11 +236,9 @@ def _predicts_words(parts: HeadSource, recipe: HeadRecipe) -> bool:
 
 def _dense_activation(raw: Mapping[str, Any], recipe: HeadRecipe) -> Callable[[Tensor], Tensor]:
     """Return the activation behind a task head's dense layer."""
-    name = (
-        raw.get(recipe.activation_key, recipe.activation)
-        if recipe.activation_key
-        else recipe.activation
-    )
+    name = recipe.activation
+    if recipe.activation_key:
+        name = raw.get(recipe.activation_key, name)
     if name == "tanh":
         return torch.tanh
     if not isinstance(name, str) or name not in fields.ACTIVATIONS:
@@ -301,18 +298,19 @@ def _stored_activation(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> obje
     """Return the name of the activation that a CrossEncoder stored; None: it stored none.
 
     Args:
-        saved: config_sentence_transformers.json of a CrossEncoder's folder, which comes first.
+        raw: config.json, which counts where `saved` names none.
+        saved: config_sentence_transformers.json of a CrossEncoder's folder, else empty.
     """
     of_config = raw.get("sentence_transformers") or {}
-    if (saved_last := saved.get("activation_fn")) is not None:
-        return saved_last
+    if (name := saved.get("activation_fn")) is not None:
+        return name
     if "activation_fn" in of_config:
         return of_config["activation_fn"]
     return raw.get("sbert_ce_default_activation_function")
 
 
 def _pipeline_activation(problem: object, classes: int) -> ScoreActivation:
-    """Return the activation of scores in transformers' pipeline for text classification."""
+    """Return transformers' activation of scores for a problem_type, if any, and so many classes."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
     if not isinstance(problem, str) or problem not in ACTIVATION_OF_PROBLEM:

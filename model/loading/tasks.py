@@ -24,7 +24,7 @@ from model.adapters import Adapter, TableName, TableTerm
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.families.family import Family
-from model.loading.adapters import MATRIX_SUFFIXES, read_rank_and_scale, read_terms
+from model.loading.adapters import MATRIX_SUFFIXES, read_rank_and_alpha, read_terms
 from model.loading.files import CONFIG, WEIGHTS, find_weight_files
 from model.loading.tensors import StoredTensor, by_bare_name, check_tensors, open_tensors
 
@@ -66,7 +66,7 @@ def read_stack(raw: Mapping[str, Any], family: Family) -> AdapterStack | None:
     tasks = _read_task_names(raw, TENSOR_TASKS_KEY)
     if raw.get("load_trained_adapters") is not True:
         raise CheckpointError(f"{CONFIG}: {TENSOR_TASKS_KEY} without load_trained_adapters true")
-    rank, alpha = read_rank_and_scale(raw, "lora_rank", CONFIG)
+    rank, alpha = read_rank_and_alpha(raw, "lora_rank", CONFIG)
     instructions = raw.get("task_instructions")
     if not isinstance(instructions, Mapping) or instructions.keys() != {*tasks}:
         raise CheckpointError(f"{CONFIG}: task_instructions is not of the tasks {tasks}")

@@ -63,15 +63,18 @@ class StoredTensor(NamedTuple):
 
     @property
     def shape(self) -> Shape:
+        """Return the shape, from the file's header; of a part without the first axis."""
         whole = tuple(self.file.get_slice(self.name).get_shape())
         return whole if self.part is None else whole[1:]
 
     @property
     def dtype(self) -> str:
+        """Return safetensors' name of the dtype, such as "F32"."""
         name: str = self.file.get_slice(self.name).get_dtype()
         return name
 
     def read(self) -> Tensor:
+        """Read the tensor, or its part, on the host; a meta tensor unless `numbers`."""
         if not self.numbers:
             return torch.empty(self.shape, device="meta")
         tensor: Tensor = (
@@ -113,6 +116,7 @@ def check_tensors(
     """Check that there are exactly the tensors of these names and shapes.
 
     Args:
+        tensors, shapes: those that are there, and those expected, by name.
         file: the name of their file, for the message.
 
     Raises:
@@ -140,6 +144,7 @@ def translate_names(
     """Check a checkpoint's tensors, and return a function that reads each by our name.
 
     Args:
+        tensors: the checkpoint's, by its own names.
         shapes: of all tensors that the encoder needs, by our names.
 
     Raises:
@@ -165,12 +170,16 @@ def translate_names(
     }
     check_tensors(found, expected, WEIGHTS)
 
-    def weights(ours: str) -> Tensor:
-        name, part = places[ours]
+    def read_by_our_name(our_name: str) -> Tensor:
+        """Read the tensor of this name; where the checkpoint fuses several, its part alone."""
+        name, part = places[our_name]
         tensor = plain[name].read()
-        return tensor if part is None else tensor.chunk(part[1])[part[0]]
+        if part is None:
+            return tensor
+        index, count = part
+        return tensor.chunk(count)[index]
 
-    return weights
+    return read_by_our_name
 
 
 def by_bare_name(tensors: Mapping[str, StoredTensor], family: Family) -> dict[str, StoredTensor]:
@@ -182,29 +191,29 @@ def by_bare_name(tensors: Mapping[str, StoredTensor], family: Family) -> dict[st
 Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
-def find_places(shapes: Iterable[str], names: TensorNames) -> Places:
-    """Return the place of each of the encoder's tensors in a checkpoint with these names."""
+def find_places(our_names: Iterable[str], names: TensorNames) -> Places:
+    """Return where a checkpoint with these names stores our tensors, without those it lacks."""
     found: Places = {}
-    for ours in shapes:
-        base, _, kind = ours.rpartition(".")
+    for our_name in our_names:
+        base, _, kind = our_name.rpartition(".")
         layer = base.split(".")[1] if base.startswith("layers.") else ""
         short = base.rpartition(".")[2]
         key = f"layers.{{i}}.{short}" if layer else base
         if key in names:
-            found[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
+            found[our_name] = (f"{names[key].format(i=layer)}.{kind}", None)
             continue
         for whole, parts in PARTS_OF_FUSED.items():
             if short in parts and f"layers.{{i}}.{whole}" in names:
                 name = names[f"layers.{{i}}.{whole}"].format(i=layer)
-                found[ours] = (f"{name}.{kind}", (parts.index(short), len(parts)))
+                found[our_name] = (f"{name}.{kind}", (parts.index(short), len(parts)))
     return found
 
 
 def _fused_shapes(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """Return the shapes of the checkpoint's tensors, some of which hold several of ours."""
     return {
-        name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
-        for ours, (name, part) in places.items()
+        name: (shapes[our_name][0] * (part[1] if part else 1), *shapes[our_name][1:])
+        for our_name, (name, part) in places.items()
     }
 
 

@@ -50,7 +50,7 @@ class TokenizerRules:
         extra: special tokens without a name.
         added: tokens found in texts, by id.
         whole: whether `added` are all such tokens; else those of tokenizer.json come before them.
-        types: whether a pair's texts are problem apart by token types.
+        types: whether a pair's texts are told apart by token types.
         side: where a text is cut if a request does not say; None: as tokenizer.json says.
     """
 
@@ -118,11 +118,8 @@ def read_longest(folder: Path, stored: object) -> int | None:
     Raises:
         CheckpointError: it is not a number.
     """
-    config, over = (
-        read_optional(find_encoder_folder(folder) / TOKENIZER_CONFIG),
-        read_overrides(folder).tokenizer,
-    )
-    limit = over.get("model_max_length") or stored
+    config = read_optional(find_encoder_folder(folder) / TOKENIZER_CONFIG)
+    limit = read_overrides(folder).tokenizer.get("model_max_length") or stored
     for key in ("model_max_length", "max_len"):
         limit = limit or config.get(key)
     if limit is None or limit == math.inf:
@@ -133,12 +130,12 @@ def read_longest(folder: Path, stored: object) -> int | None:
 
 
 def _read_special_tokens(
-    folder: Path, stated: Mapping[str, Any], over: Mapping[str, Any]
+    folder: Path, stated: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return special_tokens_map.json, which overrides tokenizer_config.json but not arguments."""
     found = {}
     for key, value in read_optional(folder / SPECIAL_TOKENS_FILE).items():
-        if over.get(key):
+        if arguments.get(key):
             continue
         if key == EXTRA_TOKENS_KEY and isinstance(value, list):
             known = list(stated.get(key) or ())
@@ -156,15 +153,17 @@ def _token_text(mark: Any) -> Any:
 
 def _pop_named_tokens(stated: dict[str, Any]) -> dict[str, Any]:
     """Remove the extra special tokens if they are given by name, and return them."""
-    return (
-        dict(stated.pop(EXTRA_TOKENS_KEY))
-        if isinstance(stated.get(EXTRA_TOKENS_KEY), Mapping)
-        else {}
-    )
+    is_by_name = isinstance(stated.get(EXTRA_TOKENS_KEY), Mapping)
+    return dict(stated.pop(EXTRA_TOKENS_KEY)) if is_by_name else {}
 
 
 def _tokens_by_name(stated: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the texts of special tokens by name, with transformers' names and others."""
+    """Return the text of each special token by name; None where a file says that there is none.
+
+    Args:
+        stated: all settings; those of SPECIAL_TOKENS count, and others that end in _token.
+        named: extra special tokens by name, which override those others.
+    """
     marks = {name: stated[name] for name in SPECIAL_TOKENS if name in stated}
     others = {
         name: mark
@@ -215,6 +214,7 @@ def _read_added_tokens(folder: Path) -> dict[int, AddedToken]:
 
 
 def _read_added_token(name: str, token: Any) -> AddedToken:
+    """Return the token that a JSON object describes; `name` says in messages where it stands."""
     try:
         return AddedToken(**token)
     except TypeError as error:
@@ -259,6 +259,7 @@ def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str,
 
     Args:
         settings: tokenizer_config.json.
+        config: config.json.
 
     Raises:
         CheckpointError: the files name a class that is not known here.

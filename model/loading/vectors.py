@@ -126,6 +126,7 @@ def _read_pylate(config: Mapping[str, Any]) -> LateChoices:
     """Return the settings of PyLate's config_sentence_transformers.json."""
 
     def read(key: str, default: Any) -> Any:
+        """Return the value of a key, or the default where it is missing or null."""
         value = config.get(key)
         return default if value is None else value
 

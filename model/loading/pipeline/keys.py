@@ -100,6 +100,7 @@ def _check_keys(config: Mapping[str, Any], where: str, **fixed: object) -> None:
     """Refuse keys that are not known, and values that are not supported.
 
     Args:
+        where: the name of their file, for the message.
         fixed: more keys of which only this value is supported.
     """
     supported = {**FIXED_VALUES, **fixed}
@@ -118,13 +119,13 @@ def _refuse_wrong(where: str, wrong: Sequence[str]) -> None:
         raise CheckpointError(f"{where}: not supported: {', '.join(wrong)}")
 
 
-def _expected_output(kinds: Collection[str], model: str | None) -> str:
+def _expected_output(kinds: Collection[str], model_type: str | None) -> str:
     """Return the task, a key of OUTPUT_OF_TASK, that the modules after a Transformer need."""
     if "SpladePooling" in kinds:
         return "fill-mask"
     if LOGIT_SCORE in kinds:
         return GENERATION_TASK
-    alone = len(kinds) == 1 and model == "CrossEncoder"
+    alone = len(kinds) == 1 and model_type == "CrossEncoder"
     return "sequence-classification" if alone else "feature-extraction"
 
 

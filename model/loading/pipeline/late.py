@@ -92,10 +92,11 @@ def read_special_token(folder: Path, kind: str) -> str | None:
 
 
 def check_windows(config: EncoderConfig, length: int, where: str) -> None:
-    """Refuse unattended filling in an encoder with windows shorter than filled queries.
+    """Refuse filling queries up, unattended, where windows are shorter than filled queries.
 
     Args:
         length: tokens of filled queries.
+        where: the file that asks for it, for the message.
     """
     windows = [window for window in config.windows if window is not None]
     if any(length > window + 1 for window in windows):
@@ -159,14 +160,11 @@ def _check_module_order(modules: Sequence[tuple[str, Path]]) -> None:
     if culprit:
         raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
     for kind, path in modules:
-        if kind == "Dense" and (
-            names := read_input_and_output(read_object(path / CONFIG), TOKENS_OUTPUT)
-        ) != (
-            TOKENS_OUTPUT,
-            TOKENS_OUTPUT,
-        ):
-            problem = f"module_input_name {names[0]!r}, module_output_name {names[1]!r}"
-            raise CheckpointError(f"{path.name}: not supported: {problem}")
+        if kind == "Dense":
+            read, written = read_input_and_output(read_object(path / CONFIG), TOKENS_OUTPUT)
+            if (read, written) != (TOKENS_OUTPUT, TOKENS_OUTPUT):
+                problem = f"module_input_name {read!r}, module_output_name {written!r}"
+                raise CheckpointError(f"{path.name}: not supported: {problem}")
         if kind == "Normalize" and read_normalized_input(path) != TOKENS_OUTPUT:
             raise CheckpointError(f"{path.name}: not supported: vectors of another length than 1")
 
