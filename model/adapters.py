@@ -51,7 +51,7 @@ class Rows:
         return self.index[: self.count]
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return these rows of x, padding included."""
+        """Return these rows of x, padding included, (padded rows, width of x)."""
         return x.index_select(0, self.index)
 
     def scatter(self, filled: Tensor, y: Tensor) -> None:
@@ -93,7 +93,7 @@ RowTerms = Sequence[tuple[Rows | None, LinearTerm | None]]
 
 
 class AdaptedLinear:
-    """A linear to which adapters add, each in its own rows."""
+    """A linear to which adapters add, each in its own rows; see RowTerms."""
 
     def __init__(self, base: Linear, terms: RowTerms) -> None:
         self._base, self._terms, self.bias = base, terms, base.bias
@@ -161,7 +161,7 @@ class AdaptedTable:
     """An embedding table to which adapters add, each in its own rows of a batch.
 
     Args:
-        terms: as of AdaptedLinear.
+        terms: the rows of each adapter, None: all, and what it adds.
     """
 
     def __init__(self, base: TableLookUp, terms: Sequence[tuple[Rows | None, TableTerm]]) -> None:

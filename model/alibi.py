@@ -57,6 +57,7 @@ class Slopes:
 
         Args:
             q, k: as DistanceBias takes them; only their size and their dtype count.
+            queries, keys: which tokens.
             heads: which heads; all by default.
         """
         positions = torch.arange(k.shape[1], device=k.device)

@@ -226,6 +226,7 @@ class MultiHeadAttention:
 
         Args:
             z: all mixed values, (rows, heads * head_dim), changed in place.
+            gates, patches: the factors, and what replaces values, by rows and head.
         """
         for rows, values in patches:
             for head, value in values.items():
@@ -235,12 +236,13 @@ class MultiHeadAttention:
                 z[rows, self._head_channels(head)] *= scale
 
     def _head_channels(self, head: int) -> slice:
+        """Return the columns of one head in the mixed values."""
         return slice(head * self.head_dim, (head + 1) * self.head_dim)
 
     def _attend_by_group(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
-        """Attend in each group; return all mixed rows and each group's normaliser."""
+        """Attend in each group; return z of all rows, as of Trace, and each group's normalisers."""
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head_dim)
@@ -255,7 +257,7 @@ class MultiHeadAttention:
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
+        """Attend in one group; arguments and results are those of kernels.attend_plain."""
         if self.distances is not None and self.distances.by_content:
             singles = zip(torch.split(q, 1), torch.split(k, 1), torch.split(v, 1), strict=True)
             results = [self._attend_in_tiles(*single, bias) for single in singles]
@@ -303,6 +305,7 @@ class MultiHeadAttention:
         Args:
             q, k: of all tokens and heads of one sequence, (heads, tokens, head_dim).
             bias: the group's, (1 or all heads, query, key).
+            queries, keys: which tokens.
             heads: which heads; all by default.
         """
         if bias is not None:

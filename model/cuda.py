@@ -42,6 +42,7 @@ def attend_packed(
 
     Args:
         q, k, v: (rows, heads, head_dim), bfloat16 or float16.
+        scale: what the scores are multiplied by.
         reach: how far a query attends.
 
     Returns:

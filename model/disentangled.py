@@ -39,6 +39,7 @@ def project_table(table: Tensor, linear: Affine, heads: int, scale: float) -> Te
     Args:
         table: (rows, width) float32.
         linear: the projection, whose dtype the result has.
+        scale: factor of the projected numbers.
     """
     weight, bias = linear
     projected = F.linear(table, weight.float(), None if bias is None else bias.float()) * scale
@@ -74,6 +75,7 @@ class DistanceBias:
 
         Args:
             q, k: of all its tokens and all heads, (heads, tokens, head_dim).
+            queries, keys: which tokens.
             heads: which heads; all by default.
         """
         q, k = q[heads][:, queries], k[heads]

@@ -164,13 +164,14 @@ class Layer:
         return self.down.add_to(apply_gate(gate, up, activation), residual)
 
     def _normalise(self, x: Tensor, norm: Affine | None) -> Tensor:
+        """Apply a norm over the last axis; return x as it is without one."""
         return x if norm is None else normalise(x, norm, self.config.norm_eps, self.config.norm)
 
 
 class NativePass(Protocol):
     """A compiled forward pass that gives the bits of Encoder.run_layers."""
 
-    unpadded_rows: int  # batches of up to so many rows need no fill
+    unpadded_rows: int  # batches of up to so many rows are not filled up
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as Encoder.run_layers does."""

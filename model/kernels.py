@@ -63,7 +63,7 @@ class Linear(Protocol):
         """Return activation(x W^T + b)."""
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return x W^T + b + residual."""
+        """Return x W^T + b + residual; residual itself is unchanged."""
 
     def weight(self) -> Tensor:
         """Return the weight as plain rows, (outputs, inputs)."""
@@ -97,12 +97,15 @@ class PlainLinear:
         return F.linear(x, self._weight, self.bias)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return activation(x W^T + b), (rows, outputs)."""
         return ACTIVATIONS[activation](self(x))
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return x W^T + b + residual, (rows, outputs); residual itself is unchanged."""
         return self(x).add_(residual)
 
     def weight(self) -> Tensor:
+        """Return the weight, (outputs, inputs)."""
         return self._weight
 
 
@@ -121,13 +124,16 @@ class PackedLinear:
         return _pointwise(x, self.packed, self.bias, "none", [], "")
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return activation(x W^T + b), (rows, outputs), in one kernel."""
         name, algorithm = ONEDNN_NAMES[activation]
         return _pointwise(x, self.packed, self.bias, name, [], algorithm)
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return x W^T + b + residual in one kernel; residual itself is unchanged."""
         return _pointwise_binary(x, residual, self.packed, self.bias, "add")
 
     def weight(self) -> Tensor:
+        """Return the weight unpacked, (outputs, inputs)."""
         rows: Tensor = self.packed.to_dense()
         return rows
 
@@ -177,12 +183,15 @@ class NormedLinear:
         return normalise(self.linear(x), self.norm, self.eps, self.kind)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return activation(norm(x W^T + b)), (rows, outputs)."""
         return ACTIVATIONS[activation](self(x))
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return norm(x W^T + b) + residual, (rows, outputs); residual itself is unchanged."""
         return self(x).add_(residual)
 
     def weight(self) -> Tensor:
+        """Return the linear's weight, (outputs, inputs), without the norm."""
         return self.linear.weight()
 
 
@@ -209,7 +218,7 @@ def attend_plain(
 def _attend_sequence(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Attend as `attend_plain` within one sequence, (heads, tokens, head_dim)."""
+    """Attend as `attend_plain` within one sequence; all tensors are without its first axis."""
     with without_idle_threads(len(q)):
         scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
     if bias is not None:
@@ -319,14 +328,13 @@ def _run_operations(
     heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
     for reach in (EVERYWHERE, Reach(1, 1), Reach(None, 0)):
         answers += _attend_pair(kernels, heads, reach)
-        answers += kernels.attend(
-            heads[0], heads[1], heads[2], 0.5, _reach_mask(heads, Reach(1, 1))
-        )
+        mask = _reach_mask(heads, Reach(1, 1))
+        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
     return answers
 
 
 def _attend_pair(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
-    """Attend within two sequences, through `attend_packed` where the kernels have it."""
+    """Attend as `attend_plain`, by `attend_packed` if there; `heads` is q, k and v, stacked."""
     if kernels.attend_packed is None:
         mask = None if reach == EVERYWHERE else _reach_mask(heads, reach)
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)

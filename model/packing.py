@@ -24,9 +24,9 @@ FEWEST_ROWS = 16
 SIZES_PER_OCTAVE = 8
 FEWEST_SEPARATE_ROWS = 4  # the smallest step between two sizes
 
-# Neither holds for the compiled pass. But part of a single row is contiguous, of several it is not,
-# and torch has different kernels for the two.
-FEWEST_NATIVE_ROWS = 2
+# The compiled pass needs no filling but this: a batch of one row gets a second. A slice of a single
+# row's columns is contiguous, of several rows it is not, and torch has another kernel for each.
+FEWEST_COMPILED_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class Group:
 
     @property
     def rows(self) -> slice:
+        """Return the rows of all its sequences."""
         return slice(self.start, self.start + self.count * self.length)
 
 
@@ -177,7 +178,7 @@ def pack_sequences(
 
 
 def _copy_columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    """Copy three columns that lie end to end to the device at once; return (rows,) each."""
+    """Copy three columns that lie end to end to the device at once; return each, (rows,) int64."""
     table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # "q" is int64
     return table.view(3, -1).to(device).unbind()
 
@@ -201,14 +202,14 @@ def filled_rows(tokens: int, device: torch.device, unpadded_rows: int = 0) -> in
     """Return how many rows a batch of this many tokens is filled up to.
 
     Args:
-        unpadded_rows: batches of up to so many tokens are not filled up, but to two rows.
+        unpadded_rows: batches of up to so many tokens are filled up to two rows only.
 
     Example:
         >>> [filled_rows(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
         [16, 20, 44, 104, 144]
     """
     if tokens <= unpadded_rows:
-        return max(tokens, FEWEST_NATIVE_ROWS)
+        return max(tokens, FEWEST_COMPILED_ROWS)
     if device.type != "cpu":
         return max(tokens, FEWEST_ROWS)
     octave = 1 << (tokens.bit_length() - 1)

@@ -147,9 +147,8 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], pooling: Pooling) -> Te
     firsts = lengths.cumsum(0) - lengths  # of each sequence's rows, where only these lie end to end
     place = torch.arange(total, device=tokens.device) - _repeat_by_row(firsts, lengths, total)
     own = tokens[_repeat_by_row(starts, lengths, total) + place].float()
-    pooled = torch.cat(
-        [_reduce_each(own, place, firsts, lengths, mode) for mode in pooling.modes], 1
-    )
+    parts = [_reduce_each(own, place, firsts, lengths, mode) for mode in pooling.modes]
+    pooled = torch.cat(parts, 1)
     for layer in pooling.layers:
         pooled = layer(pooled)
     pooled = pooled[:, : pooling.dimensions]
@@ -164,9 +163,15 @@ def _repeat_by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
 def _reduce_each(
     rows: Tensor, place: Tensor, firsts: Tensor, lengths: Tensor, mode: PoolingMode
 ) -> Tensor:
-    """Reduce as `_reduce` each of the sequences that lie end to end, (sequences, width)."""
+    """Reduce as `_reduce` each of the sequences that lie end to end, (sequences, width).
+
+    Args:
+        place: of each row in its sequence, from 0, (rows,).
+        firsts, lengths: each sequence's first row, and its number of rows, (sequences,).
+    """
 
     def reduce_segments(rows: Tensor, operation: str) -> Tensor:
+        """Reduce each sequence's rows by torch's operation, "sum", "mean" or "max"."""
         # unchecked, since a check would wait for the device
         return torch.segment_reduce(rows, operation, lengths=lengths, unsafe=True)
 

@@ -28,9 +28,8 @@ def sinusoids(positions: int, width: int) -> Tensor:
     Angles are computed in float64: in float32 they drift for long sequences.
     """
     channel = torch.arange(0, width, 2, dtype=torch.float64)
-    angles = torch.arange(positions, dtype=torch.float64)[:, None] / SINUSOID_BASE ** (
-        channel / width
-    )
+    bases = SINUSOID_BASE ** (channel / width)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] / bases
     table = torch.empty(positions, width)
     table[:, 0::2] = angles.sin()
     table[:, 1::2] = angles[:, : width // 2].cos()
@@ -135,10 +134,8 @@ class YarnRope(Rope):
 
     def rotation_rates(self, head_dim: int) -> Tensor:
         """Return Rope's rates scaled by YaRN, (head_dim / 2,) float32."""
-        low, high = (
-            self._pair_with_turns(self.fast, head_dim),
-            self._pair_with_turns(self.slow, head_dim),
-        )
+        low = self._pair_with_turns(self.fast, head_dim)
+        high = self._pair_with_turns(self.slow, head_dim)
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)

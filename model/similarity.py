@@ -102,6 +102,7 @@ class LinearPooling:
 
         Args:
             tokens: vectors of the last layer, (tokens, width).
+            units: all of the text, and which of them are shown.
         """
         rows, count = tokens.double(), len(tokens)
         weighted = [rows * _token_weights(mode, count)[:, None] for mode in self._modes]
@@ -142,7 +143,7 @@ def _token_weights(mode: PoolingMode, tokens: int) -> Tensor:
 
 
 def _sum_by_unit(rows: Tensor, units: Units) -> Tensor:
-    """Return the sum of each unit's rows, (all units, size)."""
+    """Return the sums of the tokens' rows, (tokens, size), by unit, (all units, size)."""
     if len(units.spans) == len(rows):
         return rows
     lengths = torch.tensor([last - first for first, last in units.spans])

@@ -8,7 +8,8 @@ from model.families import bert
 from model.families.family import SEQUENCE_CLASSIFICATION, Family, HeadRecipe, TinyModel
 from model.families.fields import Config, find_differences, name_sizes
 
-FIELD_OF_TERM = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
+# name in pos_att_type -> field of Relative; c2p is content to position, p2c the reverse
+FIELD_OF_TERM = {"c2p": "by_query", "p2c": "by_key"}
 TENSOR_NAMES = {  # our names -> the checkpoint's
     **bert.TENSOR_NAMES,
     "relative": "encoder.rel_embeddings",
@@ -78,6 +79,7 @@ def _read_terms(value: object) -> list[str]:
 
 
 def _split_bars(names: str) -> list[str]:
+    """Return the names in a text such as "c2p|p2c", in lower case."""
     return [name.strip() for name in names.lower().split("|")]
 
 

@@ -90,10 +90,8 @@ def _read_ropes(config: Config) -> dict[str, Rope]:
         EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
         LOCAL: config.get("local_rope_theta", THETA_LOCAL),
     }
-    settings, over = (
-        read_dictionary(config, "rope_parameters"),
-        read_dictionary(config, "rope_scaling"),
-    )
+    settings = read_dictionary(config, "rope_parameters")
+    over = read_dictionary(config, "rope_scaling")
     if settings is None:
         settings = {kind: {"rope_type": "default"} for kind in thetas}
     if others := settings.keys() - thetas.keys():

@@ -70,7 +70,8 @@ def read_rope(config: Config, settings: Config, theta: object) -> Rope:
     """Return a rotary embedding as transformers computes it.
 
     Args:
-        settings: the dictionary that describes it.
+        config: config.json.
+        settings: the dictionary in it that describes the embedding.
         theta: its base, where the dictionary has none.
     """
     kind, share = _read_kind(settings), config.get("partial_rotary_factor")

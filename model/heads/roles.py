@@ -109,28 +109,24 @@ class RoleTally:
 
     def _count_strongest(self, maps: Tensor, seen: Tensor, queries: list[int]) -> None:
         """Count at which offset each ordinary token's strongest key is; ties share a hit."""
-        rows = maps[:, queries]
+        rows = maps[:, queries]  # (heads, queries, key)
         strongest = (rows == rows.amax(2, keepdim=True)).double()
         strongest /= strongest.sum(2, keepdim=True)
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
-        places = (
-            (offsets + FARTHEST_OFFSET)
-            .masked_fill(offsets.abs() > FARTHEST_OFFSET, 2 * FARTHEST_OFFSET + 1)
-            .flatten()
-        )
+        is_far, past_last = offsets.abs() > FARTHEST_OFFSET, 2 * FARTHEST_OFFSET + 1
+        places = (offsets + FARTHEST_OFFSET).masked_fill(is_far, past_last).flatten()
         self._hits.index_add_(1, places, strongest.flatten(1))  # the last place is not counted
         self._places.index_add_(1, places, seen[:, queries].flatten(1))
         self._ordinary += len(queries)
 
     def measures(self) -> list[tuple[dict[str, float], dict[str, float]]]:
-        """Return every head's measures by name and their baselines; NaN without a row."""
+        """Return for each head (measures, baselines), both by name; NaN without a row."""
         measures = {name: self._sums[name] / self._rows[name] for name in AVERAGED_MEASURES}
         rare = self._places < max(1, self._ordinary / 2)
         best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)
         measures["positional"] = best.values.masked_fill(best.values < 0, math.nan)
-        measures["offset"] = (
-            (best.indices - FARTHEST_OFFSET).masked_fill(best.values < 0, 0).double()
-        )
+        offsets = best.indices - FARTHEST_OFFSET
+        measures["offset"] = offsets.masked_fill(best.values < 0, 0).double()
         every = [
             {name: values[head].item() for name, values in measures.items()}
             for head in range(len(best.values))

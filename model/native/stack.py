@@ -42,7 +42,7 @@ class Edits(NamedTuple):
 
 
 def calls_same_kernels(kernels: Kernels) -> bool:
-    """Tell whether the operator calls the same kernels as these."""
+    """Tell whether these kernels are those that the compiled operator calls itself."""
     return kernels.linear is PackedLinear and kernels.attend is attend_fused
 
 
@@ -140,12 +140,13 @@ def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
 
 
 def _linear_pair(linear: Any) -> TensorPair:
-    """Return a linear's packed weight and bias, without its norm."""
+    """Return a linear's packed weight and bias, without its norm; two None without a linear."""
     own: Any = linear.linear if isinstance(linear, NormedLinear) else linear
     return (None, None) if own is None else (own.packed, own.bias)
 
 
 def _norm_pair(norm: Affine | None) -> TensorPair:
+    """Return a norm's weight and bias; two None without a norm."""
     return (None, None) if norm is None else norm
 
 

@@ -222,6 +222,7 @@ def _insert_token(text: Tokenized, token: Token, place: int, count: int = 1) -> 
     """Return a text with a special token inserted `count` times at a place."""
 
     def insert(values: list[T], value: T) -> list[T]:
+        """Return one list of `text` with the value of the token inserted."""
         # lists that are not needed are empty, and stay so
         return [*values[:place], *[value] * count, *values[place:]] if values else values
 

@@ -111,7 +111,7 @@ def step_settings(step: Any) -> Any:
 
 
 def _seam_pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
-    """Return the pattern of what follows a seam for a tokenizer of these steps; None: unknown."""
+    """Return the pattern of what follows a seam, by two `step_settings`; None: unknown."""
     before, parts = _single_steps(normalizer, "normalizers"), _single_steps(words, "pretokenizers")
     berts = [step for step in before if step["type"] == "BertNormalizer"]
     others = [step for step in before if step not in berts]

@@ -95,6 +95,7 @@ def cut_filled(
 
     Args:
         part: the tokens of the filled template.
+        filled: that template.
         limit: most tokens.
         side: where the longer text is cut first; None: it is refused.
         last: how many first tokens of the document are read; None: all.
@@ -126,7 +127,7 @@ def _text_of_token(offsets: tuple[int, int], filled: FilledTemplate) -> int | No
 def _place_tokens(
     part: ReadTokens, own: Sequence[int | None], filled: FilledTemplate, dropped: set[int]
 ) -> Tokenized:
-    """Return the tokens that are not dropped, with offsets and words in their own texts."""
+    """Return the tokens that are not dropped, with offsets and words in their `own` texts."""
     kept = [at for at in range(len(own)) if at not in dropped]
     spans, before = (filled.query, filled.document), filled.document < filled.query
     first = [_first_word_of(part.words, own, index) for index in (0, 1)]
@@ -152,6 +153,6 @@ def _place_tokens(
 
 
 def _first_word_of(words: Sequence[int | None], own: Sequence[int | None], index: int) -> int:
-    """Return the index of the first word of the text `index`; 0 without one."""
+    """Return the first word of the text `index`; 0 without one; `words`, `own` are by token."""
     found = (w for w, text in zip(words, own, strict=True) if text == index and w is not None)
     return next(found, 0)

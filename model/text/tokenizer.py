@@ -221,15 +221,17 @@ class Tokenizer:
         return max({0, *ids, *self._library.get_vocab().values()}), self._highest_type()
 
     def _highest_type(self) -> int:
+        """Return the highest token type of a text or a pair."""
         return max(slot.type for slots in self._frames.values() for slot in slots)
 
     def _encode_batch(self, texts: Many[Texts], offsets: bool) -> list[Encoding]:
-        """Tokenize texts and pairs at once, special tokens included."""
+        """Tokenize texts and pairs at once, special tokens included; with or without offsets."""
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         encode = self._library.encode_batch if offsets else self._library.encode_batch_fast
         return encode(inputs)
 
     def _fills_template(self, text: Texts) -> bool:
+        """Tell whether it is a pair, and there is a template that pairs are filled into."""
         return self.template is not None and len(text) == 2
 
     def _read_filled(
@@ -249,7 +251,7 @@ class Tokenizer:
         last: int | None,
         second_whole: bool,
     ) -> Reading[Tokenized]:
-        """Tokenize a text or pair piece by piece and cut it to the limit; see `read_texts`."""
+        """Tokenize a text or pair in pieces and cut it; `prompt` is its prompt's characters."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
         keeps_start = last is not None and len(text) == 1
         side: CutSide = "left" if truncate == "left" and not keeps_start else "right"
