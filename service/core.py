@@ -145,12 +145,12 @@ Placer = Callable[..., Loc]
 
 
 def place_in_list(name: str) -> Placer:
-    """Return the Placer of texts in a list, a field of the request."""
+    """Return the Placer of texts in a list, the request's field `name`."""
     return lambda number, *field: (name, number, *field)
 
 
 def place_alone(name: str) -> Placer:
-    """Return the Placer of a text that is itself a field of the request."""
+    """Return the Placer of a text that is itself the request's field `name`."""
     return lambda number, *field: (name, *field)
 
 
@@ -198,7 +198,7 @@ class Side(NamedTuple):
 
 
 def place_of_work(sides: Sequence[Side], number: int, *field: str | int) -> Loc:
-    """Return where in the request the text of a work stands, or a field of it."""
+    """Return where in the request the text of the `number`-th work stands, or a field of it."""
     for side in sides:
         if number < len(side.inputs):
             return side.at(number, *field)
@@ -237,7 +237,7 @@ class Step(NamedTuple):
         return len(self.works) + sum(count for _, count in self.follow)
 
 
-ReadSide = Callable[[Side], "Awaitable[list[Work]]"]
+ReadSide = Callable[[Side], "Awaitable[list[Work]]"]  # reads a side to works, one for each text
 
 
 class Question(Protocol):
@@ -254,10 +254,11 @@ class Question(Protocol):
         Args:
             works: of all sides, in their order.
             read: reads further sides, whose texts are made on the way.
+            deadline: when the answer must be ready, on time.monotonic's clock.
         """
 
     def price(self, step: Step) -> "Price":
-        """Return the price of the answer: how many bytes it will take."""
+        """Return the bytes of memory that the answer will take, by its parts."""
 
     async def make_items(self, deadline: float) -> "Iterable[Item]":
         """Return the answer's items, in their order; called when the works have their results."""

@@ -409,8 +409,7 @@ NO_LIMITS = {
     "edge.body.MOST_CACHED", "api.open_inference.tensors.LENGTH_BYTES",
     "api.open_inference.tensors.MOST_UNSIGNED",
     "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
-    "encode.selection.MOST_KEYS", "encode.selection.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
-    "questions.similarity.table.MOST_PAIRS", "questions.similarity.MOST_K",
+    "encode.answer.PIECE_BYTES", "questions.similarity.MOST_K",
     "engine.tokenizers.TIMEOUT_SECONDS", "keys.POLL_SECONDS",
     "keys.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
@@ -431,7 +430,7 @@ NO_LIMITS = {
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",
-    "edge.door.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOLD_BYTES",
+    "edge.door.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOKEN_JSON_BYTES",
     "preflight.machine.STORE_BYTES", "wire.MOST_NAMED", "wire.MOST_LOOKED_AT",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables

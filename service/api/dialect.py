@@ -165,7 +165,7 @@ class JSONCall(Call):
         """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
     def write_small(self, encoded: Encoded) -> Reply | None:
-        if not encoded.small:
+        if not encoded.is_small:
             return None
         # computes the items, which may raise Refused
         computed = Encoded(encoded.preamble, list(encoded.items), encoded.usage)
@@ -246,8 +246,8 @@ class RouteContext(Protocol):
         """Write pieces of JSON as the answer, before its deadline."""
 
 
-Parser = Callable[[bytes, RequestHead, ModelFacts], Call]
-RouteHandler = Callable[[RequestHead, RouteContext], Awaitable[Reply]]
+Parser = Callable[[bytes, RequestHead, ModelFacts], Call]  # parses the body of a route that encodes
+RouteHandler = Callable[[RequestHead, RouteContext], Awaitable[Reply]]  # answers on any other route
 UNDESCRIBED = "any"  # the kind in answers.yaml of JSON that another API's document describes
 
 
@@ -390,6 +390,7 @@ def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
     """
 
     def where(loc: Loc) -> str:
+        """Format a place by the API's own names, a name twice in a row only once."""
         first, *rest = (names.get(str(loc[0]), loc[0]), *loc[1:]) if loc else ("",)
         return write_place((first, *(rest[1:] if rest[:1] == [first] else rest)))
 

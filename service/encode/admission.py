@@ -117,7 +117,7 @@ def _count_held(item: Item) -> int:
     return size
 
 
-class Priced(Protocol):
+class AnswerMemory(Protocol):
     """The memory that an answer takes; see service/encode/price.py."""
 
     @property
@@ -129,7 +129,7 @@ class Priced(Protocol):
         """Return about how many bytes the written answer has."""
 
     def check(self, most_json: int, most: int, /) -> None:
-        """Refuse an answer that is too large."""
+        """Refuse an answer of more than `most` bytes of arrays, or `most_json` as JSON numbers."""
 
 
 class Admission:
@@ -152,7 +152,7 @@ class Admission:
 
     Attributes:
         texts: tokenizes long texts.
-        endings: computes similarities.
+        sums: computes similarities.
         lessons: computes the attention mechanism without the model.
     """
 
@@ -162,7 +162,7 @@ class Admission:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
         self._settings = settings
         self.texts = Worker(MOST_CHARACTERS)
-        self.endings, self.lessons = Worker(math.inf), Worker()  # endings' requests were admitted
+        self.sums, self.lessons = Worker(math.inf), Worker()  # requests of sums were admitted
         self._being_read = Counter[str]()  # tokens that are being read, by API key
         # of each request that runs: its API key, and tokens and cost of the works that follow
         self._following = list[tuple[str, int, float]]()
@@ -219,7 +219,7 @@ class Admission:
         finally:
             self._being_read[record.key] -= tokens
 
-    def hold(self, price: Priced, record: Record, inputs: int | None = None) -> None:
+    def hold(self, price: AnswerMemory, record: Record, inputs: int | None = None) -> None:
         """Reserve the memory that an answer takes until its request ends.
 
         Args:
@@ -234,7 +234,7 @@ class Admission:
         held = {} if inputs is None else {"bodies": inputs}
         record.reserve(arrays=price.made, answers=price.written, **held)
 
-    def check(self, step: Step, price: Priced, deadline: float, record: Record) -> None:
+    def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now, without running it."""
         self.hold(price, record)
         self._check_works(step.tokens, self._step_costs(step), deadline, record)
@@ -244,7 +244,7 @@ class Admission:
         step: Step,
         deadline: float,
         record: Record,
-        price: Priced | None = None,
+        price: AnswerMemory | None = None,
         *,
         inputs: int | None = None,
     ) -> Timing:
@@ -342,7 +342,7 @@ class Admission:
             raise self._word_late(error, sum(costs), deadline, record) from None
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
-        """Add the tokens and cost of a key's admitted works that follow from running ones."""
+        """Return both with those of a key's admitted works that follow running ones added."""
         for owner, more_tokens, more_cost in self._following:
             if owner == key:
                 tokens, cost = tokens + more_tokens, cost + more_cost

@@ -6,7 +6,7 @@ turn between them; a small one is written at once.
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # the chart is rendered where there is no torch
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"  # media types
 OCTETS = "application/octet-stream"  # media type of JSON followed by arrays' bytes
-INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
+INFERENCE_HEADER = "inference-header-content-length"  # has the bytes of JSON before the arrays'
 PIECE_ROWS = 2048  # rows of Records in a piece; they take a millisecond
 PIECE_BYTES = 64 * 1024  # of array in a piece; as JSON some 200 KiB, in half a millisecond
 PIECE_LEAST = 256  # bytes that even a smaller piece counts as, since it takes as long
-TOLD_BYTES = 64  # estimate of the JSON of a token, without its arrays
+TOKEN_JSON_BYTES = 64  # estimate of the JSON of a token, without its arrays
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
 BASE64_BYTES = 3 * 16 * 1024
 METADATA = "headlight"  # key of the JSON in the metadata of a safetensors answer
@@ -41,6 +41,7 @@ SAFETENSORS_TYPES = {
 }
 
 Array = NDArray[Any]
+WriteArray = Callable[[Array], Iterator[bytes]]  # yields the JSON of an array, in pieces
 
 
 class NotFinite(Exception):
@@ -91,10 +92,10 @@ class Encoded:
     results: "Sequence[Result]" = ()  # outputs of the model that the items are made of
 
     @property
-    def small(self) -> bool:
-        """Tell whether the whole answer is about as small as one piece of another."""
+    def is_small(self) -> bool:
+        """Tell whether the whole answer has about PIECE_BYTES at most, to be written at once."""
         usage = self.usage
-        return bool(usage["answer_bytes"] + TOLD_BYTES * usage["tokens"] <= PIECE_BYTES)
+        return bool(usage["answer_bytes"] + TOKEN_JSON_BYTES * usage["tokens"] <= PIECE_BYTES)
 
 
 class Records(NamedTuple):  # not a dataclass: orjson would serialize that by itself
@@ -153,7 +154,7 @@ def write_whole(tree: Any, encoding: str = "json") -> bytes:
 
 
 def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
-    """Yield nested JSON with arrays, in pieces; NaN and infinity become null."""
+    """Yield what `write_whole` returns, in pieces; NaN and infinity become null."""
     return _write_value(tree, _write_base64 if encoding == "base64" else write_numbers)
 
 
@@ -272,8 +273,8 @@ def _item_json(item: Item) -> dict[str, Any]:
     return tree
 
 
-def _write_value(value: Any, encode: Any) -> Iterator[bytes]:
-    """Yield a value of nested JSON, in pieces; `encode` yields the JSON of an array."""
+def _write_value(value: Any, encode: WriteArray) -> Iterator[bytes]:
+    """Yield a value of nested JSON, in pieces."""
     if isinstance(value, dict):
         yield from _write_object(value, encode)
     elif isinstance(value, np.ndarray):
@@ -286,8 +287,8 @@ def _write_value(value: Any, encode: Any) -> Iterator[bytes]:
         yield orjson.dumps(value)
 
 
-def _write_object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
-    """Yield a JSON object, in pieces; `encode` as for `_write_value`."""
+def _write_object(tree: Mapping[str, Any], encode: WriteArray) -> Iterator[bytes]:
+    """Yield a JSON object, in pieces."""
     opening = b"{"
     for key, value in tree.items():
         yield opening + orjson.dumps(key) + b":"
@@ -296,8 +297,8 @@ def _write_object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
     yield b"{}" if opening == b"{" else b"}"
 
 
-def _write_list(each: Each, encode: Any) -> Iterator[bytes]:
-    """Yield a JSON list, in pieces; `encode` as for `_write_value`."""
+def _write_list(each: Each, encode: WriteArray) -> Iterator[bytes]:
+    """Yield a JSON list, in pieces."""
     opening = b"["
     for entry in each.entries:
         if each.plain:

@@ -41,7 +41,8 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]  # the first: an Ask
+# Makes the question of an Ask, the first argument
+QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
 AS_OUR_OWN = Custom()  # reads and answers as Headlight's own API does
 
 
@@ -49,13 +50,13 @@ class ResolvedRequest(NamedTuple):
     """A request that was checked against this model, before its texts are read."""
 
     ask: Ask
-    question: Question
-    sides: Sequence[Side]
+    question: Question  # answers it
+    sides: Sequence[Side]  # texts to read, by how they are read
     texts: Texts  # inputs of all sides
     edited: bool  # whether it gates or patches heads
     space: str | None  # name of the space of its vectors; None if they are of none
     deadline: float  # when its answer must be ready, on time.monotonic's clock
-    record: Record
+    record: Record  # what its metrics, log line and trace are made of
 
 
 class PreparedRequest(NamedTuple):
@@ -90,7 +91,7 @@ class Gateway:
         self._identities, self._reader, self.resolver = identities, reader, resolver
         self._admission, self._spaces = admission, spaces
         self._config = resolver.model.config
-        self._workers = Workers(reader.worker, admission.endings)
+        self._workers = Workers(reader.worker, admission.sums)
         self._estimate = Estimate(reader.max_tokens, settings.max_request_tokens)
         names = [ask.question for ask in Ask.__subclasses__()]
         self._makers: dict[str, QuestionMaker] = {name: resolve_name(name) for name in names}
@@ -252,7 +253,7 @@ def _input_kind(texts: Texts) -> str:
 def _request_usage(
     tokens: int, price: Price, timing: Timing, works: Sequence[Work], sides: Sequence[Side]
 ) -> dict[str, Any]:
-    """Return the usage fields of an answer."""
+    """Return the usage fields of an answer: tokens, bytes, milliseconds, inputs truncated."""
     usage = {
         "tokens": tokens,
         "attention_bytes": price.parts.get("attention", 0),

@@ -103,7 +103,11 @@ def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[i
 
 
 def _check_heads(pairs: Sequence[tuple[int, int]], layers: int, heads: int, field: str) -> None:
-    """Raise IndexError for a pair of layer and head that does not exist, or stands twice."""
+    """Raise IndexError for a pair of layer and head that does not exist, or stands twice.
+
+    Args:
+        field: name of the request's list of pairs, for the message.
+    """
     seen: set[tuple[int, int]] = set()
     for index, (layer, head) in enumerate(pairs):
         _sort_indices([layer], layers, f"{field}[{index}].layer", "layer")

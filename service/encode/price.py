@@ -86,10 +86,8 @@ SHORT_TOKENS = 64  # tokens of the sequences by which service/engine/proof.py me
 SPAN_FLOPS = 3_000_000  # cost of pooling a span: mostly calls, some 40 us
 EDIT_FLOPS = 300_000  # cost of gating or patching a head: calls, 3 us if a core does 92 GFLOP/s
 EDITED_FLOPS = 800  # cost of gating or patching each number of a head
-EXPLAINED_FLOPS = 1500  # cost of each attention score of an explained layer; besides:
-EXPLAIN_COST_FACTOR = (
-    3  # cost of explaining a layer, in passes of the layer by SHORT_TOKENS or more
-)
+EXPLAINED_FLOPS = 1500  # cost of each attention score of an explained layer, besides the next
+EXPLAIN_PASSES = 3  # cost of explaining a layer, in passes through it of SHORT_TOKENS or more
 
 
 def request_flops(
@@ -230,7 +228,7 @@ def _pass_cost(config: EncoderConfig, length: int, entered: int | None) -> int:
 def explanation_cost(config: EncoderConfig, length: int) -> float:
     """Return the operations that take a core as long as computing every step of one layer."""
     layer = request_flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
-    return EXPLAIN_COST_FACTOR * layer + EXPLAINED_FLOPS * config.heads * length**2
+    return EXPLAIN_PASSES * layer + EXPLAINED_FLOPS * config.heads * length**2
 
 
 def _attention_flops(config: EncoderConfig, length: int, first: int) -> int:
@@ -244,6 +242,6 @@ def _attention_flops(config: EncoderConfig, length: int, first: int) -> int:
 
 
 def _distance_cost(config: EncoderConfig, length: int, layers: int) -> int:
-    """Return the operations that take a core as long as the terms of distance in all scores."""
+    """Return the operations that take a core as long as adding distance terms to all scores."""
     each = maps.distance_flops(config, maps.IN_PASS_FLOPS)
     return each * config.heads * length**2 * layers

@@ -28,7 +28,7 @@ class Resolver:
 
     Attributes:
         most_sequences: most inputs of a request.
-        most_json: most bytes of a request's body.
+        most_json: most bytes of a request's JSON, and most characters in all its pairs together.
         linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
     """
 

@@ -14,7 +14,8 @@ from service.inputs import Attention
 from service.refusals import Refused
 from service.wording.words import Loc
 
-MOST_KEYS, MOST_BLOCKS = 8, 32  # keys per row, and blocks per axis, if a request does not say
+# Keys shown per row, and blocks per axis, if a request does not say
+DEFAULT_KEYS, DEFAULT_BLOCKS = 8, 32
 
 
 def select_attention(
@@ -102,8 +103,8 @@ def _make_selection(
         attention.form,
         attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
         tuple(attention.rows),
-        attention.k or MOST_KEYS,
-        attention.size or MOST_BLOCKS,
+        attention.k or DEFAULT_KEYS,
+        attention.size or DEFAULT_BLOCKS,
         attention.dtype == "float16",
         special.index(True) if True in special else None,
         separators,

@@ -29,7 +29,7 @@ Made = TypeVar("Made", bound=Shown)
 
 
 def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
-    """Return the one output of this class; a RuntimeError without one is a bug."""
+    """Return the output of this class among a sequence's; raise RuntimeError if it is missing."""
     for shown in tasks:
         if isinstance(shown, kind):
             return shown
@@ -53,7 +53,7 @@ class Classes:
         return {"classes": rows}
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it, since none is an array in an answer."""
+        """Return the JSON fields without arrays: here all of them."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
@@ -68,11 +68,11 @@ class Labels:
     rows: Sequence[JSONRow | None]  # None for a special token
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rows."""
+        """Return the label and score of each token or word."""
         return {"labels": self.rows}
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it, since none is an array in an answer."""
+        """Return the JSON fields without arrays: here all of them."""
         return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
@@ -89,11 +89,11 @@ class SparseWeights:
     tokens: Sequence[str | None]  # the vocabulary's string for each id
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arrays and the tokens."""
+        """Return the ids, their weights and their tokens."""
         return {"sparse": {**dict(self._arrays()), "tokens": self.tokens}}
 
     def facts(self) -> dict[str, Any]:
-        """Return the tokens."""
+        """Return the JSON field without arrays: the ids' tokens."""
         return {"sparse": {"tokens": self.tokens}}
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
@@ -114,11 +114,11 @@ class TokenVectors:
     kept: Array  # positions of these tokens in the sequence, (kept,) int32
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arrays."""
+        """Return the vectors and their tokens' positions."""
         return dict(self.arrays())
 
     def facts(self) -> dict[str, Any]:
-        """Return nothing, since all of it is arrays."""
+        """Return no JSON fields, since all are arrays."""
         return {}
 
     def arrays(self) -> Iterator[tuple[str, Array]]:

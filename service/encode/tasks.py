@@ -45,7 +45,7 @@ class Task:
     show: Callable[[Work, Arrays], Shown]  # converts the head's output for a work to its answer
     words: bool = False  # whether the inputs must have words
     fit: Callable[[Work], TaskHead] | None = None  # returns the head for one input; None: `head`
-    named: str = ""  # the refusal of an input without token ids; "" if the task needs none
+    no_ids_detail: str = ""  # of the refusal of an input without token ids; "": it needs none
     shows: bool = False  # whether the answer shows the tokens
 
     def fitted(self, work: Work) -> TaskHead:
@@ -67,9 +67,9 @@ class Task:
             if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(work)):
                 detail = FIRST_NOT_KEPT if fitted.first_place else NO_TOKEN_KEPT
                 raise Refused.at("nothing_left", *at(index), detail=detail)
-            if self.named and work.sequence.token_ids is None:
-                raise Refused.at("shape_mismatch", *at(index), detail=self.named)
-            if self.named and not len(work):
+            if self.no_ids_detail and work.sequence.token_ids is None:
+                raise Refused.at("shape_mismatch", *at(index), detail=self.no_ids_detail)
+            if self.no_ids_detail and not len(work):
                 raise Refused.at("nothing_left", *at(index), detail="it holds no token")
 
 
@@ -176,7 +176,7 @@ def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
         """Return the head with the work's token ids."""
         return replace(head, token_ids=work.sequence.token_ids or ())
 
-    return Task(head, partial(_show_weights, tokenizer), fit=fit, named=LEXICAL_QUERIES)
+    return Task(head, partial(_show_weights, tokenizer), fit=fit, no_ids_detail=LEXICAL_QUERIES)
 
 
 def _show_weights(tokenizer: Tokenizer, work: Work, arrays: Arrays) -> SparseWeights:

@@ -58,14 +58,14 @@ Name = TypeVar("Name")
 
 
 def by_side(value: Name | Wire | None, one: str, other: str) -> tuple[Name | None, Name | None]:
-    """Return the names for two sides: one for both, or an object's fields `one` and `other`."""
+    """Return the names for two sides: `value` for both, or its fields `one` and `other`."""
     if isinstance(value, Wire):
         return getattr(value, one), getattr(value, other)
     return value, value
 
 
 def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) -> dict[str, Any]:
-    """Return an answer as nested JSON.
+    """Return an answer as JSON: the preamble, the one text, the list of the others, the usage.
 
     Args:
         encoded: its items are the one text, then the others.
@@ -76,6 +76,7 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
     first, *rest = encoded.items
 
     def nest(item: answer.Item) -> dict[str, Any]:
+        """Return an item's fields and arrays, those of the table as one field."""
         fields, columns = {**item.facts}, dict[str, Array]()
         for name, array in item.arrays.items():
             short = name.removeprefix(table)

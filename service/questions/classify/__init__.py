@@ -71,6 +71,6 @@ class ZeroShotRequest(Ask):
         return self.inputs
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the answer: the scored labels of each text."""
+        """Return the answer as JSON: for each text its labels with their scores, best first."""
         data = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "data": data, "usage": encoded.usage}

@@ -43,6 +43,7 @@ class Classify:
         _check_sizes(ask, resolve.most_sequences, resolve.most_json)
 
         def at(number: int, *field: str | int) -> Loc:
+            """Return the place in the request of a pair's text, or of its label ("pair")."""
             text, label = divmod(number, labels)
             return ("labels", label) if field == ("pair",) else ("inputs", text)
 
@@ -63,12 +64,12 @@ class Classify:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return the one step, of all pairs."""
+        """Return the only step: the pairs of all texts with all labels."""
         self._works = works
         return Step(works)
 
     def price(self, step: Step) -> Price:
-        """Return the price of the answer: a score and a label for each pair."""
+        """Return the bytes of memory of the answer, labels and scores, and of the pairs' logits."""
         works, labels = self._works, self._ask.labels
         bytes_per_text = sum(SINGLE + len(label.encode()) for label in labels)
         held = sum(
@@ -79,7 +80,7 @@ class Classify:
         )
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
-        """Return an item for each text."""
+        """Return an item for each text: its labels with their scores, best first."""
         works, labels = self._works, len(self._ask.labels)
         return (
             _rank_labels(self._ask, works[first : first + labels])
@@ -88,7 +89,7 @@ class Classify:
 
 
 def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> Item:
-    """Return the item of a text from its works with each label: the labels, best first."""
+    """Return a text's item, its labels best first, from its works: one for each label."""
     logits = np.stack([work.result.task["logits"] for work in works])
     scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), ask.multi_label))
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
@@ -109,7 +110,12 @@ def _entailment_class(work: Work) -> int:
 
 
 def _score_labels(logits: Array, entailment: int, multi_label: bool) -> Array:
-    """Return the scores of labels, (labels,) float32, from logits, (labels, classes)."""
+    """Return the scores of labels, (labels,) float32, from logits, (labels, classes).
+
+    Args:
+        entailment: index of the class that means it.
+        multi_label: whether each label is scored by itself.
+    """
     logits = logits.astype(np.float64)
     if multi_label or len(logits) == 1:
         contradiction = 0 if entailment else -1
@@ -125,7 +131,11 @@ def _softmax(logits: Array) -> Array:
 
 
 def _check_sizes(ask: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
-    """Refuse a request without texts, and one with too many pairs or characters of all pairs."""
+    """Refuse a request without texts, and one whose pairs exceed a limit.
+
+    Args:
+        most_pairs, most_json: of pairs, and of characters in all pairs together.
+    """
     texts, labels, limit = len(ask.inputs), len(ask.labels), most_pairs
     if not texts:
         detail = "expected one text or more, received none"

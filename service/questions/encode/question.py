@@ -82,7 +82,7 @@ class Encode:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return the step of all inputs, with spans and attention resolved; a sweep's follows."""
+        """Return the step of all inputs, spans and attention resolved; a sweep's copies follow."""
         self._works, attention = works, self._ask.attention
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))
@@ -98,7 +98,7 @@ class Encode:
         return self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
-        """Return the price of all outputs; the common one, vectors alone, is computed fast."""
+        """Return the bytes of memory of the answer; that of vectors alone, the usual one, fast."""
         layout, works = self._custom.layout, self._works
         size = number_bytes(self._ask.dtype)
         if not (self._shows_tokens or self._tasks or self._spans or self._copies):
@@ -188,12 +188,13 @@ class Encode:
 def weigh_answer(
     works: Sequence[Work], width: int, layout: Layout, number: int = SINGLE, held: int = 0
 ) -> Price:
-    """Return the price of the answer to a request for these works.
+    """Return the bytes of memory that the answer to a request for these works takes.
 
     Args:
-        width: of a token's vector.
+        width: numbers in a token's vector.
+        layout: how the arrays are written.
         number: bytes of a number, outside attention.
-        held: bytes that are kept of the works.
+        held: bytes kept until the answer, besides its arrays.
     """
     outputs, selections = works[0].outputs, {work.outputs.attention for work in works}
     if layout.padded:  # all are as long as the longest

@@ -12,8 +12,8 @@ from service.inputs import Document, Documents, Gates, Input, Item, Texts
 from service.questions.compared import BothOr, SidePrompts
 from service.wire import Wire
 
-MOST_TOP = 1024  # units to show of a document
-LONE_QUERY: LiteralString = (
+MOST_TOP = 1024  # most units that a request may show of a document
+LONE_QUERY: LiteralString = (  # message of a validation error
     'a query is one sequence, and no document has its length: no "pair", "spans" or "patch"'
 )
 
@@ -83,6 +83,6 @@ class HighlightRequest(Ask):
         return [self.query, *self.document_texts]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the answer: the highlights of each document, best first."""
+        """Return the answer as JSON: for each document its score and highlights, best first."""
         results = Each((item.facts for item in encoded.items), plain=True)
         return {**encoded.preamble, "results": results, "usage": encoded.usage}

@@ -18,6 +18,7 @@ import torch
 from model.maps.units import Units, divide_into_units
 from model.similarity import LinearPooling, NotLinear
 from model.task_heads import match_vectors
+from service.encode.price import SINGLE
 from service.encode.shown import short_numbers
 from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
@@ -27,7 +28,8 @@ from service.questions.highlight.passage import Passage, count_draws, make_passa
 from service.refusals import Refused
 
 MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together
-COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4  # memory of a copy, as admission counts
+# Bytes of memory of a copy, and of each of its tokens and characters, as admission counts them
+COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4
 
 # Details of refusals
 EVIDENCE_TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
@@ -93,7 +95,11 @@ class Scorer:
     mean: bool
 
     def rate(self, query: Work, texts: Sequence[Sequence[Work]]) -> Steps[list[list[float]]]:
-        """Return the scores of each document's texts, one document per step."""
+        """Return the scores of each document's control texts, one document per step.
+
+        Args:
+            texts: works of the control texts, by document.
+        """
         scores = list[list[float]]()
         for works in texts:
             scores.append([self._score(query.result, work.result).value for work in works])
@@ -107,9 +113,10 @@ class Scorer:
         passages: Sequence[Passage],
         copies: Sequence[Work],
     ) -> Steps[list[Evidence]]:
-        """Return the evidence of each document, one per step.
+        """Return the evidence of each document, one document per step.
 
         Args:
+            passages: the documents in units.
             copies: of each document in turn: without each unit, or each unit by itself.
         """
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
@@ -203,12 +210,12 @@ def divide_documents(
     sequences: int,
     most: int,
 ) -> Steps[tuple[list[Passage], int, int, int]]:
-    """Divide documents into units, one per step.
+    """Divide documents into units, one document per step.
 
     Args:
         inputs: of the documents; each with the query where it is a pair.
         sequences: of the request without copies: the documents, and the query unless in pairs.
-        most: sequences of a request.
+        most: most sequences of a request, copies included.
 
     Returns:
         The passages; then how many copies they need, and the copies' tokens and characters.
@@ -239,16 +246,17 @@ def _check_size(size: int, limit: int, what: str) -> None:
 
 
 def count_held(works: Sequence[Work], copies: int, tokens: int, characters: int, width: int) -> int:
-    """Return the bytes that are kept of all works until the answer.
+    """Return the bytes kept until the answer: of copies, task outputs and pooled vectors.
 
     Args:
+        works: of all texts, copies and controls.
         copies, tokens, characters: the number of copies, and their tokens and characters.
-        width: of a token's vector.
+        width: numbers in a token's vector.
     """
     held = COPY_BYTES * copies + TOKEN_BYTES * tokens + CHARACTER_BYTES * characters
     held += sum(head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads)
     pooling = works[0].outputs.pooling
-    return held + (4 * pooling.uncut_size(width) * len(works) if pooling else 0)
+    return held + (SINGLE * pooling.uncut_size(width) * len(works) if pooling else 0)
 
 
 def count_controls(ask: HighlightRequest, passage: Passage) -> int:
@@ -279,7 +287,7 @@ def _count_copies(
 
 
 def share_texts(passage: Passage, method: Method) -> Iterator[str]:
-    """Yield the copies of a document that are scored for its units' shares."""
+    """Yield the texts of the copies of a document that are scored for its units' shares."""
     size = len(passage.spans)
     if method == "alone":
         yield from (passage.text[start:end] for start, end in passage.spans)

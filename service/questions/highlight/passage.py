@@ -15,7 +15,7 @@ from math import comb
 from model.text.sentences import find_sentences
 from service.engine.work import Work
 
-DRAWS = 8  # most draws of random units for each document
+DRAWS = 8  # most random choices of units for each document
 
 Span = tuple[int, int]  # [start, end)
 
@@ -28,7 +28,7 @@ class Passage:
         text: the whole document.
         start, stop: the characters of the text that were read, [start, stop).
         spans: the characters of each unit, without white space around it.
-        numbers: of each unit: its index among sentences or words, or its tokens'.
+        numbers: each unit's range, [first, end), among sentences, words or the text's tokens.
         owners: the unit of each token of the sequence; -1 of special ones, a prompt or a query.
     """
 
@@ -67,7 +67,7 @@ class Passage:
 
 
 def count_draws(others: int, marked: int) -> int:
-    """Return how many choices of `marked` units of `others` to draw; 0 if there are no two."""
+    """Return how many choices of `marked` units of `others` to draw; 0 if only one is possible."""
     if others <= marked:
         return 0
     return DRAWS if others >= DRAWS else min(DRAWS, comb(others, marked))
@@ -80,7 +80,7 @@ def make_passage(text: str, work: Work, unit: str, *, most: int, whole: bool = F
         text: of the document.
         work: its sequence, whose facts locate its tokens in the text.
         unit: "sentence", "word" or "token".
-        most: sentences that are looked for.
+        most: most sentences to find.
         whole: whether the part that was cut off is divided too.
     """
     facts = work.facts
@@ -136,7 +136,7 @@ def _group_words(
 
 
 def _trim(text: str, start: int, end: int) -> Span:
-    """Return a span without white space at its ends; an empty one at its end if it has no more."""
+    """Return a span without white space at its ends; an empty one at `end` if it has only that."""
     part = text[start:end]
     first = end - len(part.lstrip())
     return first, first + len(part.strip())

@@ -13,7 +13,7 @@ from model.task_heads import VectorHead
 from service.core import Custom, Documents, ReadSide, Side, Step
 from service.encode import answer
 from service.encode.names import SPARSE_ONLY, only_sparse
-from service.encode.price import Price
+from service.encode.price import DOUBLE, SINGLE, Price
 from service.encode.resolver import Resolver
 from service.encode.worker import Workers
 from service.engine.work import Work
@@ -47,8 +47,8 @@ READ_TOGETHER = "a reranker reads the query and a document together, as texts"
 ONE_ADAPTER = "a reranker reads the query and a document together, with one adapter"
 UNGATED = 'a reranker reads the query and a document together: "gates" of the request are of both'
 
-DOCUMENT_BYTES, UNIT_BYTES = 200, 100  # of JSON for each, without its text
-COPIES = 2  # of a document's text, at most: in the highlights, and in `pruned`
+DOCUMENT_BYTES, UNIT_BYTES = 200, 100  # bytes of JSON for a document and a unit, without text
+COPIES = 2  # most times that an answer holds a document's text: in highlights, and in `pruned`
 
 
 class Highlight:
@@ -67,7 +67,7 @@ class Highlight:
         self._inputs: Texts = ()
         self._works: Sequence[Work] = ()
         self._passages: Sequence[Passage] = ()
-        self._found: Sequence[Evidence] = ()
+        self._found: Sequence[Evidence] = ()  # of each document
         self._control_scores: Sequence[Sequence[float]] = ()  # of each document's control texts
 
     def sides(self) -> Sequence[Side]:
@@ -189,7 +189,8 @@ class Highlight:
         width = self._resolver.model.config.width
         held = count_held([*works, *copies, *controls], copy_count, tokens, characters, width)
         if self._method == "sum":
-            held += 4 * width * (sum(map(len, works)) + 6 * max(map(len, works)))
+            # token vectors in float32, and in float64 three times those of the longest text
+            held += width * (SINGLE * sum(map(len, works)) + 3 * DOUBLE * max(map(len, works)))
             for work in works:
                 work.outputs = replace(work.outputs, tokens=True)
 
@@ -218,7 +219,7 @@ class Highlight:
         return Step([*works, *copies], follow, likes, held)
 
     def price(self, step: Step) -> Price:
-        """Return the price of the highlights, by the lengths of the documents."""
+        """Return the bytes of memory of the answer, estimated from the documents' lengths."""
         size = 0
         for passage in self._passages:
             shown = min(self._ask.top, len(passage.spans))

@@ -39,7 +39,7 @@ class MaxsimRequest(Ask):
         return [self.query, *self.documents]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the answer: the query, and the matches of each document."""
+        """Return the answer as JSON: the query, then each document's score and matches."""
         return compared.to_json(encoded, "query", "results", "matches.", self.encoding)
 
     def write_file(self, encoded: Encoded) -> Iterator[bytes]:

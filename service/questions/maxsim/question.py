@@ -65,12 +65,12 @@ class Maxsim:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return the one step, of the query and all documents."""
+        """Return the only step: the query and all documents."""
         self._works = works
         return Step(works)
 
     def price(self, step: Step) -> Price:
-        """Return the price of the matches, and of the vectors that are kept for them."""
+        """Return the bytes of memory of the matches, and of the vectors kept to compute them."""
         works = self._works
         query, *documents = [_head_of(work).count_vectors(len(work)) for work in works]
         held = sum(
@@ -83,12 +83,12 @@ class Maxsim:
         return Price({"matches": matches}, self._custom.layout, step.held + held)
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
-        """Return the items of the query and of each document, best first."""
+        """Return the query's item, then those of the documents, best first."""
         return await self._worker.run(_score_documents(self._works), deadline)
 
 
 def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
-    """Return the items of the query and the documents, best first, in steps of some documents."""
+    """Return the query's item, then the documents', best first; some documents per step."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _kept_vectors(works[0].result), list[Item]()
     mean = _head_of(works[0]).mean

@@ -15,8 +15,8 @@ from service.questions import compared
 from service.questions.compared import BothOr, Single, Singles
 from service.wire import Wire
 
-MOST_K = 1 << 16  # pairs to show of each text on the right: all of two texts of 256 tokens
-MOST_RIGHT = 256  # texts on the right
+MOST_K = 1 << 16  # most pairs to show of each text on the right: all of two texts of 256 tokens
+MOST_RIGHT = 256  # most texts on the right
 
 # Messages of validation errors
 NOT_WITH_SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
@@ -121,7 +121,10 @@ class ComparisonRequest(Ask):
         return [self.left, *self.right]
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the answer: the left text, and the shares of each on the right."""
+        """Return the answer as JSON: the left text, then each right one's score and any shares.
+
+        The arrays named "pairs.", of the form top, become one field.
+        """
         return compared.to_json(encoded, "left", "right", "pairs.", self.encoding)
 
     def write_file(self, encoded: Encoded) -> Iterator[bytes]:

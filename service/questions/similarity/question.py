@@ -96,7 +96,7 @@ class Similarity:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return the step of all texts and, for occlusion, their copies; a sweep's follows."""
+        """Return the step of all texts and any occluded copies; a sweep's copies run after it."""
         self._works, axes = works, (self._ask.level, self._ask.specials)
         if self._ask.form != "score":
             self._units = [
@@ -122,7 +122,7 @@ class Similarity:
                 raise Refused.at("index_out_of_range", "sweep_pair", index > 0, detail=detail)
 
     def price(self, step: Step) -> Price:
-        """Return the price of the tables of shares and of a sweep, and of what is kept for them."""
+        """Return the bytes of memory of shares and a sweep's changes, and of what makes them."""
         ask, held, works = self._ask, step.held, self._works
         sizes = [len(units.axis) for units in self._units]
         if ask.form in EXPLAINED_FORMS:
@@ -241,7 +241,7 @@ class Similarity:
         return linear
 
     def _side(self, result: Result, index: int) -> similarity.ComparedText:
-        """Return the `index`-th text as a side of the similarity, by its or a copy's result."""
+        """Return the `index`-th text as one side of a cosine, from its result or a copy's."""
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
@@ -273,6 +273,7 @@ def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> in
     and twice a block of shares.
 
     Args:
+        width: numbers in a token's vector.
         sizes: units shown of the left text, then of each on the right.
         left, rights: tokens of each text.
     """

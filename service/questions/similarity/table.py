@@ -11,7 +11,7 @@ from service.encode.answer import Array
 from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
 
-MOST_PAIRS = 16  # where a request does not say
+DEFAULT_PAIRS = 16  # strongest pairs to show where a request has no `k`
 INDEX_SIZE = 4  # bytes of the index of a row or a column
 TORCH_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
@@ -29,7 +29,7 @@ class ShareTable:
         self._torch_dtype = TORCH_DTYPES[ask.dtype]
         shape = (len(left.axis), len(right.axis)) if self._is_full else (0,)
         self._matrix = torch.empty(shape, dtype=self._torch_dtype)
-        self._strongest = StrongestShares(ask.k or MOST_PAIRS)
+        self._strongest = StrongestShares(ask.k or DEFAULT_PAIRS)
         self._row_sums, self._column_sums = list[Tensor](), torch.zeros((), dtype=torch.float64)
         self._filled, self._total = 0, 0.0  # rows so far, and the sum of their shares
 
@@ -79,6 +79,7 @@ def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) ->
     """Return the bytes of the arrays of all texts on the right.
 
     Args:
+        form, k: as the request has them.
         number: bytes of a number.
         sizes: units shown of the left text, then of each on the right.
     """
@@ -89,10 +90,10 @@ def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) ->
 
 
 def _count_bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
-    """Return the bytes of the arrays of one pair of texts, of `left` and `right` units."""
+    """Return the bytes of the arrays of one pair of texts, of `left` and `right` units shown."""
     cells = left * right * number
     if form == "occlusion":
         cells = 0
     elif form == "top":
-        cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX_SIZE)
+        cells = min(k or DEFAULT_PAIRS, left * right) * (number + 2 * INDEX_SIZE)
     return cells + (left + right) * number

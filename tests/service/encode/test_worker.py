@@ -145,7 +145,7 @@ async def test_what_was_admitted_is_not_refused_at_a_later_step(
     path, body = ENDED[route]
     worker, far = Worker(10_000), time.monotonic() + FAR
     other = under(replica, replace(replica.reader, worker=worker), max_waiting_requests=1)
-    used = worker if route == "evidence" else other.admission.endings
+    used = worker if route == "evidence" else other.admission.sums
     async with connected(application(other)) as client:
         with stalled(replica.batcher):
             asking = asyncio.create_task(client.post(path, json=body))
