@@ -42,9 +42,9 @@ TOKEN_ID_HEADERS = {  # of answers to requests that may hold token ids
         "those of another vocabulary",
     }
 }
-SCHEMA_PREFIX = "#/components/schemas/"
-PATH_PARAMETER = re.compile(r"{(\w+)}")
-UNION_BAR = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
+SCHEMA_PREFIX = "#/components/schemas/"  # of references to a schema
+PATH_PARAMETER = re.compile(r"{(\w+)}")  # in the path of a route
+UNION_BAR = re.compile(r" \| (?![^({]*[)}])")  # between the members of a kind, outside brackets
 
 Schemas = dict[Any, dict[str, Any]]  # by the Python type that each describes
 

@@ -15,7 +15,7 @@ from service.refusals import Refused
 from service.wire import Integers
 
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
-Dimensions = Annotated[int, Field(ge=1)]
+Dimensions = Annotated[int, Field(ge=1)]  # how many numbers of a vector to keep
 MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
     Literal[-1] | Annotated[int, Field(ge=1)],
     AfterValidator(lambda most: UNBOUNDED if most == -1 else most),

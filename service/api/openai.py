@@ -73,7 +73,7 @@ Inputs = TypeAliasType(
         Discriminator(_tag_form),
     ],
 )
-Cut = Annotated[
+Cut = Annotated[  # of a text that is too long: whether, or on which side
     Annotated[bool, Tag("<switch>")] | Annotated[Truncate, Tag("<side>")],
     Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<side>"),
 ]
@@ -142,7 +142,7 @@ class EmbeddingsRequest(ForeignRequest):
 # Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ
 OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
 OPENAI_FIELDS = {"inputs": "input", "pooled": "dimensions"}
-NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())
+NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())  # by how vectors are written
 
 # Details of refusals
 NO_PROMPT = (

@@ -99,7 +99,7 @@ def _read_quality(parameters: str) -> float:
         return 0.0
 
 
-FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}  # as OpenAPI writes it
+FILE_MEDIA = {SAFETENSORS: {"type": "string", "format": "binary"}}  # a file's schema, for OpenAPI
 DRY_RUN = "dry_run"  # the query parameter that asks what an answer would cost
 DRY_RUN_PARAMETER = {
     "name": DRY_RUN,
@@ -124,6 +124,7 @@ def make_parser(kind: type[Ask]) -> Parser:
     writes_files = issubclass(kind, WritesFile)
 
     def parse(body: bytes, head: RequestHead, served: ModelFacts) -> QuestionCall:
+        """Parse a request, and choose the answer's media type by its Accept header."""
         media_type = accepted_type(head) if writes_files else JSON
         request = kind.model_validate_json(body)
         custom = Custom(array_layout(request.array_encoding, media_type))

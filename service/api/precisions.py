@@ -9,6 +9,7 @@ import numpy as np
 from service.encode.answer import Array, Encoded
 from service.encode.precisions import quantize
 
+# How other APIs' requests have vectors written
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 NUMBER_BYTES: Mapping[Precision, float] = {  # bytes of JSON for a number of a vector, on average

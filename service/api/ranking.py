@@ -59,7 +59,7 @@ def ranking_request(
         texts_field: the name of the texts' field in the request as sent.
         layout: how the answer is written; see `echo_layout`.
         most_of_text: how many of a text's first tokens are read; None: all.
-        most: tokens of a pair, as in Custom.
+        truncate, most: of a pair, as in Custom.
 
     Raises:
         Refused: there is no text, the query or the instruction is too long for so many texts, or

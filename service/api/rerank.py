@@ -38,6 +38,8 @@ from service.observe.families import OF_TEXT
 from service.refusals import Refused
 
 DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # a key, as a quote in a string has a backslash
+# What happens to texts that are too long, by the request's `truncate`: "own" cuts them on the
+# checkpoint's side; None leaves it to the setting
 TRUNCATE_CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "refuse", None: None}
 
 

@@ -60,6 +60,7 @@ FAULT_SENTENCES = {  # by code, in place of our own sentences
     "exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."
 }
 LONGEST_HEADER = 9  # digits of the number of bytes in INFERENCE_HEADER
+# Detail of a refusal
 HEADER_BEYOND_BODY = "expected at most as many bytes of JSON as the body has"
 ITEMS_A_TURN = 64  # computed for an answer before other tasks of the event loop get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
@@ -326,7 +327,7 @@ API = Api(
     "inference_rest.md",
 )
 MODEL_PATH = "/v2/models/{model}"
-BINARY_BODY = {OCTETS: {"type": "string", "format": "binary"}}
+BINARY_BODY = {OCTETS: {"type": "string", "format": "binary"}}  # schema by media type, for OpenAPI
 JSON_LENGTH_HEADER = {"schema": {"type": "integer"}, "description": "of octets"}  # in OpenAPI
 _get = API.get
 _infer = partial(

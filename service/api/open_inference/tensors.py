@@ -21,6 +21,7 @@ from service.refusals import Refused
 from service.wire import ForeignRequest, Integers
 from service.wording.words import count_noun, describe_value
 
+# Names of output tensors
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
 MODEL_VERSION = "1"  # the one version of the served model
 OUTPUT_NAMES = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
@@ -129,7 +130,7 @@ ELEMENT_TYPES: dict[str, set[type]] = {
     "FP32": {int, float},
     "BYTES": {str},
 }
-DATATYPE_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+DATATYPE_NAMES = {dtype: name for name, dtype in DATATYPES.items()}  # the reverse
 LENGTH_BYTES = 4  # bytes of the length before each element of BYTES
 
 

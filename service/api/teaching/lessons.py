@@ -35,7 +35,7 @@ class Lessons:
 
     Args:
         head: the fields about the model in every answer, such as its name.
-        most_bytes: of the arrays in an answer.
+        most_bytes: most bytes of the arrays in an answer.
         truncate: what happens to a text that is too long where the request does not say.
         adapted: the same as `head` for the model with an adapter, by the adapter's name.
     """
@@ -127,7 +127,7 @@ class Lessons:
 
 
 def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return the price of an explanation of this many tokens, with the layer's weights or not."""
+    """Return the bytes of memory of an explanation: of its maps, its steps and any weights."""
     width, mixed = config.width, config.mixed_width
     fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
 
@@ -137,8 +137,9 @@ def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
 
 
 def _explanation_fields(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an explanation's fields about its text, then the steps' shapes and arrays."""
+    """Return an explanation's fields about its text, then the steps' shapes and arrays by name."""
     cut = {"truncated": text.truncated, "length": text.length}
+    # a name with a dot is one of the layer's weights, which `_parameters` returns
     steps = {name: step for name, step in steps.items() if "." not in name}
     shapes = {name: step.shape for name, step in steps.items()}
     return {"layer": layer, **text.facts, **cut, "shapes": shapes, **steps}

@@ -36,8 +36,8 @@ class Mixture:
     Args:
         value: (heads, key, d of the values).
         probabilities: computes them, ([heads,] query, key).
-        price: of the answer.
-        request_bytes: of the request's arrays.
+        price: memory that the answer takes.
+        request_bytes: bytes of the request's arrays.
     """
 
     value: Tensor
@@ -137,7 +137,12 @@ def _split_heads(rows: Array, heads: int) -> Tensor:
 
 
 def _price_answer(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
-    """Return the price of the answer for values of this width; refuse more than `limit` bytes."""
+    """Return the bytes of memory of the answer; refuse more than `limit` bytes of arrays.
+
+    Args:
+        pairs: numbers of heads, queries and keys.
+        width: of a value, all heads together.
+    """
     heads, queries, keys = pairs
     query_bytes = DOUBLE * (heads * keys + 2 * width)  # of one; the mixed values come twice
     maps = DOUBLE * queries * heads * keys

@@ -78,7 +78,7 @@ class SimilarityRequest(TruncatingRequest):
 
 
 TEI_FIELDS = {"pooled": "dimensions"}  # fields of EncodeRequest -> TEI's, where they differ
-NUMBER_LAYOUT = Layout()
+NUMBER_LAYOUT = Layout()  # of answers whose arrays are JSON numbers
 ERROR_TYPES = {  # TEI's error_type by our code; for any other code OTHER_ERROR
     "batch_empty": "Empty",
     "token_out_of_range": "Tokenizer",
@@ -103,6 +103,7 @@ class SimilarityCall(JSONCall):
     """A request of POST /similarity: answered with the cosines of its first input and the rest."""
 
     def to_json(self, encoded: Encoded) -> Any:
+        """Return the cosine of the first input with each other one."""
         return _cosines_with_first(map(_vectors_of, encoded.items))
 
 
@@ -163,6 +164,7 @@ def make_call_parts(
 
     Args:
         sent: TEI's request, which names truncation and prompt.
+        layout: how the answer's arrays are written.
         fields: further fields of EncodeRequest.
     """
     request = EncodeRequest.of(make_inputs(inputs), prompt_name=sent.prompt_name, **fields)
