@@ -40,8 +40,8 @@ MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with t
 
 # (escape, substitute): JSON holds no control bytes, so after substitution each quote ends a string
 BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
-ALL_BUT_BRACES = bytes(set(range(256)) - set(b"{}"))
-SPACES = b" \t\n\r"
+ALL_BUT_BRACES = bytes(set(range(256)) - set(b"{}"))  # what Gap.braces leaves out
+SPACES = b" \t\n\r"  # JSON's white space
 MOST_CACHED = 64  # gaps between strings
 SHORT_BYTES = 1024  # a shorter body holds fewer values than any bound
 

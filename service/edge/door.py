@@ -134,7 +134,7 @@ class Door:
             request.task.uncancel()
         finally:
             self._under_way.discard(request)
-            client.end(request.task)
+            client.unbind(request.task)
             if request.place:
                 self.gate.give_back(request.place)
             self._end_record(request)
@@ -201,7 +201,7 @@ class Door:
             request.task.uncancel()
             raise ClientDisconnect from None
         finally:
-            client.end(request.task)
+            client.unbind(request.task)
 
     def _begin_record(self, request: Request) -> Record:
         """Begin the record of a request that has arrived whole or is refused, and return it."""

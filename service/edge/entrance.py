@@ -111,9 +111,11 @@ class Entrance:
         messages = list[Message]()
 
         async def receive() -> Message:
+            """Return the whole of an empty body."""
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: Message) -> None:
+            """Collect a part of Ray's answer."""
             messages.append(message)
 
         loop = self._doorway.loop or asyncio.get_running_loop()

@@ -27,7 +27,7 @@ DOUBLE_SECONDS = 0.1
 
 
 class KeyLine:
-    """One key's requests: how many are under way, how many of them inside, and those that wait."""
+    """One key's requests: counts of those under way and those let inside, and those that wait."""
 
     def __init__(self) -> None:
         self.under_way = self.inside = 0
@@ -36,7 +36,7 @@ class KeyLine:
 
 
 class Place:
-    """One request's place in its key's line, and whether it is inside."""
+    """One request's place in its key's line, and whether it is inside: let through by the gate."""
 
     __slots__ = ("inside", "line")
 
@@ -68,7 +68,10 @@ class KeyGate:
         self.set_keys(names)
 
     def set_keys(self, names: Collection[str]) -> None:
-        """Share among these keys from now on; requests under way keep their places."""
+        """Divide the room among these keys from now on; requests under way keep their places.
+
+        A single key has all of it, without a line.
+        """
         sharing = names if len(names) > 1 else ()
         self.lines = {name: self.lines.get(name) or KeyLine() for name in sharing}
 

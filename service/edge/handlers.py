@@ -39,10 +39,11 @@ from service.wording.words import quote_names
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Reply]]
-# of whether OpenMetrics is asked for, and whether of every model of the address
+Handler = Callable[[Request], Awaitable[Reply]]  # answers a request
+# Returns all metrics, by whether OpenMetrics is asked for, and whether every model of the address
 Scrape = Callable[[bool, bool], Awaitable[bytes]]
-Targets = Callable[[bool], Awaitable[Mapping[str, list[str]]]]  # by the prefix of the model
+# Returns host:port of each replica, by the prefix of its model
+Targets = Callable[[bool], Awaitable[Mapping[str, list[str]]]]
 Endpoints = dict[str, Endpoint]  # of one path, by method
 Result = TypeVar("Result")
 
@@ -53,7 +54,7 @@ PARAMETER_PATTERNS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version
 POST_PATHS = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
 # The hint of a 404: a client of another API, or of another version, may have meant one of these
 PATHS_HINT = f"expected POST of {', '.join(POST_PATHS)}; GET /docs lists all paths"
-NO_PARAMS: Mapping[str, str] = {}
+NO_PARAMS: Mapping[str, str] = {}  # of a path without named parts
 TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
 NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
@@ -314,6 +315,7 @@ def _parser(routes: Sequence[Route]) -> Callable[[bytes, Request, ModelFacts], C
     ((default, _),) = [(parse, route) for parse, route in parsers if route.when is None]
 
     def parse(body: bytes, request: Request, served: ModelFacts) -> Call:
+        """Parse a body by the first route that takes it, which then words refusals too."""
         for parse, route in parsers:
             if route.when and route.when(body, served):
                 request.word = route.api.problem

@@ -22,7 +22,7 @@ LONGEST_ID = 128  # characters of a client's request id
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
 SLASHES = re.compile("//+")  # sent where a client joins a base URL that ends in "/" and a path
-NO_NAMES: Set[str] = frozenset()
+NO_NAMES: Set[str] = frozenset()  # of repeated headers, where none is repeated
 
 
 class Endpoint(NamedTuple):

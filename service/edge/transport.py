@@ -113,7 +113,7 @@ class Client:
     """
 
     def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
-        self._listen, self.left = listen, False
+        self._listen, self.left = listen, False  # left: whether it has disconnected
         self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
 
     def bind(self, task: asyncio.Task[Any]) -> bool:
@@ -131,8 +131,8 @@ class Client:
             self._listen()
         return not self.left
 
-    def end(self, task: asyncio.Task[Any]) -> None:
-        """Unbind a task."""
+    def unbind(self, task: asyncio.Task[Any]) -> None:
+        """Forget a task that is done, so that the client's leaving does not cancel it."""
         self._tasks.discard(task)
 
     def leave(self) -> None:
