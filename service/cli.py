@@ -211,6 +211,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Set the event and interrupt the main thread; the second time, exit at once."""
         if stopped.is_set():
             os._exit(128 + number)  # the sweeper ends the rest
         stopped.set()

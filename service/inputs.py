@@ -106,6 +106,7 @@ SweepField = Annotated[
 ]
 
 
+# Messages of validation errors
 ROWS_NEED_FORM: LiteralString = '"rows" goes with "form": "rows"'
 FORM_NEEDS_ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
 NEEDS_FORM: dict[str, LiteralString] = {
@@ -212,6 +213,7 @@ Embeddings = TypeAliasType(
 )
 
 
+# Messages of validation errors
 SPANS_EXPECTED: LiteralString = (
     "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
 )

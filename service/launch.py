@@ -94,6 +94,7 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
         frontend = lines = None  # of a Ray of our own alone; it passes on warnings and errors
 
         def report_ended(name: str) -> None:
+            """Print that a replica has ended, as a warning in its log."""
             say(logs.warning_line(settings.log_format, name, "replica ended").decode().rstrip())
 
         if settings.address is None:
@@ -283,6 +284,9 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
 
     The first model is mounted at the root, each other one below its name.
 
+    Args:
+        lines: a relay's pipe for the replicas' log lines; None: there is no relay.
+
     Raises:
         StartFailed: Ray lacks what it needs, or a replica could not start; says why.
     """
@@ -351,6 +355,9 @@ def start_serve(settings: Settings, applications: Iterable[str]) -> None:
 
 def deploy_application(name: str, settings: Settings, lines: Path | None) -> None:
     """Deploy a model's application, and wait until all its replicas have started.
+
+    Args:
+        lines: as `run_applications` takes them.
 
     Raises:
         StartFailed: one could not; says why.

@@ -12,7 +12,7 @@ from service.wire import Wire
 
 SmallPrecision = Literal["int8", "uint8", "binary", "ubinary"]  # formats of a byte or a bit
 
-NEEDS_LENGTH_1: LiteralString = (
+NEEDS_LENGTH_1: LiteralString = (  # message of a validation error
     '"int8" and "uint8" are steps of vectors of length 1, "normalize": true'
 )
 

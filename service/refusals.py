@@ -15,7 +15,7 @@ from model.errors import SequenceTooLong
 from service.wording import schema
 from service.wording.words import Fault, Loc, capitalise, end_sentence, write_place
 
-MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE = "application/problem+json"  # of a refusal
 MOST_SHOWN_FAULTS = 10  # faults of a request that `errors` lists
 
 

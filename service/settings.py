@@ -302,7 +302,7 @@ def read_file(file: Path | None) -> dict[str, Any]:
 def settle(
     flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
 ) -> Settings:
-    """Settle every setting of a file that has been read; raises as load_settings."""
+    """Return the settings by flags, variables and a YAML file; raises as `load_settings`."""
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     if theirs := sorted(name for name, value in named.items() if _set_by_kubernetes(name, value)):
         logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})

@@ -217,6 +217,9 @@ def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
     """Return the rules that refuse connections, before any that choose a replica.
 
     Each connection is judged on arrival, by how many there are of all clients and of its own.
+
+    Args:
+        most, per_source: connections of all clients, and of one client, that are answered.
     """
     return (
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
@@ -231,7 +234,7 @@ def connection_limits(most: int, per_source: int) -> tuple[str, ...]:
 
 
 def bound_line(line: str, section: str, most: int) -> str:
-    """Return a line of the configuration with our bounds of connections and of hanging replicas."""
+    """Return a line of a section with our bounds: `most` connections, and for hanging replicas."""
     if section == "global":
         return MAXCONN.sub(f"    maxconn {most + PROBE_RESERVE} # {most}", line)
     if section == "defaults":

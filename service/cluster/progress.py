@@ -26,6 +26,7 @@ def report_progress(
     over, began = threading.Event(), time.monotonic()
 
     def report() -> None:
+        """Report what the block waits for, until it ends."""
         while not over.wait(period):
             try:
                 line = cause()

@@ -42,6 +42,7 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def __enter__(self) -> Self:
+        """Make the pipe and start reading it."""
         os.mkfifo(self.path, 0o600)
         self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # it ends with no replica
         with suppress(OSError):  # more than this user may have: the usual size will do

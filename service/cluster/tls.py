@@ -79,6 +79,7 @@ def follow_certificate(
     ended = threading.Event()
 
     def follow() -> None:
+        """Read the files until the block ends, and hand over each certificate that is new."""
         held, wrong = (folder / PEM_NAME).read_bytes(), ""
         while not ended.wait(POLL_SECONDS):
             try:

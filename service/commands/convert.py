@@ -142,7 +142,7 @@ def _shard_name(shard: str) -> str:
 
 
 def _convert_pickle(source: Path, staging: Path, job: ConvertJob, say: Say) -> dict[str, int]:
-    """Convert one pickle and return the size of each tensor in bytes, by its name."""
+    """Convert the pickle `source` into `staging`; return each tensor's size in bytes, by name."""
     with tempfile.TemporaryDirectory(dir=staging) as folder:
         file = Path(folder) / SAFETENSORS_FILE
         sizes = _run_converter(source, file, job)

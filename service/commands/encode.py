@@ -16,6 +16,7 @@ from service.commands import pictures
 from service.commands.bulk.jobs import connect
 from service.commands.terminal import Unusable, strip_control
 
+# Of the request that `headlight serve --example` sends
 EXAMPLE_BODY = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 PATIENCE_SECONDS = 60.0  # for an answer, tries included
 SHADES = "\u00b7\u2591\u2592\u2593\u2588"  # from a share of 0 to a share of 1

@@ -42,6 +42,7 @@ def measure_heads(
     """Measure what a model's heads do, print it and store it where GET /v1/heads finds it.
 
     Args:
+        corpus: file of sentences; None: the bundled ones.
         threshold: thresholds in place of the default ones, each as ROLE=NUMBER.
         plot: where to draw the grid.
         saved: where to write the answer of GET /v1/heads, too.
@@ -135,6 +136,7 @@ class LoadedModel:
         """Return what each head does on a corpus, as GET /v1/heads answers."""
 
         async def attend(sequences: Sequence[Tokenized]) -> list[Tensor]:
+            """Return the maps of `_attend`, as the survey awaits them."""
             return self._attend(sequences)
 
         return asyncio.run(survey_heads(self.model, self.name, corpus, attend, thresholds))

@@ -14,6 +14,7 @@ from service import keys
 from service.commands.terminal import Unusable
 from service.settings import Settings
 
+# Types of options that name a file
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 CONFIG = click.option(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 REFUSED_EXIT_CODE = 3  # the process's status after Refused
-MIB = 2**20
+MIB = 2**20  # bytes
 # Memory beyond what Python and torch have mapped: the file, its tensors, the output and one more
 # copy of it; and a fixed part
 FILES_IN_MEMORY, SPARE_MEMORY = 4, 512 * MIB
@@ -71,7 +71,7 @@ def lower_limit(limit: int, most: int) -> None:
 
 
 def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
-    """Read the tensors of a pickle by name.
+    """Read the tensors of a pickle by name; `torch` is the module, imported late by `main`.
 
     Raises:
         Refused: it holds something other than dense tensors by name, or cannot be read.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".png", ".svg")
 MATPLOTLIB_MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 NO_FONT = "no font here has some of the text's letters; an .svg keeps them"
-DPI = 160
+DPI = 160  # pixels per inch of a PNG
 # Of a map
 INK_COLOUR = "#76797e"  # as far from white as from black
 PALE_BLUE, DEEP_BLUE = (
@@ -175,6 +175,7 @@ def _word_verdict(relation: str, verdict: Facts) -> LegendLine:
 
 
 def _count_heads(heads: int) -> str:
+    """Return a number of heads in words."""
     return "1 head" if heads == 1 else f"{heads} heads"
 
 

@@ -61,7 +61,14 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
 def encode_text(
     url: str, key: str | None, text: str, attention: str | None, plot: Path | None, **flags: Any
 ) -> None:
-    """Print a row for each token of a text, as the service at `url` encodes it."""
+    """Print a row for each token of a text, as the service at `url` encodes it.
+
+    Args:
+        key: API key, if the service asks for one.
+        attention: head whose map to draw too, such as L5H11.
+        plot: picture of that map to write.
+        flags: options that go with --file alone, all of which must be left out.
+    """
     from rich.console import Console
 
     from service.commands import encode
@@ -76,7 +83,12 @@ def encode_text(
 def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
-    """Write the vectors of a file's texts to `out`, with a progress bar."""
+    """Write the vectors of a file's texts to `out`, with a progress bar.
+
+    Args:
+        flags: format, column, precision and truncate, as options of the command; and attention and
+            plot, which must be left out.
+    """
     from service.commands.bulk import jobs, source
 
     if file is None or out is None:
@@ -120,7 +132,11 @@ def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: An
 
 
 def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
-    """Print what each head does; with `ablate`, how far that text moves without each head."""
+    """Print what each head does; with `ablate`, how far that text moves without each head.
+
+    Args:
+        flags: corpus, saved, threshold and plot, as `measure_heads` takes them.
+    """
     from service.commands import heads
 
     if ablate is None:
@@ -139,7 +155,13 @@ def rank_texts(
     key_file: Path | None,
     **flags: Any,
 ) -> None:
-    """Print the texts of a file in which a head, such as L5H11, has the highest statistic."""
+    """Print the texts of a file in which a head, such as L5H11, has the highest statistic.
+
+    Args:
+        saved: where to write the ranking as JSON, too.
+        flags: statistic, format, column, top, truncate, and lowest (to print the lowest instead),
+            as options of the command.
+    """
     from service.commands import encode
     from service.commands.bulk import ranking, source
 

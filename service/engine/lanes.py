@@ -238,6 +238,7 @@ class Lanes:
 
         Args:
             index: of the sequence in the batch.
+            pooled: its pooled vector, if asked for.
             states: as `_copy_states` returns them.
         """
         rows, outputs = encoded.packed.rows(index), work.outputs

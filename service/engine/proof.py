@@ -98,7 +98,7 @@ def prove_lanes(
 
     Args:
         source: where their model comes from.
-        dtype: its number format.
+        device, dtype: where it runs, and its number format.
         batch_tokens: most tokens per batch; None: as many as take machine.BATCH_SECONDS.
         required: whether to raise if equal bits cannot be promised.
         texts: texts whose vectors the model must tell apart.

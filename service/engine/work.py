@@ -22,7 +22,7 @@ class Parts:
     """Parts of a sequence that are pooled to a vector each."""
 
     tokens: Sequence[tuple[int, int]]  # range of each part's tokens, [first, end)
-    pooling: Pooling
+    pooling: Pooling  # how each is pooled
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Result:
     pooled: Array | None = None  # the pooled vector, (width or dimensions,)
     tokens: Array | None = None  # token vectors, (tokens, width)
     hidden: dict[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
-    attention: Maps | None = None
+    attention: Maps | None = None  # maps asked for
     steps: dict[str, Array] = field(default_factory=dict)  # steps of the explained layer, by name
     parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
     task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
@@ -86,7 +86,7 @@ class Result:
 class Work:
     """One sequence to run through the model, what to compute of it, and its result."""
 
-    sequence: packing.Sequence
+    sequence: packing.Sequence  # what the model reads
     outputs: Outputs  # what to compute; a question may add to what the reader has set
     record: Record | None = None  # of its request; None for the service's own work
     entered: int | None = None  # layer in which its pass begins; None: at the embeddings

@@ -52,7 +52,12 @@ def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
 def replica_loads(
     metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
 ) -> list[float | None]:
-    """Return the load of each replica (see replica_load); None where it has not reported lately."""
+    """Return the load of each replica (see replica_load); None where it has not reported lately.
+
+    Args:
+        metrics: reports by name of the value, then by replica.
+        now: Unix time, in seconds.
+    """
     busy, loop, waiting = (metrics.get(value, {}) for value in (BUSY, LOOP, WAITING))
     return [
         replica_load((busy.get(name, ()), loop.get(name, ())), waiting.get(name, ()), now)

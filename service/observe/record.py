@@ -36,7 +36,7 @@ class Record:
 
     route: str  # path of the route, or `other`; `own` for the service's own works
     method: str = "_OTHER"  # HTTP method; `_OTHER` for one that is not known
-    request_id: str = ""
+    request_id: str = ""  # the client's, or a new one; see edge/request.py
     key: str = ""  # name of the API key that it came with
     input: str = "none"  # kind of its inputs, as the metrics' label
     code: int = CLIENT_CLOSED  # HTTP status of its answer
@@ -53,7 +53,7 @@ class Record:
     admitted: bool = False  # whether its texts were admitted to the tokenizer's queue
     batch_start: float = 0.0  # start of its first batch, on time.monotonic's clock; 0 before
     stages: list[Stage] = field(default_factory=list)  # those that have ended
-    trace: TraceContext | None = None
+    trace: TraceContext | None = None  # None where tracing is off
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))  # its memory
     weights: str = ""  # digest of the weights that answer it, if an adapter is applied
 

@@ -17,7 +17,7 @@ EXPECTED_GAUGE = (
     b"# TYPE headlight_replicas_expected gauge\n"
     b"headlight_replicas_expected %d\n"
 )
-EOF = b"# EOF\n"
+EOF = b"# EOF\n"  # ends a page of OpenMetrics
 
 
 def join_pages(

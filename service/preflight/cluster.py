@@ -275,8 +275,10 @@ def _is_labelled(node: Mapping[str, Any]) -> bool:
 
 
 def _is_head(node: Mapping[str, Any]) -> bool:
+    """Tell whether a node is the cluster's head."""
     return HEAD in node["Resources"]
 
 
 def _address(node: Mapping[str, Any]) -> str:
+    """Return a node's IP address."""
     return str(node["NodeManagerAddress"])

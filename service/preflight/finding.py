@@ -20,7 +20,7 @@ from typing import Literal
 from service.cluster.progress import StartFailed
 
 Entry = Literal["doctor", "serve", "join", "build", "node", "replica"]  # see above
-Grade = Literal["ok", "note", "FAIL"]
+Grade = Literal["ok", "note", "FAIL"]  # of a finding; see there
 # Checks, which yield findings, and the entry points that run each
 Checks = dict[Callable[..., Iterable["Finding"]], Collection[Entry]]
 

@@ -16,7 +16,7 @@ from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # versions of Python for which torch and Ray have wheels
-PROCESSOR = Path("/proc/cpuinfo")
+PROCESSOR = Path("/proc/cpuinfo")  # lists its instruction sets
 FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # instruction sets of x86 that help
 RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"  # how its version begins; what pip installs
 

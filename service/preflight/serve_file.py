@@ -29,7 +29,7 @@ MAPPING_MODELS = {
 FREE_KEYS = ("args", "user_config")  # whose values are a program's own
 # Raised by a text that is no YAML, or by a RayService that lacks its Serve file
 NO_FILE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-UNKNOWN = "Ray knows no such key, and would drop it"
+UNKNOWN = "Ray knows no such key, and would drop it"  # the finding on such a key
 
 
 def find_dropped(path: Path) -> Iterator[Finding]:

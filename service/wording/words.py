@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-Loc = tuple[str | int, ...]
+Loc = tuple[str | int, ...]  # place in a request: keys and indices
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,9 @@ def connect(
 ) -> Iterator[tuple[Client, dict[str, Any]]]:
     """Yield a client with one request in flight at a time, and the answer of GET /info.
 
+    Args:
+        patience_seconds: for each request, with all its tries.
+
     Raises:
         Unusable: the address is not valid.
         Failed: the service is not there, as is known within INFO_SECONDS; or a call failed.

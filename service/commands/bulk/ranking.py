@@ -165,7 +165,12 @@ def _ranking_rows(
     best: Sequence[int],
     values: Array,
 ) -> list[dict[str, Any]]:
-    """Return an entry for each of the best texts, given by index, with its strongest pairs."""
+    """Return an entry for each of the best texts, given by index, with its strongest pairs.
+
+    Args:
+        origin: what the answer's origin must be.
+        values: the statistic of every text, (texts,).
+    """
     wanted = set(best)
     texts = {index: text for index, text in enumerate(source.texts(0)) if index in wanted}
     shown = {"form": "top", "k": SHOWN_PAIRS, "level": "word", "specials": "drop"}

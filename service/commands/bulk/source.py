@@ -24,7 +24,7 @@ from service.commands.terminal import Failed, Unusable
 BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
-DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"csv": ",", "tsv": "\t"}  # of columns, by format
 
 Format = Literal["jsonl", "txt", "csv", "tsv"]  # of a file of texts
 Texts = str | tuple[str, str]  # a text, or a pair of them
@@ -44,7 +44,7 @@ LINE_ADAPTER: TypeAdapter[str | TextLine] = TypeAdapter(str | TextLine)  # of a 
 
 
 class BadLine(Exception):
-    """A line that cannot be encoded; the message names its number."""
+    """A line or record (`unit`) that cannot be encoded; the message has its number, and why."""
 
     def __init__(self, number: int, why: str, unit: str = "line") -> None:
         super().__init__(f"{unit} {number}: {why}")
@@ -181,6 +181,7 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
     digests: list[bytes] = []
 
     def hashed_lines() -> Iterator[bytes]:
+        """Yield the file's lines, and add each block's digest to `digests`."""
         for block, digest in _read_blocks(file.path):
             digests.append(digest)
             yield from block

@@ -25,10 +25,10 @@ from service.commands.terminal import Unusable
 TENSOR_NAME = "pooled"  # of the file's only tensor
 LONGEST_HEADER = 1 << 20  # bytes
 PARTIAL_SUFFIX = ".partial"  # after the name of the output, until all rows are there
-NPY_SUFFIX = ".npy"
-OUTPUT_SUFFIXES = (".safetensors", NPY_SUFFIX)
+NPY_SUFFIX = ".npy"  # of an output in NumPy's format
+OUTPUT_SUFFIXES = (".safetensors", NPY_SUFFIX)  # one of which an output has
 SPARE_BYTES = 32  # of a header, for an origin that becomes longer
-REMOVE_ADVICE = "remove it to start over, or choose another --out"
+REMOVE_ADVICE = "remove it to start over, or choose another --out"  # ends messages
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
