@@ -217,7 +217,7 @@ class RouteContext(Protocol):
 
     Attributes:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
-        targets: host:port of each replica; None where none has an address of its own.
+        targets: host:port of each replica, by its model's prefix; None where none has an address.
     """
 
     replica: "Replica"

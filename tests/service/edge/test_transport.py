@@ -276,7 +276,7 @@ async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
         assert task and client.bind_and_listen(task)
         reads.append(protocols[0].transport.is_reading())
         await app(scope, receive, send)
-        client.end(task)
+        client.unbind(task)
 
     async with listen(waiting, http=Watched) as url, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
