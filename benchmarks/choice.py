@@ -189,7 +189,8 @@ def start_fronts(stack: ExitStack, folder: Path) -> dict[str, tuple[int, int]]:
     behind = {}
     for name in (FIRST, SECOND):
         behind[name] = port = free_port()
-        config, names = folder / f"{name}.cfg", json.dumps({"names": [name], "paths": []})
+        config = folder / f"{name}.cfg"
+        names = json.dumps({kind: [name] if kind == "names" else [] for kind in choice.SAID})
         config.write_text(HEAD + STAND_IN.format(port=port, names=names, path=choice.NAMES))
         stack.enter_context(run_haproxy(config, port))
     fronts = {}
