@@ -1,9 +1,14 @@
 """README is short and true, the docs' tables are the code's: `python -m tests.test_readme`."""
 
+import asyncio
+import importlib.util
 import json
 import re
 import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -11,7 +16,9 @@ from starlette.types import ASGIApp
 
 from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
+from service.replica import Replica
 from service.settings import Settings
+from tests.several_models import FIRST, RERANKER, one_address, save_reranker
 
 ROOT = Path(__file__).parent.parent
 README, API, SETTINGS = ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "settings.md"
@@ -34,6 +41,19 @@ def clients_table() -> str:
         "clients_table"
     ]()
     return table
+
+
+class CohereClient(NamedTuple):
+    """Asks for ranks as Cohere's client does (tests/frameworks/recorded.json)."""
+
+    base_url: str
+    api_key: str
+
+    def rerank(self, **asked: Any) -> SimpleNamespace:
+        """Ask for ranks."""
+        answer = httpx.post(f"{self.base_url}/v2/rerank", json=asked, timeout=60)
+        results = answer.raise_for_status().json()["results"]
+        return SimpleNamespace(results=[SimpleNamespace(**each) for each in results])
 
 
 TABLES = {SETTINGS: ("settings", settings_table), API: ("clients", clients_table)}
@@ -126,6 +146,27 @@ async def test_the_curl_line_gives_the_answer_shown(app: ASGIApp) -> None:
         seen["attention"]["maps"]["0"]["5"], first["attention"]["maps"]["0"]["5"], strict=True
     ):
         assert row == pytest.approx(expected, abs=6e-5)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_two_models_retrieve_as_the_first_lines_show(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code in the README, run; by a stand-in of Cohere's client where it is not installed."""
+    found = re.search(r"```python\n(import cohere.*?)```", README.read_text(), re.DOTALL)
+    assert found
+    if importlib.util.find_spec("cohere") is None:
+        monkeypatch.setitem(sys.modules, "cohere", SimpleNamespace(ClientV2=CohereClient))
+    settings = Settings(model=str(save_reranker(tmp_path)), threads=1, device="cpu")
+    reranker = await Replica.start(settings, "reranker-1")
+    names = dict[str, Any]()
+    async with one_address({FIRST: replica, RERANKER: reranker}, tmp_path) as address:
+        code = found[1].replace("http://127.0.0.1:8000", address.url)
+        await asyncio.to_thread(exec, code, names)
+    await reranker.close()
+
+    assert [len(item.embedding) for item in names["vectors"]] == [384, 384]
+    assert sorted(result.index for result in names["ranked"]) == [0, 1]
 
 
 if __name__ == "__main__":
