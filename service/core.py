@@ -255,6 +255,7 @@ class Question(Protocol):
             works: of all sides, in their order.
             read: reads further sides, whose texts are made on the way.
             deadline: when the answer must be ready, on time.monotonic's clock.
+            record: of the request, to which what is read on the way is added.
         """
 
     def price(self, step: Step) -> "Price":

@@ -21,7 +21,7 @@ from service.wording.words import find_nearest, suggest_name
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "HEADLIGHT_"  # of the variables
+PREFIX = "HEADLIGHT_"  # of the environment variables that hold settings
 # Settings that refuse an empty variable, which counts as none for others: the service would be open
 NEVER_EMPTY = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
 KIB, MIB = 1024, 1024 * 1024  # bytes

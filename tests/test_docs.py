@@ -83,7 +83,10 @@ async def test_the_questions_page_gives_the_answers_shown(
     assert not said, "".join(said)
 
 
-@pytest.mark.parametrize(("name", "make"), [("tasks.md", classifier), ("vectors.md", bundled)])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [pytest.param("tasks.md", classifier, marks=pytest.mark.prove), ("vectors.md", bundled)],
+)
 async def test_the_pages_of_heads_give_the_answers_shown(
     name: str, make: Callable[[Path], object], tmp_path: Path, outer: Callable[[Replica], ASGIApp]
 ) -> None:
@@ -106,6 +109,7 @@ async def test_the_pages_of_heads_give_the_answers_shown(
     assert not said, "".join(said)
 
 
+@pytest.mark.prove
 async def test_the_clients_page_gives_the_answers_shown(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -352,6 +352,7 @@ def test_a_recipe_names_all_that_its_toy_touches_in_ten_lines(kind: str) -> None
     assert all(f"`{path}`" in recipe for path in paths)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "seen_by", [OF_ANSWERS, pytest.param(SEEN_BY, marks=pytest.mark.prove)], ids=["some", "all"]
 )

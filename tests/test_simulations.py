@@ -74,6 +74,7 @@ def test_three_threads_follow_from_one_and_two() -> None:
     assert COSTS.pass_seconds(2048, 1, others=False) == pytest.approx(64 * PASS)
 
 
+@pytest.mark.prove
 def test_one_event_loop_carries_what_it_has_time_for_whatever_the_lanes_do() -> None:
     """And two replicas twice that, up to what HAProxy's two threads carry."""
     one, two, many = (

@@ -49,7 +49,7 @@ class BgeM3(FolderFormat):
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a folder has this format."""
+        """Tell whether a folder with this config.json has this format."""
         return bool(find_linear_files(folder))
 
     def own_files(self) -> list[Path]:

@@ -49,7 +49,7 @@ class FolderFormat:
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a folder has this format."""
+        """Tell whether a folder with this config.json has this format."""
         return True
 
     def own_files(self) -> list[Path]:

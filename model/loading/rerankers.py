@@ -44,7 +44,7 @@ class Reranker(FolderFormat):
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a folder has this format."""
+        """Tell whether a folder with this config.json has this format."""
         return is_generative_reranker(folder)
 
     def digest_facts(self) -> Mapping[str, Any]:

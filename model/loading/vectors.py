@@ -68,7 +68,7 @@ class LateInteraction(FolderFormat):
 
     @staticmethod
     def fits(folder: Path, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a folder has this format."""
+        """Tell whether a folder with this config.json has this format."""
         is_multi_vector = read_model_type(folder) == "MultiVectorEncoder"
         return is_multi_vector or bool(find_token_layers(folder)) or _is_stanford(raw)
 

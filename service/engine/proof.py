@@ -130,7 +130,10 @@ def _prove_steady(
     batch_tokens: int | None,
     required: bool,
 ) -> Proof:
-    """Return the proof of the fastest kernels whose bits no batch changes; see `prove_lanes`."""
+    """Return the proof of the fastest kernels whose bits no batch changes; see `prove_lanes`.
+
+    If there are none: of the fastest, which do not promise equal bits.
+    """
     promised = device.type == "cpu" and dtype == torch.float32
     fastest = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
     if is_steady(lanes, fastest):
@@ -144,7 +147,7 @@ def _prove_steady(
     if required:
         raise NotTrustworthy(f"require_same_bits: {BATCH_MOVES_BITS}")
     proof = replace(fastest, same_bits=False, numerics=f"{fastest.numerics}-varying")
-    is_steady(lanes, proof)
+    is_steady(lanes, proof)  # raises where a batch moves numbers by more than rounding
     logger.warning(UNSTEADY_BITS, extra={"reason": proof.numerics})
     return proof
 

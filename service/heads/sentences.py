@@ -38,7 +38,7 @@ class CorpusLine(BaseModel):
     text: str = Field(min_length=1)
     source: list[int] = Field(alias="from", min_length=2, max_length=2)
     target: list[int] = Field(alias="to", min_length=2, max_length=2)
-    control: bool = False
+    control: bool = False  # whether heads are judged by this sentence, and not chosen by it
     group: str | None = None
 
 

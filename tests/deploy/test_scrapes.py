@@ -88,6 +88,7 @@ def as_the_operator(spec: dict[str, Any], number: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.prove
 def test_releases_are_services_of_their_own(render: dict[str, Any], tmp_path: Path) -> None:
     """Two of the chart, of one name; each is asked once, whatever models it has."""
     places = ("team-a", "team-b")

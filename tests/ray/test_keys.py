@@ -51,6 +51,7 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
     assert shown == [] and logged == [] and logs
 
 
+@pytest.mark.prove
 def test_a_key_that_floods_has_no_other_refused(keyed: "Service") -> None:
     """Its own requests are, and each key's are counted as its own."""
     with flooded(

@@ -68,6 +68,7 @@ def figures(service: "Service") -> dict[str, float]:
     }
 
 
+@pytest.mark.prove
 def test_readers_who_never_read_are_cut_off_and_others_are_served(running: "Service") -> None:
     """Behind HAProxy; a large answer to who takes it is whole, and at last nothing is held."""
     before = figures(running)

@@ -176,6 +176,7 @@ def test_nor_does_a_flood_of_longer_texts_or_a_key_that_asks_seldom(
     assert p99(flooded.seconds["small"]) <= idle + 0.15
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("connections", "token_seconds"),
     [

@@ -82,7 +82,7 @@ class Encode:
     async def plan(
         self, works: list[Work], read: ReadSide, deadline: float, record: Record
     ) -> Step:
-        """Return the step of all inputs, spans and attention resolved; a sweep's copies follow."""
+        """Return the step of all works, with spans and heads located; a sweep's may follow it."""
         self._works, attention = works, self._ask.attention
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))

@@ -280,7 +280,7 @@ def _count_copies(
     tokens, characters = lacking * len(work), lacking * (passage.stop - passage.start)
     if method == "alone":
         copies += size
-        # a unit is cut where the document was
+        # a unit is cut where the document was; -1: a token of no unit, in each copy
         tokens += min(work.length, size * len(work)) + size * passage.owners.count(-1)
         characters += passage.stop - passage.start
     return copies, tokens, characters + copies * query

@@ -13,7 +13,7 @@ from contextlib import closing
 from http.client import HTTPConnection
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cluster.ingress import BUFFER_BYTES
@@ -221,6 +221,7 @@ def check_random_bodies(address: Address) -> None:
     """Send random bodies; each in chunks or whole."""
     with closing(Client(address)) as client:
 
+        @settings(max_examples=settings.default.max_examples // 4)
         @given(st.data(), st.sampled_from(sorted(ROUTES)), st.booleans())
         def ask(data: st.DataObject, path: str, chunked: bool) -> None:
             client.ask(path, data.draw(bodies(ROUTES[path])), chunked=chunked)

@@ -135,7 +135,7 @@ NAMING = {  # by title: whose requests name a model, and no size that only one h
 }
 
 
-@pytest.mark.parametrize(("title", "size"), pairs(NAMING, set(), 100 * KIB))
+@pytest.mark.parametrize(("title", "size"), pairs(NAMING, set(), KIB))
 async def test_a_recorded_client_is_answered_by_the_model_that_it_names(
     address: Address, title: str, size: int
 ) -> None:

@@ -170,6 +170,7 @@ def token(lanes: Lanes) -> float:
     return seconds(lanes, [work(64, Outputs())] * 8, 20) / (8 * 64)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("way", TIMED)
 def test_time_grows_as_the_price_says(

@@ -88,6 +88,7 @@ VALUES = {
 }
 
 
+@pytest.mark.prove
 @pytest.mark.skipif(numerics.is_mkl_strict() is None, reason="torch multiplies without MKL")
 def test_mkl_itself_says_whether_its_products_are_strict() -> None:
     """Without a value ours counts; one that MKL does not know, or takes for less, is found out."""

@@ -413,6 +413,7 @@ async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
     assert await browser.run(f"return !!{labelled(f'Head {first}')}")
 
 
+@pytest.mark.prove
 async def test_what_each_head_is_worth_is_the_apis(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
@@ -466,6 +467,7 @@ async def ranked(browser: Page) -> dict[str, float]:
     return dict(cells)
 
 
+@pytest.mark.prove
 async def test_a_reranker_orders_texts_by_a_query(browser: Page, tmp_path: Path) -> None:
     """Where the checkpoint has that head; the scores are the API's."""
     checkpoint(tmp_path, head="ForSequenceClassification", num_labels=1)
@@ -525,6 +527,7 @@ async def test_a_text_that_is_too_long_is_refused_in_words(browser: Page, addres
     await browser.complaints()
 
 
+@pytest.mark.prove
 async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     browser: Page, address: str
 ) -> None:
@@ -573,6 +576,7 @@ async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) ->
     assert all(name.startswith(f"{address}/") for name in await browser.run(asked))
 
 
+@pytest.mark.prove
 async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
     browser: Page, address: str
 ) -> None:

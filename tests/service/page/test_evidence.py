@@ -185,6 +185,7 @@ async def test_what_is_too_short_for_a_control_says_so(browser: Page, address: s
     assert await browser.run(MARKS) == [[1, "A dog ate the food."]]
 
 
+@pytest.mark.prove
 async def test_a_refusal_stands_in_its_place_and_leaves_nothing_of_another_text(
     browser: Page, address: str
 ) -> None:

@@ -151,6 +151,7 @@ async def test_statistics_that_do_not_come_take_no_map_along(browser: Page, addr
     assert orders == ["place"]
 
 
+@pytest.mark.prove
 async def test_a_likeness_that_is_too_large_leaves_score_and_heads(
     browser: Page, replica: Replica
 ) -> None:
@@ -222,6 +223,7 @@ async def test_the_other_texts_heads_that_do_not_come_leave_the_first_ones(
     assert await browser.run(shown) == "text"
 
 
+@pytest.mark.prove
 async def test_a_layer_that_does_not_come_shows_nothing_of_another(
     browser: Page, address: str
 ) -> None:

@@ -121,6 +121,7 @@ async def test_what_is_no_word_of_the_text_keeps_its_name(browser: Page, address
     assert "".join(tokens[1:-1]) == "Unbelievable🦔", "no ## and no [UNK]"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("layer", [0, pytest.param(1, marks=pytest.mark.prove)])
 async def test_a_layer_that_normalises_first_says_what_enters_q(
     browser: Page, url: str, layer: int

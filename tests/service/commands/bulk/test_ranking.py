@@ -147,6 +147,7 @@ async def test_each_text_comes_with_its_strongest_pairs_of_words(
     assert f"{first['query']} > {first['key']} {first['value']:.2f}" in said.stdout
 
 
+@pytest.mark.prove
 async def test_what_was_measured_before_a_kill_is_not_measured_again(
     folder: Folder, failing: Any, listen: Any
 ) -> None:
