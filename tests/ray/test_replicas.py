@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 CLIENTS = 16
-PAUSE_SECONDS = 0.2  # of each: what is counted need not fill both cores
+PAUSE_SECONDS = 0.4  # of each: what is counted need not fill both cores
 DRILL_SECONDS = 30
 INCOMPLETE = "\nheadlight_scrape_incomplete 1\n"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 CLIENTS = 16
-PAUSE_SECONDS = 0.1  # of each
+PAUSE_SECONDS = 0.2  # of each
 LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
 ENDED = '"event": "replica ended"'
 

@@ -209,6 +209,7 @@ def test_what_is_done_to_heads_takes_what_the_price_says(
     assert taken <= CLOSELY * sum(of(changed)) / sum(of(plain))
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("way", WEIGHED)
 def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
     """But for what any batch takes of its lane: traces by its tokens, and tiles, which are bounded.

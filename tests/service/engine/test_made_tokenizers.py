@@ -213,6 +213,7 @@ def test_a_vocabulary_becomes_the_tokenizer_that_transformers_has(
     assert pair.types == peer("A dog", "ate").get("token_type_ids", [0] * len(pair.types))
 
 
+@pytest.mark.prove
 def test_a_folder_without_tokenizer_json_is_served_from_the_cache(
     write: Write, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -305,6 +305,7 @@ def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
     assert refused == f"no folder {NAME}@main, {why}"
 
 
+@pytest.mark.prove
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_preset_is_served_and_shown_to_be_untrained(base: Replica) -> None:
     """Checked at the start as any model is."""
