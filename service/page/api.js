@@ -1,6 +1,6 @@
 // What the service is asked, and how it answers. All addresses are below the page's own.
 
-const BASE = new URL("..", import.meta.url);
+export const BASE = new URL("..", import.meta.url);
 const SAFETENSORS = "application/vnd.safetensors";
 let key = "";
 

@@ -11,6 +11,7 @@ import * as alike from "./alike.js";
 import * as dominance from "./dominance.js";
 import * as evidence from "./evidence.js";
 import * as exports from "./exports.js";
+import * as models from "./models.js";
 import * as texts from "./texts.js";
 
 // The second is drawn at first sight; each is compared, if it has two texts, but for the last
@@ -51,6 +52,7 @@ async function introduce() {
     at("model").textContent = `${info.model}: ${info.layers} layers of ${info.heads} heads, width ${info.width}`;
     told.ranks(info.tasks ?? []);
     told.model = true;
+    models.offer(at("models"), info);
   } catch (error) {
     failed(error);
   }
