@@ -40,18 +40,21 @@ class Forwarder:
         self._front, self._own = front, own
         self._session: aiohttp.ClientSession | None = None
 
-    def find_elsewhere(self, request: Request, call: Call, body: bytes) -> str | None:
+    def find_elsewhere(self, request: Request, body: bytes, call: Call | None = None) -> str | None:
         """Return the other model of this address that a request names; None if there is none.
 
         HAProxy leads by `model` also on routes that ignore it, so there it counts here, too.
+
+        Args:
+            call: what was parsed of the body; None on a route that does not encode.
         """
         told = request.headers.get(NAMES_HEADER)
         if told is None or FORWARDED in request.headers:
             return None
-        named = call.request.model
-        if named is None and "model" in request.ignored:
-            named = from_json(body)["model"]  # by the parser that ignored it
-        if not isinstance(named, str):
+        named = call.request.model if call else None
+        if named is None and (call is None or "model" in request.ignored):
+            named = _read_model(body)
+        if named is None:
             return None
         try:
             name = find_name(named, read_names(told))
@@ -95,6 +98,16 @@ class Forwarder:
         """Close the connections."""
         if self._session:
             await self._session.close()
+
+
+def _read_model(body: bytes) -> str | None:
+    """Return `model` of a JSON body; None where there is none, or no text."""
+    try:
+        document = from_json(body)
+    except ValueError:  # which the route refuses in its own words
+        return None
+    named = document.get("model") if isinstance(document, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def _is_passed(header: str) -> bool:

@@ -170,7 +170,12 @@ class Handlers:
         judges = routes[0].method == "post"
 
         async def answer(request: Request) -> Reply:
+            """Answer a request, or send it on to the model that it names."""
             if judges:
+                if self._forwarder:
+                    model = self._forwarder.find_elsewhere(request, request.body)
+                    if model:
+                        return await self._forwarder.forward(request, request.take_body(), model)
                 self._judge_key(request)
             return await answers(request, self)
 
@@ -197,7 +202,7 @@ class Handlers:
                     del work
             finally:
                 record.end_stage("parse", start)
-            if self._forwarder and (model := self._forwarder.find_elsewhere(request, call, body)):
+            if self._forwarder and (model := self._forwarder.find_elsewhere(request, body, call)):
                 return await self._forwarder.forward(request, body, model)
             self._judge_key(request, call.request.model)
             del body

@@ -75,14 +75,15 @@ def check_unknown(address: Address, size: int) -> None:
     assert all(name in answer.text for name in NAMES)
 
 
+@pytest.mark.parametrize("path", ["/embed", "/tokenize"])
 @pytest.mark.parametrize("size", [0, LARGE], ids=["", "1.5 MiB"])
 async def test_a_route_that_ignores_the_model_is_led_by_it_all_the_same(
-    address: Address, size: int
+    address: Address, size: int, path: str
 ) -> None:
     """Alike for every size: HAProxy cannot know which routes do."""
     body = {"inputs": texts(size), "model": EMBEDDER}
 
-    await asyncio.to_thread(check_named, address, "/embed", body, {}, EMBEDDER)
+    await asyncio.to_thread(check_named, address, path, body, {}, EMBEDDER)
 
 
 async def test_a_body_whose_model_comes_last_is_sent_on_once(address: Address) -> None:
