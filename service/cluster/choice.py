@@ -14,7 +14,7 @@ A request below a prefix goes there. Any other goes where the first of these lea
 
 and else to the model at the root. So does what names a model that no application has: its replica
 refuses it with the names that there are, which HAProxy tells it, as it does for a list of all
-models. No replica answers for a model that is not its own, whatever HAProxy has read.
+models. No replica answers for a model that is not its own: each checks the name.
 
 Only the standard library: HAProxy waits for this at every start and reload.
 """

@@ -2,7 +2,7 @@
 
 HAProxy leads such a request to the model at the root, whose replica has read it anyway, and tells
 it the names of all. The replica sends it back through HAProxy, once, with the name in a header, and
-passes on the answer as it comes. It is counted where it is answered.
+passes on the answer once it has it whole. It is counted where it is answered.
 """
 
 import io
@@ -29,7 +29,7 @@ ADDED = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
 class Forwarder:
-    """Sends requests on.
+    """Sends a request through HAProxy to another model of this address, and returns its answer.
 
     Args:
         front: the address of this node's HAProxy.
@@ -74,6 +74,7 @@ class Forwarder:
                 connector=aiohttp.TCPConnector(limit=0, ssl=False),
                 auto_decompress=False,
                 skip_auto_headers=ADDED,
+                timeout=aiohttp.ClientTimeout(total=None),  # the door ends what is overdue
             )
         query = f"?{request.query.decode('latin-1')}" if request.query else ""
         left = request.record.start + request.timeout - time.monotonic()

@@ -101,7 +101,7 @@ class Keys:
             return ANYONE
         scheme, _, key = authorization.partition(" ")
         bearer = key.strip() if scheme.lower() == "bearer" else ""
-        # A lookup by SHA-256: its time may reveal how a stored digest begins, but nobody can choose
+        # A lookup by SHA-256: its time may reveal how a stored digest begins, but no one can choose
         # a key by the beginning of its digest
         return self._keys_by_digest.get(hashlib.sha256(bearer.encode("latin-1")).digest())
 

@@ -342,7 +342,7 @@ class Batcher(Generic[Work, Result]):
     ) -> None:
         """Update the measured speed from a finished batch, scaled up to all cores.
 
-        A small batch takes the same time whatever it holds, so the speed leaves it out.
+        A small batch takes the same time for any contents, so the speed leaves it out.
 
         Args:
             alone: as in `_step`.

@@ -66,7 +66,7 @@ class Observer:
         self._in_flight.add(record)
 
     def end(self, record: Record) -> None:
-        """Queue a request that has ended, in whatever way, to be reported once and soon."""
+        """Queue a request that has ended, answered or not, to be reported once and soon."""
         if record not in self._in_flight:
             return
         self._in_flight.discard(record)
