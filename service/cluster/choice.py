@@ -213,22 +213,25 @@ def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
         f'set-var({to}) path,map("{paths}") if {unnamed}',
         f"unset-var({to}) if !{at_root}",
         f'set-header {MODELS_HEADER} "{", ".join(model.describe() for model in root_first)}"'
-        f" if {at_root} {{ path {READY_PATHS} /info }}",
-        *_ready_rules(root_first, at_root),
+        f" if {at_root} {unnamed} {{ path {READY_PATHS} /info }}",
+        *_ready_rules(root_first, f"{at_root} {unnamed}"),
         f"set-path %[var({to})]%[path] if {{ var({to}) -m found }} !{{ var({to}) -m str / }}",
     ]
     return [f"    http-request {rule}" for rule in rules]
 
 
-def _ready_rules(root_first: Sequence[Served], at_root: str) -> list[str]:
+def _ready_rules(root_first: Sequence[Served], for_all: str) -> list[str]:
     """Return the rules by which another model says that the address is ready, without the root's.
 
     One model's failure must not take out the address, or its pod.
+
+    Args:
+        for_all: the conditions of a request that is for all models.
     """
     root = [model for model in root_first if model.backend.prefix == "/"]
     lost = "".join(f" !{{ {model.servers} gt 0 }}" for model in root)
     return [
-        f"set-path {model.backend.prefix}%[path] if {at_root} {{ path {READY_PATHS} }}{lost}"
+        f"set-path {model.backend.prefix}%[path] if {for_all} {{ path {READY_PATHS} }}{lost}"
         f" {{ {model.servers} gt 0 }}"
         for model in root_first[len(root) :]
     ]

@@ -246,14 +246,16 @@ def test_the_replica_at_the_root_is_told_all_models_and_whether_each_answers(por
 def test_without_the_roots_replicas_another_model_says_that_the_address_is_ready(
     tmp_path: Path, lost: str
 ) -> None:
-    """Whether HAProxy's check fails, or Ray's proxy passes it in place of the replicas."""
+    """Whether HAProxy's check fails, or Ray's proxy passes it; one that is named, for itself."""
     with behind_haproxy(tmp_path, {"first": lost}) as port:
         while "model" not in (told := ask(port, "/ready")):  # HAProxy has not checked yet
             time.sleep(0.01)
+        named = ask(port, "/ready", headers={choice.MODEL_HEADER: "splade"})
 
     models = choice.read_models(told["models"])
     assert (told["model"], told["path"]) == ("rerank", "/my-reranker/ready")
     assert [model.answers for model in models] == [False, True, True]
+    assert (named["model"], named["path"], named["models"]) == ("sparse", "/splade/ready", "")
 
 
 def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
