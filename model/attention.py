@@ -177,15 +177,14 @@ class MultiHeadAttention:
             mix nothing: their mixed value is 0.
         """
         q, k, v = self.split_and_rotate(self.project(x), packed.positions)
-        inputs = q, self.repeat_shared(k), self.repeat_shared(v)
         unbiased = self.distances is None and all(bias is None for bias in biases)
         if self.kernels.attend_packed is not None and unbiased:
             mixed, row_normalisers = self.kernels.attend_packed(
-                *inputs, packed, self.scale, self.reach
+                q, k, v, packed, self.scale, self.reach
             )
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
-            z, normalisers = self._attend_by_group(*inputs, packed, biases)
+            z, normalisers = self._attend_by_group(q, k, v, packed, biases)
             row_normalisers = None
         self.edit_heads(z, gates, patches)
         trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, row_normalisers)
@@ -199,9 +198,7 @@ class MultiHeadAttention:
         """
         like = self.output.weight()
         q, k, v = (part.to(like) for part in (trace.q, trace.k, trace.v))
-        return self._attend_by_group(
-            q, self.repeat_shared(k), self.repeat_shared(v), packed, biases
-        )[0]
+        return self._attend_by_group(q, k, v, packed, biases)[0]
 
     def split_and_rotate(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
@@ -243,6 +240,7 @@ class MultiHeadAttention:
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
         """Attend in each group; return z of all rows, as of Trace, and each group's normalisers."""
+        k, v = self.repeat_shared(k), self.repeat_shared(v)
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head_dim)

@@ -15,7 +15,8 @@ from model.packing import Packed
 from model.reach import Reach
 
 HALF_PRECISIONS = (torch.bfloat16, torch.float16)  # the only dtypes of varlen_attn
-REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits"}  # of varlen_attn
+# of varlen_attn
+REQUIRED_PARAMETERS = {"return_aux", "scale", "window_size", "num_splits", "enable_gqa"}
 # The memory-efficient kernel reads a bias whose rows begin at multiples of so many numbers, and
 # pads the normaliser it returns to multiples of 32 queries
 BIAS_ALIGNMENT = 8
@@ -41,7 +42,8 @@ def attend_packed(
     """Attend within all sequences of a batch in one call, without padding.
 
     Args:
-        q, k, v: (rows, heads, head_dim), bfloat16 or float16.
+        q, k, v: (rows, heads, head_dim), bfloat16 or float16; keys and values may have fewer heads,
+            each of which so many heads of queries in turn share.
         scale: what the scores are multiplied by.
         reach: how far a query attends.
 
@@ -51,7 +53,10 @@ def attend_packed(
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-    used, longest = packed.groups[-1].rows.stop, packed.groups[-1].length  # ordered by length
+    used = packed.groups[-1].rows.stop
+    # The last is the longest. Where all have one token and share keys, the kernel would mix up the
+    # normalisers of several sequences; more than there are does no harm.
+    longest = max(2, packed.groups[-1].length)
     before, after = (-1 if side is None else side for side in reach)
     mixed, normaliser = varlen_attn(
         q[:used],
@@ -64,6 +69,7 @@ def attend_packed(
         return_aux=AuxRequest(lse=True),
         scale=scale,
         window_size=(before, after),
+        enable_gqa=True,
         num_splits=1,  # else the split, and so the bits, follow from the longest of the batch
     )
     if fill := len(q) - used:  # pad copies even for no rows

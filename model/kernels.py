@@ -326,6 +326,7 @@ def _run_operations(
     answers += [linear.activate(x, activation) for activation in ACTIVATIONS]
     # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
     heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
+    heads[1:, :, 1::2] = heads[1:, :, ::2]  # two heads share keys and values
     for reach in (EVERYWHERE, Reach(1, 1), Reach(None, 0)):
         answers += _attend_pair(kernels, heads, reach)
         mask = _reach_mask(heads, Reach(1, 1))
@@ -343,7 +344,7 @@ def _attend_pair(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor,
     rows = heads.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (rows, q k v, heads, head)
     fill = len(packed.token_ids) - len(rows)
     q, k, v = F.pad(rows, (0, 0, 0, 0, 0, 0, 0, fill)).unbind(1)
-    mixed, normaliser = kernels.attend_packed(q, k, v, packed, 0.5, reach)
+    mixed, normaliser = kernels.attend_packed(q, k[:, ::2], v[:, ::2], packed, 0.5, reach)
     mixed = mixed[: count * tokens].reshape(count, tokens, *mixed.shape[1:])
     return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)
 

@@ -24,6 +24,7 @@ from model.reach import EVERYWHERE, Reach
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 HEADS, HEAD = 3, 8
+SHARED = 1  # heads of keys and values, where all share them
 REACHES = (EVERYWHERE, Reach(2, 2), Reach(None, 0))
 WIDTH = HEADS * HEAD
 BATCH = [7, 2, 7, 11]  # tokens of each sequence
@@ -42,12 +43,15 @@ def by_sequence(
     scale: float,
     window_size: tuple[int, int],
     num_splits: int,
+    enable_gqa: bool,
 ) -> tuple[Tensor, Tensor]:
     """What varlen_attn is documented to give, a sequence at a time."""
     edges = list(pairwise(places.tolist()))
     assert places.dtype == torch.int32 and torch.equal(places, same)
-    assert longest == as_long == max(stop - start for start, stop in edges)
-    assert num_splits == 1 and return_aux.lse
+    assert longest == as_long == max(2, *(stop - start for start, stop in edges))
+    assert num_splits == 1 and return_aux.lse and enable_gqa
+    sharing = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(sharing, 1), v.repeat_interleave(sharing, 1)
     pairs = []
     for start, stop in edges:
         place = torch.arange(stop - start)
@@ -60,19 +64,21 @@ def by_sequence(
     return torch.cat(mixed, 2)[0].transpose(0, 1), torch.cat(normalisers, 2)[0]
 
 
-def layer(kernels: Any, reach: Reach, like: Tensor) -> MultiHeadAttention:
-    """One attention with fixed weights."""
+def layer(kernels: Any, reach: Reach, like: Tensor, shared: int = HEADS) -> MultiHeadAttention:
+    """One attention with fixed weights, and so many heads of keys and values."""
     random = torch.Generator().manual_seed(0)
-    shapes = ((3 * WIDTH, WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH,))
+    channels = WIDTH + 2 * shared * HEAD
+    shapes = ((channels, WIDTH), (channels,), (WIDTH, WIDTH), (WIDTH,))
     weights = [torch.randn(shape, generator=random).to(like) / 5 for shape in shapes]
     qkv, output = (weights[0], weights[1]), (weights[2], weights[3])
     return MultiHeadAttention(qkv, output, HEADS, kernels, reach=reach)
 
 
 @pytest.mark.parametrize("reach", REACHES, ids=["everywhere", "window", "before"])
-@pytest.mark.parametrize("batch", [BATCH, [5]], ids=["full", "filled up"])
+@pytest.mark.parametrize("batch", [BATCH, [5], [1, 1]], ids=["full", "filled up", "single tokens"])
+@pytest.mark.parametrize("shared", [HEADS, SHARED], ids=["own keys", "shared keys"])
 def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
-    monkeypatch: pytest.MonkeyPatch, batch: list[int], reach: Reach
+    monkeypatch: pytest.MonkeyPatch, shared: int, batch: list[int], reach: Reach
 ) -> None:
     """Values, and the normalisers of each sequence; rows that only fill up mix nothing."""
     monkeypatch.setattr(varlen, "varlen_attn", by_sequence)
@@ -81,7 +87,8 @@ def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
     x = torch.randn(len(packed.token_ids), WIDTH, generator=random)
 
     ways = [replace(PLAIN, attend_packed=cuda.attend_packed), PLAIN]
-    results = [layer(way, reach, x)(x, x, packed, [None] * len(packed.groups)) for way in ways]
+    plainly = [None] * len(packed.groups)
+    results = [layer(way, reach, x, shared)(x, x, packed, plainly) for way in ways]
     (one, left), (each, right) = results
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
@@ -149,15 +156,33 @@ def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
         trace.normaliser_of(slice(5, 16))
 
 
+def test_keys_that_heads_share_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reads them for each head that shares them: no copy is made."""
+    given = []
+
+    def note(q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        given.append((q.shape[1], k.shape[1], v.shape[1]))
+        return by_sequence(q, k, v, *args, **kwargs)
+
+    monkeypatch.setattr(varlen, "varlen_attn", wraps(by_sequence)(note))
+    packed, x = pack_sequences([Sequence([0] * 16)], CPU), torch.zeros(16, WIDTH)
+    way = replace(PLAIN, attend_packed=cuda.attend_packed)
+
+    layer(way, EVERYWHERE, x, SHARED)(x, x, packed, [None])
+
+    assert given == [(HEADS, SHARED, SHARED)]
+
+
 @pytest.mark.parametrize("reach", REACHES, ids=["everywhere", "window", "before"])
-def test_torch_takes_all_sequences_as_they_are_given(reach: Reach) -> None:
+@pytest.mark.parametrize("shared", [HEADS, SHARED], ids=["own keys", "shared keys"])
+def test_torch_takes_all_sequences_as_they_are_given(shared: int, reach: Reach) -> None:
     """Its own function, on tensors without numbers: names, shapes and formats fit."""
     spread, *_ = cuda.find_packed_attention(torch.bfloat16)
     assert spread is cuda.attend_packed
     packed = pack_sequences([Sequence([0] * length) for length in BATCH], META)
     q = torch.empty(len(packed.token_ids), HEADS, HEAD, dtype=torch.bfloat16, device=META)
 
-    mixed, normaliser = spread(q, q, q, packed, 0.5, reach)
+    mixed, normaliser = spread(q, q[:, :shared], q[:, :shared], packed, 0.5, reach)
 
     assert mixed.shape == q.shape and mixed.dtype == q.dtype
     assert normaliser.shape == (HEADS, len(q)) and normaliser.dtype == torch.float32

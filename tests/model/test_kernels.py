@@ -304,7 +304,8 @@ def test_all_sequences_in_one_call_are_compared_at_the_heads_of_the_model(
         own = (torch.arange(used) // packed.groups[0].length)[:, None]
         far = beyond_reach(place[:used], place[:used], reach)
         mask = torch.zeros(used, used).masked_fill(far | (own != own.T), -torch.inf)[None]
-        parts = [part[:used].transpose(0, 1)[None] for part in (q, k, v)]
+        shared = [part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (q, k, v)]
+        parts = [part[:used].transpose(0, 1)[None] for part in shared]
         mixed, normaliser = picky(parts[0], parts[1], parts[2], scale, mask)
         return F.pad(mixed[0].transpose(0, 1), (0, 0, 0, 0, 0, len(q) - used)), normaliser[0]
 
