@@ -13,8 +13,8 @@ A request below a prefix goes there. Any other goes where the first of these lea
     a path that only one of the models can answer, such as /rerank
 
 and else to the model at the root. So does what names a model that no application has: its replica
-refuses it with the names that there are, which HAProxy tells it, as it does for a list of all
-models. No replica answers for a model that is not its own: each checks the name.
+refuses it with the names that there are. These HAProxy tells each replica that it leads to, for no
+replica answers for a model that is not its own: each checks the name, as it reads it.
 
 Only the standard library: HAProxy waits for this at every start and reload.
 """
@@ -31,7 +31,7 @@ from urllib.parse import quote, unquote
 
 NAMES = "/-/names"  # a replica's own path, which HAProxy does not lead to
 MODEL_HEADER = "x-headlight-model"
-NAMES_HEADER = "x-headlight-names"  # all names, where a replica is to list them
+NAMES_HEADER = "x-headlight-names"  # all names, where a request may name any
 # All models and whether each answers, where a replica is to speak for them: its value is read by
 # `read_models`
 MODELS_HEADER = "x-headlight-models"
@@ -209,7 +209,7 @@ def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
         f'set-var({to}) var({named}),map("{models}")',
         f"""set-var({to}) 'var({named}),regsub("^[^/]*/","{ANY_ORGANISATION}"),map("{models}")'"""
         f" if !{{ var({to}) -m found }}",
-        f'set-header {NAMES_HEADER} "{every}" if {at_root} !{{ var({to}) -m found }}',
+        f'set-header {NAMES_HEADER} "{every}" if {at_root}',
         f'set-var({to}) path,map("{paths}") if {unnamed}',
         f"unset-var({to}) if !{at_root}",
         f'set-header {MODELS_HEADER} "{", ".join(model.describe() for model in root_first)}"'

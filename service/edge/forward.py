@@ -1,8 +1,9 @@
 """Requests whose `model` lies beyond HAProxy's buffer, sent on to the model that they name.
 
-HAProxy leads such a request to the model at the root, whose replica has read it anyway, and tells
-it the names of all. The replica sends it back through HAProxy, once, with the name in a header, and
-passes on the answer once it has it whole. It is counted where it is answered.
+HAProxy leads such a request to another model, mostly the one at the root, and tells its replica,
+which has read it anyway, the names of all. The replica sends it back through HAProxy, once, with
+the name in a header, and passes on the answer once it has it whole. It is counted where it is
+answered.
 """
 
 import io
@@ -15,7 +16,7 @@ from pydantic_core import from_json
 from service.api.dialect import Call, Reply
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
 from service.edge.request import DEADLINE, Request
-from service.encode.names import find_name
+from service.encode.names import find_name, unknown_model
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 
@@ -41,26 +42,31 @@ class Forwarder:
         self._session: aiohttp.ClientSession | None = None
 
     def find_elsewhere(self, request: Request, body: bytes, call: Call | None = None) -> str | None:
-        """Return the other model of this address that a request names; None if there is none.
+        """Return the other model of this address that a request names; None if it names none.
 
         HAProxy leads by `model` also on routes that ignore it, so there it counts here, too.
 
         Args:
             call: what was parsed of the body; None on a route that does not encode.
+
+        Raises:
+            Refused: no model has the name, or HAProxy reads another one in the request.
         """
         told = request.headers.get(NAMES_HEADER)
-        if told is None or FORWARDED in request.headers:
+        if told is None:
             return None
-        named = call.request.model if call else None
-        if named is None and (call is None or "model" in request.ignored):
+        if call is None or "model" in request.ignored:
             named = _read_model(body)
+        else:
+            named = call.request.model
         if named is None:
             return None
-        try:
-            name = find_name(named, read_names(told))
-        except Refused:
+        name = find_name(named, names := read_names(told))
+        if name in self._own:
             return None
-        return None if name in self._own else name
+        if FORWARDED in request.headers:
+            raise unknown_model(names)
+        return name
 
     async def forward(self, request: Request, body: bytes, model: str) -> Reply:
         """Return the answer of another model.
@@ -102,13 +108,13 @@ class Forwarder:
 
 
 def _read_model(body: bytes) -> str | None:
-    """Return `model` of a JSON body; None where there is none, or no text."""
+    """Return `model` of a JSON body, as text if it is none; None where there is none."""
     try:
         document = from_json(body)
     except ValueError:  # which the route refuses in its own words
         return None
     named = document.get("model") if isinstance(document, dict) else None
-    return named if isinstance(named, str) else None
+    return named if named is None else str(named)
 
 
 def _is_passed(header: str) -> bool:

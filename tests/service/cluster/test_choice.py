@@ -210,14 +210,13 @@ def test_a_body_goes_before_a_header(port: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [None, "of my own"])
-def test_of_an_unknown_name_the_replica_is_told_all_names(port: int, sent: str | None) -> None:
-    """And where none is named, but of no other request, whatever a client says."""
+@pytest.mark.parametrize("body", [b'{"model": "nope"}', b'{"model": "splade"}', b"{}"])
+def test_a_replica_is_told_all_names(port: int, body: bytes, sent: str | None) -> None:
+    """Whatever a client says; not below a prefix, where a request can be for one model alone."""
     headers = {choice.NAMES_HEADER: sent} if sent else {}
 
-    assert ask(port, "/v1/encode", b'{"model": "nope"}', headers)["names"] == EVERY
-    assert ask(port, "/v1/encode", b'{"model": "splade"}', headers)["names"] == ""
-    assert ask(port, "/v1/encode", b"{}", headers)["names"] == EVERY
-    assert ask(port, "/splade/v1/encode", b'{"model": "nope"}', headers)["names"] == ""
+    assert ask(port, "/v1/encode", body, headers)["names"] == EVERY
+    assert ask(port, "/splade/v1/encode", body, headers)["names"] == ""
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/splade"])

@@ -86,6 +86,25 @@ async def test_a_route_that_ignores_the_model_is_led_by_it_all_the_same(
     await asyncio.to_thread(check_named, address, path, body, {}, EMBEDDER)
 
 
+@pytest.mark.parametrize("size", [0, LARGE], ids=["", "1.5 MiB"])
+@pytest.mark.parametrize("named", [FIRST, RERANKER, "nope"])
+async def test_a_path_and_a_body_that_name_two_models_are_refused(
+    address: Address, named: str, size: int
+) -> None:
+    """Whether HAProxy has read the body's or the path's; that of TEI's routes is the body's."""
+    await asyncio.to_thread(check_two_names, address, named, size)
+
+
+def check_two_names(address: Address, named: str, size: int) -> None:
+    """Hold the refusal of a body of the Open Inference Protocol that names another model."""
+    path = f"{address.url}/v2/models/{EMBEDDER}/infer"
+    sent = json.dumps(INFER)[:-1] + " " * size + f', "model": "{named}"}}'
+
+    answer = httpx.post(path, content=sent, timeout=60)
+
+    assert (answer.status_code, "model_not_found" in answer.text) == (404, True), answer.text
+
+
 async def test_a_body_whose_model_comes_last_is_sent_on_once(address: Address) -> None:
     """To the second model, under the client's id; counted there, and not where it came first."""
     await asyncio.to_thread(check_sent_on, address)
