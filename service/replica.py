@@ -24,9 +24,10 @@ from service.encode.space import Spaces
 from service.encode.worker import Worker
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
+from service.engine.batches import RecordedBatches
 from service.engine.fair.rotation import FairLock
 from service.engine.health import Health
-from service.engine.lanes import Lanes, RecordedBatches
+from service.engine.lanes import Lanes
 from service.engine.loading import find_foreign_adapters, load_model
 from service.engine.machine import Unservable
 from service.engine.numerics import ROUNDING_BOUNDS

@@ -12,8 +12,8 @@ import logging
 import time
 
 from service.engine.batcher import Batcher
+from service.engine.batches import RecordedBatches
 from service.engine.fair.queue import DeadlinePassed
-from service.engine.lanes import RecordedBatches
 from service.engine.proof import Proof
 from service.engine.work import Result, Work
 from service.observe.metrics import Metrics

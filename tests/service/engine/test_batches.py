@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from model import packing
-from service.engine.lanes import ProcessBroken, RecordedBatches
+from service.engine.batches import RecordedBatches
+from service.engine.lanes import ProcessBroken
 from service.engine.work import Outputs, Result, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record
