@@ -7,8 +7,9 @@
     VectorHead  a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
 
-A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
-is a field, to be replaced: activation, k, threshold. All is float32, for any dtype of the encoder.
+A sequence is computed alone, so that it has the same bits in any batch; only on a GPU a Classifier
+takes all of a batch together. What a request may choose is a field, to be replaced: activation, k,
+threshold. All is float32, for any dtype of the encoder.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 from model.config import Side, Task
 from model.kernels import Affine, Linear, normalise
-from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence
+from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
 from model.text.frame import Role
 
 # the names that requests and answers give
@@ -95,7 +96,7 @@ class LayerStack:
         return 2 * self.weights * rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)  # equal ones classify together, whichever request asks
 class Classifier:
     """Scores the classes of a whole sequence.
 
@@ -125,6 +126,15 @@ class Classifier:
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Classify (tokens, width) -> logits and scores, (classes,) each."""
         logits = self.project(pool_sequence(tokens, self.pooling)[None])[0]
+        return {"logits": logits, "scores": activate_scores(logits, self.activation)}
+
+    def classify_together(self, tokens: Tensor, rows: Sequence[slice]) -> dict[str, Tensor]:
+        """Classify some sequences of a batch, (rows, width), in as many operations as one takes.
+
+        Returns:
+            Logits and scores, (sequences, classes) each, whose last bits differ from `__call__`'s.
+        """
+        logits = self.project(pool_together(tokens, rows, self.pooling))
         return {"logits": logits, "scores": activate_scores(logits, self.activation)}
 
     def count_bytes(self, tokens: int) -> int:
@@ -350,7 +360,7 @@ def _tiles_of_rows(tokens: Tensor) -> Iterator[Tensor]:
 
 
 def activate_scores(logits: Tensor, activation: ScoreActivation) -> Tensor:
-    """Apply an activation to logits, (classes,)."""
+    """Apply an activation to logits, (.., classes)."""
     if activation == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if activation == "sigmoid" else logits

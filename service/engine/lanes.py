@@ -8,7 +8,7 @@ libgomp stop spinning and doubles the time of a short sentence.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,11 +28,14 @@ from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
 from model.maps.forms import show
 from model.pooling import Pooling
-from service.engine.work import Array, Maps, Outputs, Parts, Result, Work
+from model.task_heads import Classifier, TaskHead
+from service.engine.work import Array, Maps, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# a name, the indices of sequences in the batch, and what is made of each, (indices, ..)
+Made = tuple[str, Sequence[int], torch.Tensor]
 
 
 class ProcessBroken(Exception):
@@ -158,19 +161,19 @@ class Lanes:
         encoder, packed = self._pack_with_adapters(works)
         pooling = outputs[0].pooling
         if pooling and outputs.count(Outputs(pooling)) == len(outputs):  # the usual case
-            encoded = self._encode_packed(encoder, packed)
+            encoded = encoder(packed)
             vectors = self._pool_indices(encoded, range(len(outputs)), pooling)
-            return [Result(vector) for vector in vectors]
-        encoded = self._encode_packed(
-            encoder,
+            (arrays,) = _copy_finite(encoder, encoded, [vectors])
+            return [Result(vector) for vector in arrays]
+        encoded = encoder(
             packed,
             hidden=frozenset().union(*(each.states for each in outputs)),
             traces=frozenset().union(*(each.traces for each in outputs)),
         )
-        pooled, states = self._pool_sequences(encoded, outputs), _copy_states(encoded, outputs)
+        answers = self._answer_sequences(encoder, encoded, outputs)
+        states = _copy_states(encoded, outputs)
         return [
-            self._cut_result(encoded, i, work, pooled.get(i), states)
-            for i, work in enumerate(works)
+            self._cut_result(encoded, i, work, answers[i], states) for i, work in enumerate(works)
         ]
 
     def _pack_with_adapters(self, works: Sequence[Work]) -> tuple[Encoder, packing.Packed]:
@@ -188,68 +191,99 @@ class Lanes:
         """Return the encoder that applies one adapter to all sequences; None: none."""
         return self.model.encoder if adapter is None else self.model.adapters[adapter].encoder
 
-    def _encode_packed(
-        self,
-        encoder: Encoder,
-        packed: packing.Packed,
-        hidden: frozenset[int] = frozenset(),
-        traces: frozenset[int] = frozenset(),
-    ) -> Encoded:
-        """Encode a batch as Encoder does; raise NonFiniteOutput for NaN or infinity."""
-        encoded = encoder(packed, hidden=hidden, traces=traces)
-        if not (is_finite(encoded.last) if encoded.finite is None else encoded.finite):
-            raise NonFiniteOutput(_first_non_finite(encoder, packed))
-        return encoded
+    def _answer_sequences(
+        self, encoder: Encoder, encoded: Encoded, outputs: Sequence[Outputs]
+    ) -> list[dict[str, Array]]:
+        """Return what is made of each sequence's last state, by name: all is copied together.
 
-    def _pool_sequences(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
-        """Return the pooled vector of each sequence with a pooling, by its index in the batch."""
-        vectors: dict[int, Array] = {}
+        Raises:
+            NonFiniteOutput: an output, or the last state, has NaN or infinity.
+        """
+        made = [
+            *self._pool_sequences(encoded, outputs),
+            *self._pool_parts(encoded, outputs),
+            *self._apply_task_heads(encoded, outputs),
+        ]
+        arrays = _copy_finite(encoder, encoded, [numbers for _, _, numbers in made])
+        answers: list[dict[str, Array]] = [{} for _ in outputs]
+        for (name, indices, _), array in zip(made, arrays, strict=True):
+            for index, each in zip(indices, array, strict=True):
+                answers[index][name] = each
+        return answers
+
+    def _pool_sequences(self, encoded: Encoded, outputs: Sequence[Outputs]) -> Iterator[Made]:
+        """Yield "pooled" of the sequences with a pooling."""
         by_pooling = defaultdict[Pooling, list[int]](list)
         for index, each in enumerate(outputs):
             if each.pooling:
                 by_pooling[each.pooling].append(index)
         for pooling, indices in by_pooling.items():
-            vectors |= zip(indices, self._pool_indices(encoded, indices, pooling), strict=True)
-        return vectors
+            yield "pooled", indices, self._pool_indices(encoded, indices, pooling)
 
-    def _pool_indices(self, encoded: Encoded, indices: Sequence[int], pooling: Pooling) -> Array:
+    def _pool_indices(
+        self, encoded: Encoded, indices: Sequence[int], pooling: Pooling
+    ) -> torch.Tensor:
         """Pool the sequences with these indices in the batch, to (indices, size)."""
         rows = [encoded.packed.rows(index) for index in indices]
-        return to_array(self.model.encoder.pool(encoded.last, rows, pooling))
+        return self.model.encoder.pool(encoded.last, rows, pooling)
+
+    def _pool_parts(self, encoded: Encoded, outputs: Sequence[Outputs]) -> Iterator[Made]:
+        """Yield "parts" of each sequence of which parts are pooled, (1, parts, size)."""
+        for index, each in enumerate(outputs):
+            if each.parts is not None:
+                start = encoded.packed.starts[index]
+                slices = [slice(start + first, start + end) for first, end in each.parts.tokens]
+                pooled = self.model.encoder.pool(encoded.last, slices, each.parts.pooling)
+                yield "parts", [index], pooled[None]
+
+    def _apply_task_heads(self, encoded: Encoded, outputs: Sequence[Outputs]) -> Iterator[Made]:
+        """Yield the outputs of task heads by name.
+
+        A GPU classifies all sequences at once. A processor applies a head to one at a time, so
+        that it has the same bits in any batch.
+        """
+        last, by_head = encoded.last, defaultdict[TaskHead, list[int]](list)
+        for index, each in enumerate(outputs):
+            for head in each.task_heads:
+                by_head[head].append(index)
+        plain = self.model.encoder.kernels.linear is PlainLinear
+        with without_idle_threads() if plain else nullcontext():
+            for head, indices in by_head.items():
+                rows = [encoded.packed.rows(index) for index in indices]
+                if isinstance(head, Classifier) and last.device.type != "cpu":
+                    for name, numbers in head.classify_together(last, rows).items():
+                        yield name, indices, numbers
+                    continue
+                for index, own in zip(indices, rows, strict=True):
+                    for name, numbers in head(last[own]).items():
+                        yield name, [index], numbers[None]
 
     def _cut_result(
         self,
         encoded: Encoded,
         index: int,
         work: Work,
-        pooled: Array | None,
+        answers: dict[str, Array],
         states: Mapping[int | None, Mapping[int, Array]],
     ) -> Result:
         """Return one sequence's part of an encoded batch, as arrays.
 
         Args:
             index: of the sequence in the batch.
-            pooled: its pooled vector, if asked for.
+            answers: of `_answer_sequences`.
             states: as `_copy_states` returns them.
         """
         rows, outputs = encoded.packed.rows(index), work.outputs
         return Result(
-            pooled=pooled,
+            pooled=answers.pop("pooled", None),
+            parts=answers.pop("parts", None),
+            task=answers,
             tokens=states[None].get(index),
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._show_maps(encoded, rows, work),
             steps=self._explain_layer(encoded, rows, work),
-            task=self._apply_task_heads(encoded.last[rows], outputs) if outputs.task_heads else {},
-            parts=self._pool_parts(encoded, rows, outputs.parts),
             kept={layer: _copy_entry(encoded, rows, layer) for layer in outputs.kept},
         )
-
-    def _pool_parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
-        """Return the vectors of a sequence's parts, (parts, size); None if none are asked for."""
-        if parts is None:
-            return None
-        slices = [slice(rows.start + first, rows.start + end) for first, end in parts.tokens]
-        return to_array(self.model.encoder.pool(encoded.last, slices, parts.pooling))
 
     def _show_maps(self, encoded: Encoded, rows: slice, work: Work) -> Maps | None:
         """Return the attention maps asked for of one sequence; None if none are."""
@@ -263,24 +297,6 @@ class Lanes:
         heads = {layer: _to_arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _to_arrays(shown.whole))
 
-    def _apply_task_heads(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
-        """Return the outputs of one sequence's task heads, by name.
-
-        Raises:
-            NonFiniteOutput: a head, not the encoder, produced NaN or infinity.
-        """
-        parts: dict[str, torch.Tensor] = {}
-        with (
-            without_idle_threads()
-            if self.model.encoder.kernels.linear is PlainLinear
-            else nullcontext()
-        ):
-            for head in outputs.task_heads:
-                parts |= head(tokens)
-        if not all(bool(part.isfinite().all()) for part in parts.values()):
-            raise NonFiniteOutput(self.model.encoder.config.layers)
-        return {name: to_array(part) for name, part in parts.items()}
-
     def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
         """Return the steps of one sequence through the layer to explain, by name; {} if none is."""
         layer, encoder = work.outputs.explained_layer, self._encoder_with(work.adapter)
@@ -291,7 +307,7 @@ class Lanes:
         steps = explain_layer(encoder, layer, encoded.hidden[layer][rows])
         if work.outputs.weights:
             steps |= step_weights(encoder, layer)
-        return {name: to_array(step) for name, step in steps.items()}
+        return dict(zip(steps, to_arrays(list(steps.values())), strict=True))
 
 
 def _flush_denormals() -> None:
@@ -308,9 +324,29 @@ def _first_non_finite(encoder: Encoder, packed: packing.Packed) -> int:
 
 
 def is_finite(rows: torch.Tensor) -> bool:
-    """Tell whether no number is NaN or infinity; by minimum and maximum, which show either."""
-    least, most = rows.aminmax()
-    return bool(least.isfinite() & most.isfinite())
+    """Tell whether no number is NaN or infinity."""
+    return bool(_extremes(rows).isfinite().all())
+
+
+def _extremes(rows: torch.Tensor) -> torch.Tensor:
+    """Return the least and the largest number, (2,) float32, which show any NaN or infinity."""
+    return torch.stack(rows.aminmax()).float()
+
+
+def _copy_finite(encoder: Encoder, encoded: Encoded, made: Sequence[torch.Tensor]) -> list[Array]:
+    """Return what was made of a batch as arrays, of a GPU in the same copy as its extremes.
+
+    Raises:
+        NonFiniteOutput: the last state, or what was made of it, has NaN or infinity.
+    """
+    extremes = [_extremes(encoded.last)] if encoded.finite is None else []
+    arrays = to_arrays([*made, *extremes])
+    finite = [bool(np.isfinite(array).all()) for array in arrays]
+    if encoded.finite is False or not all(finite[len(made) :]):
+        raise NonFiniteOutput(_first_non_finite(encoder, encoded.packed))
+    if not all(finite):
+        raise NonFiniteOutput(encoder.config.layers)
+    return arrays[: len(made)]
 
 
 def _with_own_attention(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
@@ -346,16 +382,28 @@ def _rows_by_sequence(
     """
     indices = [index for index, is_returned in enumerate(returned) if is_returned]
     slices = [packed.rows(index) for index in indices]
-    if state.device.type == "cpu" or not slices:
-        return {index: to_array(state[rows]) for index, rows in zip(indices, slices, strict=True)}
-    return dict(zip(indices, copy_together(state, slices), strict=True))
+    return dict(zip(indices, to_arrays([state[rows] for rows in slices]), strict=True))
 
 
-def copy_together(state: torch.Tensor, slices: Sequence[slice]) -> list[Array]:
-    """Copy slices of a hidden state from the GPU at once, since each copy waits for it."""
-    whole = to_array(torch.cat([state[rows] for rows in slices]))
-    ends = list(accumulate(rows.stop - rows.start for rows in slices))
-    return np.split(whole, ends[:-1])
+def to_arrays(tensors: Sequence[torch.Tensor]) -> list[Array]:
+    """Return tensors of one device as arrays, as `to_array` does; see `copy_together`."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return [to_array(tensor) for tensor in tensors]
+    return copy_together(tensors)
+
+
+def copy_together(tensors: Sequence[torch.Tensor]) -> list[Array]:
+    """Copy tensors from a GPU, all of one dtype at once, since each copy waits for it."""
+    by_dtype = defaultdict[torch.dtype, list[int]](list)
+    for index, tensor in enumerate(tensors):
+        by_dtype[tensor.dtype].append(index)
+    arrays: dict[int, Array] = {}
+    for indices in by_dtype.values():
+        whole = to_array(torch.cat([tensors[index].flatten() for index in indices]))
+        ends = list(accumulate(tensors[index].numel() for index in indices))
+        for index, part in zip(indices, np.split(whole, ends[:-1]), strict=True):
+            arrays[index] = part.reshape(tensors[index].shape)
+    return [arrays[index] for index in range(len(tensors))]
 
 
 def _to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:

@@ -120,6 +120,23 @@ def test_classes_are_transformers(made: Made, family: str) -> None:
         torch.testing.assert_close(found["scores"], expected.softmax(-1), rtol=0, atol=CLOSE)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("family", NAMES)
+def test_classified_together_each_sequence_has_its_own_classes(made: Made, family: str) -> None:
+    """The way of GPUs: of some of a batch, in any order, as classified one by one."""
+    model = made(family, KINDS[0])[1]
+    head = model.task_heads[0]
+    assert isinstance(head, Classifier)
+    encoded = model.encoder(model.encoder.pack([Sequence(ids) for ids in drawn()]))
+    rows = [encoded.packed.rows(index) for index in (7, 0, 3, 4)]
+
+    together = dataclasses.replace(head, activation="sigmoid").classify_together(encoded.last, rows)
+
+    alone = torch.stack([head(encoded.last[own])["logits"] for own in rows])
+    torch.testing.assert_close(together["logits"], alone, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(together["scores"], alone.sigmoid(), rtol=0, atol=CLOSE)
+
+
 @pytest.mark.parametrize("bias", [False, True], ids=["as it is", "with biases"])
 def test_modernbert_classifies_the_mean_where_its_config_says_so(made: Made, bias: bool) -> None:
     """With the biases that its config switches on."""

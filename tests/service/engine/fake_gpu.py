@@ -24,10 +24,10 @@ CUDA = torch.device("cuda", 0)  # with its index: nothing here can ask for the c
 HOST = torch.device("cpu")
 aten = torch.ops.aten
 
-Waits = set[tuple[str, str]]  # file and function of ours
+Place = tuple[str, str]  # file and function of ours
 
 
-def place(frame: FrameType | None) -> tuple[str, str]:
+def place(frame: FrameType | None) -> Place:
     """Return the innermost function of ours that is running, and its file."""
     while frame is not None:
         code, path = frame.f_code, Path(frame.f_code.co_filename)
@@ -38,11 +38,15 @@ def place(frame: FrameType | None) -> tuple[str, str]:
 
 
 class Watch(TorchDispatchMode):
-    """Notes where a tensor on cuda is waited for; `waits` has each place once."""
+    """Notes where a tensor on cuda is waited for; `waits` has a place for each time.
+
+    `products` has the rows of each matrix product on cuda.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits: Waits = set()
+        self.waits: list[Place] = []
+        self.products: list[int] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -55,9 +59,11 @@ class Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         if any(one.device.type == "cuda" for one in given):
+            if func in (aten.mm.default, aten.addmm.default):
+                self.products.append(args[func is aten.addmm.default].shape[0])
             stand_in = self._stand_in(func, args, kwargs)
             if stand_in is not None:
-                self.waits.add(place(sys._getframe(1)))
+                self.waits.append(place(sys._getframe(1)))
                 return stand_in
         elif (kwargs.get("device") or HOST).type != "cuda":
             with _disable_current_modes():  # the host's own numbers are real

@@ -39,7 +39,7 @@ from model.task_heads import (
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.engine.work import Outputs, Parts, Result, Work
-from tests.service.engine.fake_gpu import CUDA, ROOT, Waits, watched
+from tests.service.engine.fake_gpu import CUDA, ROOT, Place, watched
 
 TABLE = ROOT / "docs" / "gpu.md"
 LAYERS, HEADS, HEAD, WINDOW = 2, 3, 16, 5
@@ -196,7 +196,7 @@ def run(
     dtype: torch.dtype,
     asked: int | None = None,
     forms: Iterable[Form] = get_args(Form),
-) -> Waits:
+) -> set[Place]:
     """Answer so much, or all, on a GPU that is none; where it was waited for."""
     weights = {name: torch.zeros(shape) for name, shape in expected_shapes(config).items()}
     with torch.inference_mode(), watched() as watch:
@@ -207,7 +207,7 @@ def run(
         results = lanes.run_batch(every, 1) + lanes.run_batch(every[:1] * 3, 1)
     for one in results:
         assert isinstance(one, Result), one
-    return watch.waits
+    return set(watch.waits)
 
 
 # whose layers are bert's own: other embeddings, or another activation; or bert's, but rotary; or
@@ -248,6 +248,28 @@ def test_every_row_of_the_table_is_where_the_device_is_waited_for(
     monkeypatch.setitem(sys.modules, "triton", None)
 
     assert run(bundled, BERT, *WAYS["varlen in bfloat16"]) == told()
+
+
+@pytest.mark.parametrize("asked", ["classes", "vectors"])
+def test_however_many_sequences_are_waited_for_once(bundled: Model, asked: str) -> None:
+    """Pairs of several requests, or texts: one product, and one copy with whether all is finite."""
+    weights = {name: torch.zeros(shape) for name, shape in expected_shapes(BERT).items()}
+    with torch.inference_mode(), watched() as watch:
+        way, dtype = WAYS["varlen in bfloat16"]
+        built = build_encoder(BERT, weights.__getitem__, CUDA, dtype, way)
+        head, mean = heads(BERT.width)[0], Outputs(Pooling(("mean",), normalize=True))
+        outputs = [Outputs(task_heads=(replace(head),)) for _ in range(64)]
+        works = [
+            Work(Sequence([5] * (2 + i % 7)), each if asked == "classes" else mean)
+            for i, each in enumerate(outputs)
+        ]
+        watch.waits.clear()
+        watch.products.clear()
+        results = Lanes(replace(bundled, config=BERT, encoder=built), []).run_batch(works, 1)
+
+    assert all(isinstance(one, Result) for one in results)
+    assert watch.waits == [("service/engine/lanes.py", "to_array")]
+    assert watch.products == [sum(map(len, works))] * 4 * LAYERS + [64] * (asked == "classes")
 
 
 def _item(x: Tensor) -> object:
@@ -295,7 +317,7 @@ def test_what_lies_on_another_device_is_found(bundled: Model) -> None:
         run(bundled, BERT, replace(VARLEN, linear=host), torch.bfloat16, asked=1)
 
 
-def told() -> Waits:
+def told() -> set[Place]:
     """The places that the table has."""
     rows = re.findall(r"^\| `(\w[\w/.]+\.py)` \| `([\w.]+)` \|", TABLE.read_text(), re.MULTILINE)
     return set(rows)

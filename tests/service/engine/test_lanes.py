@@ -9,10 +9,13 @@ import pytest
 import torch
 from starlette.types import ASGIApp
 
+from model.kernels import PlainLinear
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from service.engine.lanes import copy_together, is_finite
+from model.pooling import Pooling
+from model.task_heads import Classifier, Projection
+from service.engine.lanes import NonFiniteOutput, copy_together, is_finite
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -72,18 +75,18 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-async def test_rows_that_leave_a_gpu_together_are_those_of_each_sequence(
-    dtype: torch.dtype,
-) -> None:
-    """One copy, cut apart as the sequences lie."""
+async def test_what_leaves_a_gpu_together_is_what_each_sequence_gets(dtype: torch.dtype) -> None:
+    """One copy of each dtype, cut apart in any order, and nothing stays nothing."""
     state = torch.randn(29, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
-    rows = [slice(11, 18), slice(0, 1), slice(18, 29)]
+    rows = [slice(11, 18), slice(3, 3), slice(18, 29)]
+    places, scores = torch.arange(7, dtype=torch.int32).view(7, 1), torch.rand(2, 1, 3)
 
-    arrays = copy_together(state, rows)
+    arrays = copy_together([places, *(state[each] for each in rows), scores])
 
-    assert [each.dtype for each in arrays] == [np.float32] * 3
-    for each, wanted in zip(arrays, rows, strict=True):
-        np.testing.assert_array_equal(each, state[wanted].float().numpy())
+    assert [each.dtype for each in arrays] == [np.int32, *[np.float32] * 4]
+    wanted = [places, *(state[each].float() for each in rows), scores]
+    for each, tensor in zip(arrays, wanted, strict=True):
+        np.testing.assert_array_equal(each, tensor.numpy())
 
 
 async def test_each_sequence_gets_its_own_rows_of_its_own_states(replica: Replica) -> None:
@@ -121,6 +124,20 @@ async def test_a_number_that_is_not_finite_is_seen_wherever_it_stands(
             assert not is_finite(broken)
             broken.view(-1)[place - 1] = -wrong
             assert not is_finite(broken)
+
+
+async def test_a_task_head_that_is_not_finite_fails_alone(replica: Replica) -> None:
+    """It is blamed, by the state that it reads; what shares its batch is answered."""
+    width, first = replica.lanes.model.config.width, Pooling(("cls",), normalize=False)
+    linear = PlainLinear(torch.zeros(2, width), torch.tensor([0, torch.nan]))
+    project = Projection(None, linear, 2, 2 * width)
+    head = Classifier(("a", "b"), first, project, "none", "none")
+    works = [Work(Sequence([101, 102]), Outputs(first, task_heads=by)) for by in ((), (head,))]
+
+    sound, broken = replica.lanes.run_batch(works, 1)
+
+    assert isinstance(sound, Result) and sound.pooled is not None
+    assert isinstance(broken, NonFiniteOutput) and broken.layer == replica.lanes.model.config.layers
 
 
 async def test_large_finite_numbers_in_half_precision_are_answered(
