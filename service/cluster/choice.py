@@ -51,7 +51,7 @@ INFERENCE_MODEL = (
     """regsub("(/versions/[^/]+)?(/infer|/ready)?$",""),lower'"""
 )
 PREFIX_RULE = re.compile(r"    acl is_(\S+) path (/\S*)$", re.MULTILINE)
-SERVER = re.compile(r"    server (\S+) (\S+):(\d+) check(?! backup)")
+SERVER = re.compile(r"    server (\S+) (\S+):(\d+) check")
 
 
 class Backend(NamedTuple):

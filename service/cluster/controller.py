@@ -2,19 +2,33 @@
 
 While Ray builds another version of an application, and after that failed, it does not know which
 deployment takes the application's requests. So it names no replica to HAProxy, although the old
-version serves, and would have its own proxy ask them. Ours carries no requests (edge/entrance.py).
+version serves.
+
+Next to HAProxy it would start a proxy of its own, to answer while there is no replica. HAProxy
+answers then by itself.
 """
 
 from ray.serve._private.application_state import ApplicationStateManager
+from ray.serve._private.proxy_state import ProxyStateManager
 
 from service.cluster.ingress import DEPLOYMENT
+
+
+def prepare() -> None:
+    """Prepare a controller that starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH)."""
+    remember_ingress()
+    start_no_fallback()
+
+
+def start_no_fallback() -> None:
+    """Make the controller start no proxy besides HAProxy: a process of 150 MB."""
+    ProxyStateManager._start_fallback_proxy_if_needed = lambda *_: None  # type: ignore[method-assign]
 
 
 def remember_ingress() -> None:
     """Make the controller remember which deployment takes an application's requests.
 
-    Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that
-    replaces another while Ray does not know can only guess, and guesses ours.
+    One that replaces another while Ray does not know can only guess, and guesses ours.
     """
     ask_ray, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
 

@@ -122,9 +122,8 @@ MAXCONN = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 
 # A replica that answers its check with another status is leaving: it finishes its work, gets no
 # more. An error that may be our own fault, such as a lack of descriptors, only hastens the next
-# check. Ray's own proxy, which would stand in for replicas, is never asked: without any, we say so.
+# check.
 SERVERS = {  # pattern in a line of Ray's: replacement
-    r" check backup$": " check backup disabled",
     r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
     r" on-error mark-down$": " on-error sudden-death",
 }

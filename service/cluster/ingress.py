@@ -102,7 +102,7 @@ def common_variables(settings: Settings) -> dict[str, str]:
     deadline = math.ceil(settings.deadline_seconds)
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
-        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:remember_ingress",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:prepare",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         HAPROXY_ENABLED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
@@ -175,7 +175,6 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(block + network.STATS),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + network.METRICS),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + network.FALLBACK),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + network.REPLICAS),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + network.BLOCK),
     }

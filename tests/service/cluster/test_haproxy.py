@@ -44,7 +44,6 @@ backend http-minilm
     http-check expect status 200
     default-server fall 3 check
     server one 127.0.0.1:9 check observe layer4 error-limit 1 on-error mark-down
-    server proxy 127.0.0.1:8500 check backup
 listen stats
   bind *:8404
 """
@@ -207,14 +206,13 @@ def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
 @pytest.mark.parametrize(
     "line",
     [
-        "    server proxy 127.0.0.1:8500 check backup disabled",  # Ray goes on to see it there
         "    bind 127.0.0.1:9101",
         "  bind 127.0.0.1:8404",
         "    bind *:8000",
         "    stats socket /run/admin mode 600 level admin expose-fd listeners",
         "    log stderr local0 notice",  # the file is not rotated
     ],
-    ids=["no proxy of Ray's", "metrics", "state", "clients", "the admin socket", "the log"],
+    ids=["metrics", "state", "clients", "the admin socket", "the log"],
 )
 def test_a_line_says_what_it_must(line: str) -> None:
     """Only the service listens for others, and what redirects it is its owner's."""
@@ -300,13 +298,12 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
 
 
 def test_the_installed_rays_template_names_applications_and_replicas() -> None:
-    """By which several models are found; Ray's own proxy, which stands in for both, is none."""
+    """By which several models are found."""
     backends = [
         {
             "name": name,
             "path_prefix": prefix,
             "servers": [{"name": f"{name}#{port}", "host": "127.0.0.1", "port": port}],
-            "fallback_server": {"name": "proxy", "host": "h", "port": 1},
         }
         for name, prefix, port in (("http-base", "/base", 3), ("http-minilm", "/", 4))
     ]
