@@ -19,9 +19,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.cluster import drain, ingress, network, progress, relay, tls, workspace
 from service.cluster.progress import StartFailed, last_line
@@ -40,6 +40,15 @@ GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 # Methods that start processes of Ray's which a service on one machine has no use for: the
 # autoscaler, the dashboard's server, and the reader of the workers' files, replaced by relay.py
 UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
+# Ray's node must have two agents, for metrics and for runtime environments, which no service on one
+# machine uses: what runs in their place ends with the node. Their ports are written as Ray writes
+# those of an agent that does not serve.
+AGENT = ["sh", "-c", "exec cat"]
+AGENT_PORTS = (
+    *("metrics_agent_port", "metrics_export_port"),
+    *("dashboard_agent_listen_port", "runtime_env_agent_port"),
+)
+NO_PORT = -1
 Say = Callable[[str], None]  # prints a line
 
 if TYPE_CHECKING:
@@ -182,16 +191,20 @@ def start_own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Pa
 
 
 def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
-    """Start Ray's processes, without those of UNUSED; arguments as of explain_failure.
+    """Start Ray's processes, without those of UNUSED and agents; arguments as of explain_failure.
 
     Raises:
         StartFailed: one could not start.
     """
     import ray
+    from ray._private import services
     from ray._private.node import Node
 
     for name in UNUSED:  # ray.init has no option for it
         setattr(Node, name, lambda *_, **__: None)
+    services._build_python_executable_command_memory_profileable = lambda *_: AGENT
+    start = partialmethod(start_raylet, Node.start_raylet)
+    Node.start_raylet = start  # type: ignore[method-assign,assignment]
     try:
         ray.init(
             address="local",
@@ -204,6 +217,15 @@ def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
         )
     except Exception as error:  # Ray raises that class itself where its node times out
         raise explain_failure(error, run, stay) from error
+
+
+def start_raylet(node: Any, start: Callable[..., None], *sizes: object) -> None:
+    """Start the raylet of a node of Ray's as `start` does, told that no agent serves."""
+    from ray._raylet import persist_port  # type: ignore[attr-defined]  # compiled
+
+    for name in AGENT_PORTS:
+        persist_port(node.get_session_dir_path(), node.node_id, name, NO_PORT)
+    start(node, *sizes)
 
 
 def job_config() -> "JobConfig":

@@ -43,12 +43,11 @@ HEAP_ENV = {
 # in addition those of each thread, which torch keeps (docs/decisions/0017).
 KERNEL_CACHE_ENV = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
 
-# How often Ray checks its replicas, counts its requests and measures the machine: otherwise ten
-# times a second or every 5 s, even on an idle laptop. What each is worth: docs/operations.md.
+# How often Ray checks its replicas and counts its requests: otherwise ten times a second, even on
+# an idle laptop.
 INTERVAL_ENV = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
-    "REPORTER_UPDATE_INTERVAL_MS": "15000",  # as often as Prometheus asks
 }
 
 DEPLOYMENT = "Encoder"  # name of the one deployment of each of our applications
@@ -162,6 +161,10 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # by which launch.AGENT ends
+        # A raylet asks for its store before it is there, and would ask again after 1 s.
+        "RAY_raylet_client_connect_timeout_milliseconds": "20",
+        "RAY_raylet_client_num_connect_attempts": "500",
         **INTERVAL_ENV,
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
         "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory

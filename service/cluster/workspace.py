@@ -6,10 +6,10 @@ Logs move to the folder KEPT, one for each service, where those of the last runs
 
 The sweeper runs in a session of its own. The service holds the other end of its input and never
 writes: the input ends when the service does, however it ends, SIGKILL included. Ray's own watchers
-leave HAProxy holding its port, and two agents for a minute.
+leave HAProxy holding its port.
 
 A process belongs to the service if the directory's name is in its environment; or, since Ray's
-agents overwrite their environment with their title, if it has that title and a file open there.
+processes overwrite their environment with their title, if it has that title and a file open there.
 
 Only the standard library is imported, so that the sweeper starts at once.
 """

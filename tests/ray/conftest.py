@@ -1,7 +1,6 @@
 """Services started as users start them: two for most tests, others by `start`."""
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -317,16 +316,12 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Watching:
         change(folder)
         file = folder / "prometheus.yml"
         settings = yaml.safe_load(file.read_text())
-        ours, ray = settings["scrape_configs"]
+        ours, _of_a_cluster = settings["scrape_configs"]
         for one in ours.get("static_configs", ()):
             one["targets"] = [f"127.0.0.1:{service.port}"]
         for one in ours.get("http_sd_configs", ()):
             one["url"] = one["url"].replace(":8000/", f":{service.port}/")
-        # a Ray of its own has no dashboard, which would list the agents
-        (agent,) = service.directory().glob("ray/session_latest/metrics_export_port_*")
-        listed = tmp_path / "agents.json"
-        listed.write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.read_text().strip()}"]}]))
-        ray["file_sd_configs"][0]["files"] = [str(listed)]
+        settings["scrape_configs"] = [ours]  # a Ray of its own has no agents
         file.write_text(yaml.safe_dump(settings))
         address = f"127.0.0.1:{free_port()}"
         command = [
