@@ -87,7 +87,7 @@ class Embeddings:
         """Return the rows that enter the first layer, (rows, width)."""
         x = self.of_word(packed.token_ids)
         for rows, vectors in packed.embeddings:
-            x[rows] = vectors.to(x)
+            x[rows] = packing.send(vectors, x.device).to(x.dtype)
         # transformers adds in this order; float addition is not associative
         if self.of_type is not None:
             x = x.add_(self.of_type(packed.types))

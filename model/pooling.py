@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from model.config import PoolingMode
 from model.kernels import Affine, Linear
 from model.kernels import normalise as layer_norm
+from model.packing import send
 
 
 def identity(x: Tensor) -> Tensor:
@@ -142,7 +143,7 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], pooling: Pooling) -> Te
     Sums are made in another order, so the last bits differ.
     """
     edges = [[one.start for one in rows], [one.stop - one.start for one in rows]]
-    starts, lengths = torch.tensor(edges).to(tokens.device).unbind()
+    starts, lengths = send(torch.tensor(edges), tokens.device).unbind()
     total = sum(edges[1])
     firsts = lengths.cumsum(0) - lengths  # of each sequence's rows, where only these lie end to end
     place = torch.arange(total, device=tokens.device) - _repeat_by_row(firsts, lengths, total)

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from model.config import Side, Task
 from model.kernels import Affine, Linear, normalise
+from model.packing import send
 from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
 from model.text.frame import Role
 
@@ -262,7 +263,7 @@ class Lexical:
         indices = [index_of_id[self.token_ids[place]] for place in used]
         # computed on the host, where the ids are: no wait for the device
         ids, groups, places = (
-            torch.tensor(numbers, dtype=torch.long, device=tokens.device)
+            send(torch.tensor(numbers, dtype=torch.long), tokens.device)
             for numbers in (distinct, indices, used)
         )
         weights = tokens.new_zeros(len(distinct), dtype=torch.float32)  # no weight is below 0
@@ -320,7 +321,7 @@ class VectorHead:
         """Map (tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
         every = torch.arange(min(self.first_place, len(tokens)), len(tokens))
         kept = every if self.kept is None else torch.tensor(self.kept)
-        places = kept.to(tokens.device, torch.int32)
+        places = send(kept.int(), tokens.device)
         if not len(kept):
             return {"vectors": tokens.new_zeros(0, self.size).float(), "kept": places}
         x = tokens[places.long()].float()

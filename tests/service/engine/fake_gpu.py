@@ -40,13 +40,21 @@ def place(frame: FrameType | None) -> Place:
 class Watch(TorchDispatchMode):
     """Notes where a tensor on cuda is waited for; `waits` has a place for each time.
 
+    `sends` has one for each copy to cuda of memory that is not page-locked, or is waited for.
     `products` has the rows of each matrix product on cuda.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[Place] = []
+        self.sends: list[Place] = []
         self.products: list[int] = []
+        self._pinned: Tensor | None = None  # the last one
+
+    def forget(self) -> None:
+        """Forget what was noted."""
+        for noted in (self.waits, self.sends, self.products):
+            noted.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -65,10 +73,15 @@ class Watch(TorchDispatchMode):
             if stand_in is not None:
                 self.waits.append(place(sys._getframe(1)))
                 return stand_in
+        elif func is aten._pin_memory.default:  # it would ask for a GPU
+            self._pinned = args[0]
+            return args[0]
         elif (kwargs.get("device") or HOST).type != "cuda":
             with _disable_current_modes():  # the host's own numbers are real
                 return func(*args, **kwargs)
         elif func is aten._to_copy.default:
+            if not kwargs.get("non_blocking") or args[0] is not self._pinned:
+                self.sends.append(place(sys._getframe(1)))
             kind = kwargs.get("dtype") or args[0].dtype
             return torch.empty(args[0].shape, dtype=kind, device=CUDA)
         return func(*args, **kwargs)
