@@ -11,7 +11,15 @@ Media types and the query are read alike in all of them.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -71,10 +79,10 @@ class Reply:
 
     Args:
         body: the whole, or its pieces, each freed once the client has read it.
-        forwarded: whether another replica has answered, in whose headers nothing is missing.
+        stream: instead, the body of another replica's answer, in whose headers nothing is missing.
     """
 
-    __slots__ = ("forwarded", "headers", "length", "pieces", "status")
+    __slots__ = ("headers", "length", "pieces", "status", "stream")
 
     def __init__(
         self,
@@ -83,12 +91,12 @@ class Reply:
         headers: Mapping[str, str] | None = None,
         media_type: str | None = None,
         *,
-        forwarded: bool = False,
+        stream: AsyncGenerator[bytes] | None = None,
     ) -> None:
-        self.status, self.forwarded = status, forwarded
+        self.status, self.stream = status, stream
         self.pieces = [body] if isinstance(body, bytes) else list(body)
         self.length = sum(map(len, self.pieces))
-        self.headers = [(b"content-length", b"%d" % self.length)]
+        self.headers = [] if stream else [(b"content-length", b"%d" % self.length)]
         if media_type:
             self.add("content-type", media_type)
         for name, value in (headers or {}).items():

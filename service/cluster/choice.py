@@ -22,7 +22,7 @@ Only the standard library: HAProxy waits for this at every start and reload.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from itertools import chain
 from pathlib import Path
@@ -159,13 +159,14 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
 
 def _ask_replica(host: str, port: int) -> dict[str, list[str]] | None:
     """Return what a replica says of its model; None if it does not answer, or is not ours."""
-    connection = HTTPConnection(host, port, timeout=ASK_SECONDS)
-    with suppress(OSError, HTTPException, ValueError):
+    with (
+        closing(HTTPConnection(host, port, timeout=ASK_SECONDS)) as connection,
+        suppress(OSError, HTTPException, ValueError),
+    ):
         connection.request("GET", NAMES)
         answer = connection.getresponse()
         if answer.status == 200:
             return {name: list(map(str, value)) for name, value in json.load(answer).items()}
-    connection.close()
     return None
 
 

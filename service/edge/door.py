@@ -16,7 +16,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -235,7 +236,7 @@ class Door:
         if endpoint.trusted and batches.fault:  # only the log says what it is
             raise Refused("not_ready", retry_after=1)
         reply = await endpoint.handle(request)
-        if reply.forwarded:
+        if reply.stream:
             self._observer.drop(request.record)
             return reply
         if endpoint.trusted and batches.fault:  # found while the request was computed
@@ -272,11 +273,11 @@ class Door:
         Status and headers leave with the first piece: if the replica dies before, HAProxy can ask
         another.
         """
+        if reply.stream:
+            return await _pass_on(reply, reply.stream, send)
         record = request.record
-        headers = reply.headers
-        if not reply.forwarded:
-            headers = [*headers, *self._headers, (ID_HEADER, request.id.encode())]
-            headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
+        headers = [*reply.headers, *self._headers, (ID_HEADER, request.id.encode())]
+        headers.append((WEIGHTS.encode(), (record.weights or self._weights).encode()))
         if record.trace:
             headers.append((TRACE_HEADER, record.trace.traceparent.encode()))
         if request.ignored:
@@ -323,6 +324,17 @@ class Door:
         if self._under_way:
             loop = asyncio.get_running_loop()
             self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
+
+
+async def _pass_on(reply: Reply, stream: AsyncGenerator[bytes], send: Send) -> None:
+    """Send another replica's answer, each piece once its reader has taken the one before."""
+    async with aclosing(stream):
+        await send(
+            {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
+        )
+        async for piece in stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _timeout_error(request: Request, client: Client, error: asyncio.CancelledError) -> Exception:

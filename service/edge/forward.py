@@ -2,13 +2,12 @@
 
 HAProxy leads such a request to another model, mostly the one at the root, and tells its replica,
 which has read it anyway, the names of all. The replica sends it back through HAProxy, once, with
-the name in a header, and passes on the answer once it has it whole. It is counted where it is
-answered.
+the name in a header, and passes on the answer as it comes. It is counted where it is answered.
 """
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import aiohttp
 from pydantic_core import from_json
@@ -21,10 +20,8 @@ from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 
 FORWARDED = "x-headlight-forwarded"  # marks what was sent on, which is never sent on again
-# What belongs to one connection, or is written anew
-NOT_PASSED = frozenset(
-    ("connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade")
-)
+# What belongs to one connection
+NOT_PASSED = frozenset(("connection", "keep-alive", "te", "transfer-encoding", "upgrade"))
 # What aiohttp would say for a client that does not
 ADDED = ("accept", "accept-encoding", "content-type", "user-agent")
 
@@ -92,19 +89,32 @@ class Forwarder:
             REQUEST_ID: request.id,
         }
         try:
-            async with self._session.post(
+            answer = await self._session.post(
                 f"{self._front}{request.path}{query}", data=io.BytesIO(body), headers=headers
-            ) as answer:
-                told = await answer.read()
+            )
         except aiohttp.ClientError:
             raise Refused("not_ready", retry_after=1) from None
-        passed = {name: value for name, value in answer.headers.items() if _is_passed(name)}
-        return Reply(told, answer.status, passed, forwarded=True)
+        stream = _read_pieces(answer)
+        await anext(stream)
+        told = {name: value for name, value in answer.headers.items() if _is_passed(name)}
+        return Reply(status=answer.status, headers=told, stream=stream)
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session:
             await self._session.close()
+
+
+async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    """Yield nothing, so that from here on its end closes the answer, then its pieces as they come.
+
+    Raises:
+        ClientError: it breaks off.
+    """
+    async with answer:
+        yield b""
+        async for piece in answer.content.iter_any():
+            yield piece
 
 
 def _read_model(body: bytes) -> str | None:

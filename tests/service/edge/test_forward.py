@@ -1,0 +1,106 @@
+"""What is sent on to another model, and how its answer comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import httpx
+import pytest
+import pytest_asyncio
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.cluster.choice import NAMES_HEADER
+from service.edge.door import Door
+from service.edge.transport import Protocol
+from service.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OTHER = {NAMES_HEADER: "all-MiniLM-L6-v2, other"}
+BODY = {"inputs": "All is well", "model": "other"}
+FIRST, SECOND = b"of more ", b"pieces"
+PATIENCE_SECONDS = 10
+
+
+class Front:
+    """Stands in for HAProxy and the other model: its answer breaks off, or waits in the middle."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.left, self.breaks_off = asyncio.Event(), asyncio.Event(), False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer in two pieces."""
+        while (await receive()).get("more_body"):
+            pass
+        told = {"content-length": str(len(FIRST + SECOND)), "x-headlight-ignored": "model"}
+        headers = [(name.encode(), value.encode()) for name, value in told.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": FIRST, "more_body": True})
+        if self.breaks_off:
+            raise ConnectionError
+        leaving = asyncio.ensure_future(receive())
+        going = asyncio.ensure_future(self.goes_on.wait())
+        await asyncio.wait((leaving, going), return_when=asyncio.FIRST_COMPLETED)
+        going.cancel()
+        if leaving.done():
+            return self.left.set()
+        leaving.cancel()
+        await send({"type": "http.response.body", "body": SECOND, "more_body": False})
+
+
+@pytest.fixture
+def front() -> Front:
+    """What the replica sends on to."""
+    return Front()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def root(
+    replica: Replica, front: Front, listen: Callable[..., AbstractAsyncContextManager[str]]
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the replica, told of another model."""
+
+    async def scrape(openmetrics: bool, every_model: bool) -> bytes:
+        return b""
+
+    async with listen(front, http=Protocol) as beyond:
+        door = Door(replica, scrape, front=beyond)
+        app: ASGIApp = door
+        async with (
+            listen(app, http=Protocol) as here,
+            httpx.AsyncClient(base_url=here, headers=OTHER, timeout=PATIENCE_SECONDS) as client,
+        ):
+            yield client
+            await door.close()
+
+
+async def test_an_answer_is_passed_on_as_it_comes(root: httpx.AsyncClient, front: Front) -> None:
+    """With the headers of the replica that made it, each once."""
+    async with root.stream("POST", "/embed", json=BODY) as answer:
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == FIRST
+        front.goes_on.set()
+        assert await anext(pieces) == SECOND
+
+    assert answer.headers.get_list("x-headlight-ignored") == ["model"]
+    assert answer.headers["content-length"] == str(len(FIRST + SECOND))
+
+
+async def test_a_client_that_leaves_ends_what_was_sent_on(
+    root: httpx.AsyncClient, front: Front
+) -> None:
+    """Also in the midst of the answer."""
+    async with root.stream("POST", "/embed", json=BODY) as answer:
+        assert await anext(answer.aiter_raw()) == FIRST
+
+    await asyncio.wait_for(front.left.wait(), PATIENCE_SECONDS)
+
+
+async def test_an_answer_that_breaks_off_does_so_for_the_client_too(
+    root: httpx.AsyncClient, front: Front
+) -> None:
+    """None takes a part for the whole."""
+    front.breaks_off = True
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        await root.post("/embed", json=BODY)
