@@ -37,7 +37,7 @@ WITH_CUDA, WITH_KEYS = {"headlight_gpu_memory_bytes"}, {"headlight_keys_stale"}
 def asked(expression: str) -> str:
     """A query as Prometheus gets it."""
     query = re.sub(r"\$(namespace|release)\b", ".*", expression.replace("$__rate_interval", "1m"))
-    return re.sub(r"\$(job|instance|replica)\b", ".+", query)
+    return re.sub(r"\$(job|instance|model|replica)\b", ".+", query)
 
 
 # Grafana's schema
@@ -141,7 +141,7 @@ def test_template_datasource_rule() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["namespace", "release", "job", "instance", "replica"])
+@pytest.mark.parametrize("name", ["namespace", "release", "job", "instance", "model", "replica"])
 def test_template_job_instance_and_on_time_change_reload_rules(name: str) -> None:
     """Each is asked of that datasource, takes several, and follows the time range."""
     variable = VARIABLES[name]
@@ -177,7 +177,8 @@ def test_target_rules(target: dict[str, Any]) -> None:
         assert 'job=~"$job"' in chosen and 'instance=~"$instance"' in chosen
     for name, chosen in re.findall(r"\b(?<!:)headlight_(\w+)\{(.*?)\}", query):
         of_all = ("scrape_incomplete", "replicas_expected")
-        assert ('replica=~"$replica"' in chosen) == (name not in of_all)
+        of_one = 'model=~"$model", replica=~"$replica"' in chosen
+        assert of_one == (name not in of_all)
     assert set(re.findall(r"\[(.+?)\]", query)) <= {"$__rate_interval"}
     counted = re.findall(r"(rate\()?\bheadlight_\w+_total\{", query)
     assert all(counted)
