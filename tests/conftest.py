@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 # read when torch and Ray count GPUs: what is tested here is a processor's path, on any machine; a
-# GPU's is held by benchmarks/cuda_parity.py
+# GPU's is held by benchmarks/gpu.py
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # read when torch loads OpenMP: threads that wait for another sleep. By default they spin first, on
 # the core that it wants where two test processes share two cores.

@@ -12,14 +12,18 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy
 import pytest
+import torch
 from tokenizers import Tokenizer
 
+from model import kernels
+from model.kernels import PLAIN
 from service.engine.weights import BUNDLED_MODEL, locate_model
 
 ROOT = Path(__file__).parent.parent
@@ -340,17 +344,39 @@ def test_a_run_is_put_between_its_marks_and_nothing_else_changes(tmp_path: Path)
         publish.replace_between_marks(page, "new", "run")
 
 
-@pytest.mark.prove
-def test_the_gpu_comparison_runs_to_its_end_without_one(
+def test_what_is_run_first_on_a_gpu_runs_to_its_end_without_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tiny and on the processor: both encoders give the same vectors, and each row is whole."""
+    """Tiny and on the processor: no limit is passed, vectors are transformers', rows are whole."""
     import gpu  # transformers takes seconds
 
-    command = ["gpu.py", "--device", "cpu", "--quick", "--dtype", "float32"]
-    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--dtype", "float32"])
     gpu.main()
 
-    *_, head, _, short, spread = capsys.readouterr().out.splitlines()
-    assert head.count("|") == short.count("|") == spread.count("|")
-    assert [line.split(" | ")[-1] for line in (short, spread)] == ["1.00000 |"] * 2
+    agreement, speed = (
+        [line for line in part.splitlines() if line.startswith("|")]
+        for part in capsys.readouterr().out.split("Speed in")
+    )
+    assert [len(agreement), len(speed)] == [2 + 3, 2 + 2]
+    for part in (agreement, speed):
+        assert len({line.count("|") for line in part}) == 1
+    assert all(line.endswith("| - |") for line in agreement[2:])
+    assert all(line.endswith("| 1.00000 |") for line in speed[2:])
+
+
+def test_what_is_run_first_on_a_gpu_tells_what_is_over_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The negative control: kernels that multiply scores by something else."""
+    import gpu
+
+    def attend(q: Any, k: Any, v: Any, scale: float, bias: Any = None) -> Any:
+        return PLAIN.attend(q, k, v, 3 * scale, bias)
+
+    wrong = replace(PLAIN, name="wrong", attend=attend)
+    monkeypatch.setattr(kernels, "choose_kernels", lambda *given: wrong)
+
+    with torch.inference_mode():
+        assert not gpu.print_agreement(gpu.TINY, torch.device("cpu"))
+
+    assert "vectors, answers, maps |" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """model/cuda.py, without a GPU.
 
 What is computed is tried on a processor, with a stand-in for the one function that only a GPU has;
-how torch's own are called, on tensors without numbers. benchmarks/cuda_parity.py has the rest.
+how torch's own are called, on tensors without numbers. benchmarks/gpu.py has the rest.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Under torch's fake tensors the lanes run as on a GPU, without numbers: devices, dtypes and shapes
 must fit, and each copy to the host stands in the table of docs/gpu.md.
-benchmarks/cuda_parity.py has the numbers, on a GPU.
+benchmarks/gpu.py has the numbers, on a GPU.
 """
 
 import re
