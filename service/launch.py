@@ -150,11 +150,23 @@ def pin_models(models: Sequence[Settings]) -> list[Settings]:
             pinned.append(settings.model_copy(update={"model": model}))
             if settings.address is None:
                 found.append((settings, weights.locate_model(model, settings.adapter)))
-                require(run("serve", CHECKS, *found[-1]))
+                with naming_the_model(settings):
+                    require(run("serve", CHECKS, *found[-1]))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
     require(run("serve", TOGETHER, *found))
     return pinned
+
+
+@contextmanager
+def naming_the_model(settings: Settings) -> Iterator[None]:
+    """Let what keeps one of several models from starting say which."""
+    try:
+        yield
+    except StartFailed as error:
+        if not settings.other_replicas:
+            raise
+        raise StartFailed(f"{path_name(settings)}: {error}") from error
 
 
 @contextmanager
@@ -324,7 +336,10 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
     patience: float = GIVEN_UP_SECONDS
     try:
         for name, settings in applications.items():
-            with progress.report_progress(say, partial(awaited_replicas, name)):
+            with (
+                naming_the_model(settings),
+                progress.report_progress(say, partial(awaited_replicas, name)),
+            ):
                 deploy_application(name, settings, lines)
         patience = ingress.shutdown_seconds(models[0]) + STOP_SECONDS
         yield

@@ -21,12 +21,14 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from safetensors.numpy import load_file, save_file
 
 from service.cluster import ingress, network, workspace
 from service.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
 from tests.ray.conftest import users_own
+from tests.several_models import save_embedder
 
 pytestmark = pytest.mark.ray
 
@@ -378,6 +380,7 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
         an_update_leaves_the_other_model_alone(here)
         an_application_that_a_file_lacks_is_removed(here)
         refuses_what_cannot_differ(here)
+        a_model_that_cannot_start_leaves_the_other_serving(here)
 
 
 @pytest.mark.prove
@@ -562,6 +565,22 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
 
     assert here.status()["base"][0] == "DEPLOY_FAILED"
     assert "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S: is '35'; must be 65" in here.status()["base"][1]
+    assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
+
+
+def a_model_that_cannot_start_leaves_the_other_serving(here: Cluster) -> None:
+    """Its files are right, and its replica finds that its vectors are all zero."""
+    broken = save_embedder(here.directory)
+    weights = broken / "model.safetensors"
+    save_file({name: 0 * array for name, array in load_file(weights).items()}, weights)
+
+    def wrong(configuration: dict[str, Any]) -> None:
+        configuration["applications"][1]["args"]["model"] = str(broken)
+
+    here.deploy(TWO, wrong)
+
+    state, said = here.status()["base"]
+    assert state == "DEPLOY_FAILED" and "untrained: the model's vectors" in said
     assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
 
 

@@ -11,6 +11,7 @@ from ray.exceptions import ActorDiedError
 from service import launch
 from service.cluster.progress import StartFailed
 from service.settings import Settings
+from tests.several_models import EMBEDDER, save_embedder
 
 TIMED_OUT = Exception("The current node timed out during startup. The GCS is overloaded.")
 
@@ -51,3 +52,16 @@ def test_a_ray_that_fails_ends_in_one_line(
     (run,) = (tmp_path / "headlight" / "logs" / "8123").iterdir()
     assert str(told.value).endswith(f"the traceback is in {run}")
     assert "Traceback" in (run / "driver.log").read_text()
+
+
+def test_of_several_models_the_one_that_cannot_start_is_named(tmp_path: Path) -> None:
+    """Alone it need not be."""
+    broken = save_embedder(tmp_path)
+    (broken / "tokenizer.json").write_text("{}")
+    alone = Settings(model=str(broken))
+    one_of_two = alone.model_copy(update={"other_replicas": 1})
+
+    with pytest.raises(StartFailed, match="^tokenizer.json cannot be read"):
+        launch.pin_models([alone])
+    with pytest.raises(StartFailed, match=f"^{EMBEDDER}: tokenizer.json cannot be read"):
+        launch.pin_models([one_of_two])
