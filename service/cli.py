@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from service import keys, launch
+from service import keyring, launch
 from service.commands.options import (
     CONFIG,
     EXISTING_FILE,
@@ -186,7 +186,7 @@ def models_from_flags(flags: dict[str, Any], config: Path | None) -> list[Settin
         exit_with(line, USAGE)
     try:
         models = load_models(model_arguments, flags, file=config)
-        keys.check_keys(models[0].api_keys, models[0].api_keys_file)
+        keyring.check_keys(models[0].api_keys, models[0].api_keys_file)
         return models
     except ValidationError as error:
         exit_with("; ".join(map(describe_error, error.errors())), USAGE)

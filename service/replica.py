@@ -37,7 +37,8 @@ from service.engine.work import Result, Work
 from service.heads.samples import sample_texts
 from service.heads.sentences import pick_evenly
 from service.heads.store import StoredSurvey
-from service.keys import STALE_SECONDS, follow_keys, limits_by_name
+from service.keyring import STALE_SECONDS, follow_keys
+from service.keys import limits_by_name
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
@@ -75,7 +76,7 @@ class Replica:
 
     Args:
         label: the name its metrics and answers carry.
-        kept: a folder for digests of the last good keys (keys.py); None: none are kept.
+        kept: a folder for digests of the last good keys (keyring.py); None: none are kept.
     """
 
     def __init__(self, settings: Settings, label: str, kept: Path | None = None) -> None:

@@ -304,9 +304,9 @@ ROWS = (
         "answers of an HAProxy that a reload replaces",
     ),
     # keys
-    Row("keys.MOST_FILE_BYTES", "keys stay as they are; a start ends", "a file of API keys"),
+    Row("keyring.MOST_FILE_BYTES", "keys stay as they are; a start ends", "a file of API keys"),
     Row(
-        "keys.STALE_SECONDS",
+        "keyring.STALE_SECONDS",
         "keys are stale",
         "until each replica has taken up a change of its file of keys",
     ),
@@ -410,8 +410,8 @@ NO_LIMITS = {
     "api.open_inference.tensors.MOST_UNSIGNED",
     "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.answer.PIECE_BYTES", "questions.similarity.MOST_K",
-    "engine.tokenizers.TIMEOUT_SECONDS", "keys.POLL_SECONDS",
-    "keys.SETTLED_SECONDS",
+    "engine.tokenizers.TIMEOUT_SECONDS", "keyring.POLL_SECONDS",
+    "keyring.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
     "edge.body.MOST_HEADS", "edge.body.LARGE_BYTES", "encode.answer.BASE64_BYTES",

@@ -22,7 +22,7 @@ from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import JobQueue
 from service.engine.speed import LaneSpeed
-from service.keys import KeyRing
+from service.keyring import KeyRing
 from service.replica import Replica
 
 

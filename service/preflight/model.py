@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
-from service import keys
+from service import keyring
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, ModelSource
-from service.keys import UnusableKeys
+from service.keyring import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
@@ -119,7 +119,7 @@ def examine_node(settings: Settings) -> NodeReport:
     """
     try:
         variables.require_variables(settings, os.environ, "it")
-        keys.check_keys(settings.api_keys, settings.api_keys_file)
+        keyring.check_keys(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.is_local(settings.model):
             return NodeReport()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from service import keys, launch
+from service import keyring, keys, launch
 from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER
@@ -110,8 +110,8 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
-    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
-    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keyring, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(keyring, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
     other, asked = under(replica, api_keys_file=file), {"inputs": ["All is well"]}
@@ -237,8 +237,8 @@ async def test_the_models_of_a_key_change_with_its_file(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the next request on, as does the key itself."""
-    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
-    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keyring, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(keyring, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
     other, codes = under(replica, api_keys_file=file), []
@@ -273,11 +273,11 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the door, in the queue and in the metrics, from the next request on."""
-    monkeypatch.setattr(keys, "POLL_SECONDS", 1e6)
-    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keyring, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(keyring, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held = keys.KeyRing((), file)
+    held = keyring.KeyRing((), file)
     settings = replica.settings.model_copy(update={"api_keys_file": file})
     queue = Batcher[Work, Result](
         replica.lanes.run_in_lane, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
