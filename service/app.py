@@ -3,6 +3,8 @@
 A replica holds the gateway, with model and batcher, and answers HTTP by itself. What is
 Ray's here: the replica's life, its health, and the broadcast that gathers all replicas'
 metrics. On a cluster, a Serve configuration names `service.app:build` (docs/deploy.md).
+
+What imports torch is imported by a replica alone: the command, which deploys, has no use for it.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from ray import serve
@@ -26,8 +28,7 @@ from service import settings
 from service.cluster import haproxy, ingress, network, relay
 from service.cluster.progress import StartFailed
 from service.edge import entrance
-from service.edge.door import Door
-from service.engine import machine, weights
+from service.engine import weights
 from service.fleet import bounds
 from service.fleet.bounds import ReplicaLoad
 from service.fleet.pages import Pages
@@ -35,8 +36,11 @@ from service.observe import logs
 from service.preflight import cluster, variables
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
-from service.replica import Replica
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.edge.door import Door
+    from service.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +150,8 @@ def gpu_share(settings: Settings) -> float:
     gpus = int(cluster.read_cluster(settings.host).resources.get("GPU", 0))
     if not gpus:
         return int(settings.device == "cuda")
+    from service.engine import machine  # which imports torch
+
     return machine.gpu_share(settings.machine_replicas, gpus)
 
 
@@ -214,8 +220,10 @@ class Encoder:
 
         An exception here fails the replica's start.
         """
+        from service.edge.door import Door
+
         failed = await self.pages.replaces_failed()
-        self.replica = await Replica.start(self.settings, self.label, keys_folder())
+        self.replica = await self._start_replica()
         self.replica.metrics.set_replaces_failed(failed=failed)
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
@@ -230,6 +238,12 @@ class Encoder:
         entrance.HERE.names = self.door.names()
         entrance.HERE.door = self.door  # which Ray's server, made after this, finds there
         return self.door
+
+    async def _start_replica(self) -> "Replica":
+        """Load and prove the model; raises as `Replica.start`."""
+        from service.replica import Replica
+
+        return await Replica.start(self.settings, self.label, keys_folder())
 
     def _front(self) -> str:
         """Return the address of this node's HAProxy."""
@@ -278,7 +292,7 @@ class Encoder:
         """Return this replica's name and metrics; called by broadcast."""
         return self.label, self._started_replica().render_metrics(openmetrics)
 
-    def _started_replica(self) -> Replica:
+    def _started_replica(self) -> "Replica":
         """Return the replica; raises RuntimeError while it starts."""
         if self.replica is None:
             raise RuntimeError("starting")

@@ -9,7 +9,7 @@
     door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
 They end in the opposite order. Ray is imported inside functions, since it reads the environment
-on import. So is what imports torch, which takes seconds that --help cannot spare.
+on import. torch is not imported at all: the preflight asks another process (preflight/apart.py).
 """
 
 import os
@@ -30,7 +30,7 @@ from service.cores import count_cores
 from service.engine import weights
 from service.models import path_name
 from service.observe import logs
-from service.preflight import machine
+from service.preflight import apart, machine
 from service.preflight.finding import require, run
 from service.settings import PREFIX, Settings
 
@@ -89,7 +89,7 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
     except tls.BadCertificate as error:
         raise Unusable(str(error)) from error
     if settings.address is None:
-        require(run("serve", machine.CHECKS | machine.WITH_TORCH, settings))
+        require(run("serve", machine.CHECKS, settings))
     elif pem:
         raise StartFailed("tls_cert: on a cluster, end TLS in front of it; see docs/tls.md")
     elif settings.log_to_stderr:
@@ -97,6 +97,8 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
     models = pin_models([network.restrict_hosts(model) for model in models])
+    if settings.address is None:  # a missing model is refused here, before a replica would
+        apart.check_models({own_name(model): model for model in models})
     for warning in network.warn_of_exposure(settings):
         say(f"warning: {warning}")
     with ExitStack() as stack:
@@ -135,38 +137,22 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
 def pin_models(models: Sequence[Settings]) -> list[Settings]:
     """Pin each of the hub's models to one commit, so that every replica, now and later, loads it.
 
-    A missing model is refused here, ten seconds before a replica would refuse it.
-
     Raises:
-        StartFailed: a revision cannot be looked up, or our own replicas would find no model, none
-            that fits, or no memory for all.
+        StartFailed: a revision cannot be looked up.
     """
-    from service.preflight.model import CHECKS, TOGETHER  # slow to import, as torch is
-
-    pinned, found = [], []
     try:
-        for settings in models:
-            model = weights.pin_revision(settings.model)
-            pinned.append(settings.model_copy(update={"model": model}))
-            if settings.address is None:
-                found.append((settings, weights.locate_model(model, settings.adapter)))
-                with naming_the_model(settings):
-                    require(run("serve", CHECKS, *found[-1]))
+        pinned = [weights.pin_revision(settings.model) for settings in models]
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
-    require(run("serve", TOGETHER, *found))
-    return pinned
+    return [
+        settings.model_copy(update={"model": model})
+        for settings, model in zip(models, pinned, strict=True)
+    ]
 
 
-@contextmanager
-def naming_the_model(settings: Settings) -> Iterator[None]:
-    """Let what keeps one of several models from starting say which."""
-    try:
-        yield
-    except StartFailed as error:
-        if not settings.other_replicas:
-            raise
-        raise StartFailed(f"{path_name(settings)}: {error}") from error
+def own_name(settings: Settings) -> str:
+    """Return the name of one of several models; empty where there is no other."""
+    return path_name(settings) if settings.other_replicas else ""
 
 
 @contextmanager
@@ -337,7 +323,7 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
     try:
         for name, settings in applications.items():
             with (
-                naming_the_model(settings),
+                progress.naming_failures(own_name(settings)),
                 progress.report_progress(say, partial(awaited_replicas, name)),
             ):
                 deploy_application(name, settings, lines)

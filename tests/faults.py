@@ -85,6 +85,11 @@ class FaultyGateway(Replica):
         return replica
 
 
+async def start_replica(encoder: Any) -> Replica:
+    """The deployment's method, which starts a faulty replica instead."""
+    return await FaultyGateway.start(encoder.settings, encoder.label)
+
+
 @contextmanager
 def own_ray(
     settings: Settings,
@@ -98,7 +103,7 @@ def own_ray(
     with right(settings, say, pem) as run:
         from service import app  # not before launch has set the environment, which Ray then reads
 
-        with patch.object(app, "Replica", FaultyGateway):
+        with patch.object(app.Encoder.func_or_class, "_start_replica", start_replica):
             yield run
 
 

@@ -44,6 +44,17 @@ def report_progress(
         over.set()
 
 
+@contextmanager
+def naming_failures(name: str) -> Iterator[None]:
+    """Let a StartFailed in the block say of which model; where the name is empty, it need not."""
+    try:
+        yield
+    except StartFailed as error:
+        if not name:
+            raise
+        raise StartFailed(f"{name}: {error}") from error
+
+
 def last_line(text: object) -> str:
     """Return the last line of a traceback, without colours and without the exception's class."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()

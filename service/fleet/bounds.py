@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
@@ -11,8 +11,10 @@ from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.fleet import policy
 from service.fleet.policy import BUSY, LOOP, WAITING
-from service.replica import Replica
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.replica import Replica
 
 REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
 UPSCALE_DELAY_SECONDS = 4.0  # for two reports to agree
@@ -84,7 +86,7 @@ def refuse_overrides(settings: Settings, config: Any) -> None:
 class ReplicaLoad:
     """Measures the work of one replica between two reports."""
 
-    def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, replica: "Replica", clock: Callable[[], float] = time.monotonic) -> None:
         self._replica, self._clock = replica, clock
         # of the last report: its time, and the seconds computed until then
         self._last_report, self._last_lanes = clock(), self._lane_seconds

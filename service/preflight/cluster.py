@@ -13,7 +13,7 @@ max_surge_percent: 0.
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 from ray import serve
@@ -24,11 +24,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from service.cluster import network
 from service.cluster.ingress import NODE_LABEL
 from service.cluster.progress import StartFailed, last_line
-from service.preflight import model
 from service.preflight.finding import Checks, Finding
 from service.preflight.machine import replicas_key
-from service.preflight.model import NodeReport
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.preflight.model import NodeReport
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ def resources_of(actor: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def refuse_faults(nodes: Mapping[str, NodeReport], *, overlapping: bool) -> None:
+def refuse_faults(nodes: Mapping[str, "NodeReport"], *, overlapping: bool) -> None:
     """Check that the nodes can host a new replica, by their reports.
 
     Args:
@@ -242,11 +243,13 @@ def _are_same_settings(file_args: Mapping[str, Any], args: Settings) -> bool:
 
 def _examine_nodes(
     nodes: Sequence[Mapping[str, Any]], config: Settings
-) -> Iterator[tuple[str, NodeReport]]:
+) -> Iterator[tuple[str, "NodeReport"]]:
     """Yield each node's address and its report, this node's made in this process."""
+    from service.preflight.model import NodeReport, examine_node  # which import torch
+
     deadline = time.monotonic() + PROBE_SECONDS
     here = ray.get_runtime_context().get_node_id()
-    probe = ray.remote(model.examine_node)
+    probe = ray.remote(examine_node)
     tasks = {
         _address(node): probe.options(
             num_cpus=0,
@@ -258,7 +261,7 @@ def _examine_nodes(
     }
     for node in nodes:
         if node["NodeID"] == here:
-            yield _address(node), model.examine_node(config)
+            yield _address(node), examine_node(config)
     for address, task in tasks.items():
         try:
             yield address, ray.get(task, timeout=max(0.0, deadline - time.monotonic()))

@@ -75,6 +75,17 @@ def test_replicas_take_memory_from_rays_jemalloc(running: "Service") -> None:
     assert maps and all("/libjemalloc.so" in one for one in maps)
 
 
+def test_the_command_holds_no_torch(running: "Service") -> None:
+    """Nor does what starts HAProxy: a replica alone computes."""
+    holding = {
+        name
+        for pid, name in running.family().items()
+        if "/libtorch" in Path(f"/proc/{pid}/maps").read_text()
+    }
+
+    assert holding == {"ServeReplica"}
+
+
 @pytest.mark.prove
 def test_half_an_hour_of_lengths_that_never_repeat_leaves_memory_flat(start: "Start") -> None:
     """At most 1.3 times what it was after the start, and flat once it is warm."""

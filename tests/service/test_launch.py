@@ -10,6 +10,7 @@ from ray.exceptions import ActorDiedError
 
 from service import launch
 from service.cluster.progress import StartFailed
+from service.preflight import apart
 from service.settings import Settings
 from tests.several_models import EMBEDDER, save_embedder
 
@@ -62,6 +63,6 @@ def test_of_several_models_the_one_that_cannot_start_is_named(tmp_path: Path) ->
     one_of_two = alone.model_copy(update={"other_replicas": 1})
 
     with pytest.raises(StartFailed, match="^tokenizer.json cannot be read"):
-        launch.pin_models([alone])
+        apart.check_here({launch.own_name(alone): alone})
     with pytest.raises(StartFailed, match=f"^{EMBEDDER}: tokenizer.json cannot be read"):
-        launch.pin_models([one_of_two])
+        apart.check_here({launch.own_name(one_of_two): one_of_two})

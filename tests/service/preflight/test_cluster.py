@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from model import kernels
 from model.loading import checkpoint
-from service import launch
 from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.engine import weights
-from service.preflight import model
+from service.preflight import apart, model
 from service.preflight.finding import run
 from service.preflight.machine import mib
 from service.preflight.model import NodeReport
@@ -129,7 +128,7 @@ def test_memory_is_judged_for_all_models_together(
     assert not [*model.find_faults(both[:1])] and not [*model.find_faults(both[1:])]
     (said,) = model.find_faults(both)
     with pytest.raises(StartFailed) as refused:
-        launch.pin_models(both)
+        apart.check_here(dict(zip("ab", both, strict=True)))
 
     assert str(refused.value) == str(said)
     assert re.fullmatch(

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from service.cli import main
 from service.cluster import haproxy, ingress, network
 from service.engine import numerics
-from service.preflight import machine, model
+from service.preflight import apart, machine, model
 from service.settings import MIB, Settings
 
 CORES = len(os.sched_getaffinity(0))
@@ -21,8 +21,9 @@ CORES = len(os.sched_getaffinity(0))
 
 @pytest.fixture(autouse=True)
 def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A start that gets as far as Ray fails here at once."""
+    """A start that gets as far as Ray fails here at once; one process makes all checks."""
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(apart, "check_models", apart.check_here)
     environment = dict(os.environ)
     yield
     os.environ.clear()
@@ -34,14 +35,6 @@ def taken() -> Iterator[int]:
     """A port on which somebody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield int(server.getsockname()[1])
-
-
-@pytest.fixture
-def free() -> int:
-    """A port on which nothing does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def no_haproxy() -> str:

@@ -1,0 +1,71 @@
+"""Checks of `headlight serve` that need torch, in a process that ends: the command holds no torch.
+
+python -P -m service.preflight.apart      reads the models' settings, writes a fault if any
+"""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from service.cluster.haproxy import die_with_parent
+from service.cluster.progress import StartFailed, naming_failures
+from service.engine import weights
+from service.preflight.finding import require, run
+from service.preflight.machine import WITH_TORCH
+from service.settings import Settings
+
+
+def check_models(models: Mapping[str, Settings]) -> None:
+    """Check in another process that our own replicas could serve these models.
+
+    Args:
+        models: by the names that a failure is to mention.
+
+    Raises:
+        StartFailed: they could not; says why.
+    """
+    checked = subprocess.run(
+        [sys.executable, "-P", "-m", __name__],
+        input=pickle.dumps(models),
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is ours to answer
+    )
+    if checked.returncode:
+        fault = checked.stdout.decode()
+        raise StartFailed(fault or f"the check of the model ended with {checked.returncode}")
+
+
+def check_here(models: Mapping[str, Settings]) -> None:
+    """Check in this process what `check_models` does.
+
+    Raises:
+        StartFailed: replicas would find no model, none that fits, or no memory for all.
+    """
+    from service.preflight.model import CHECKS, TOGETHER  # slow to import, as torch is
+
+    found = []
+    for name, settings in models.items():
+        with naming_failures(name):
+            require(run("serve", WITH_TORCH, settings))
+            try:
+                source = weights.locate_model(settings.model, settings.adapter)
+            except weights.ModelNotFound as error:
+                raise StartFailed(str(error)) from error
+            require(run("serve", CHECKS, settings, source))
+        found.append((settings, source))
+    require(run("serve", TOGETHER, *found))
+
+
+def main() -> None:
+    """Read settings, and write why they cannot be served."""
+    die_with_parent()
+    try:
+        check_here(pickle.load(sys.stdin.buffer))
+    except StartFailed as error:
+        sys.stdout.write(str(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

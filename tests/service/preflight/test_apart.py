@@ -1,0 +1,40 @@
+"""What only torch can tell is told by a process that ends, in the same line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cluster.progress import StartFailed
+from service.preflight import apart
+from service.settings import Settings
+
+SERVE = """
+import sys
+from service.cli import main
+try:
+    main(["serve", "--port", sys.argv[1], "--max-tokens", "513"])
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+def test_the_command_refuses_a_model_and_never_holds_torch(tmp_path: Path, free: int) -> None:
+    """Nor does it look for our modules where it was started."""
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "__init__.py").write_text("raise RuntimeError")
+
+    command = [sys.executable, "-P", "-c", SERVE, str(free)]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    line = "headlight: max_tokens 513 exceeds the model's 512 positions\n"
+    assert (told.returncode, told.stderr, told.stdout) == (1, line, "False\n")
+
+
+def test_a_check_that_dies_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor that lacks an instruction of torch's."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with pytest.raises(StartFailed, match="^the check of the model ended with 1$"):
+        apart.check_models({"": Settings()})
