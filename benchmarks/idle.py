@@ -1,4 +1,4 @@
-"""What a service costs without requests: processes, memory, processor time, wake-ups.
+"""What a service costs at its start and without requests: seconds, memory, processor time.
 
     python benchmarks/idle.py [CHECKOUT ...] [--seconds 60]
 
@@ -6,6 +6,10 @@ Each CHECKOUT, without any this one, has an environment of its own. Starts one r
 the bundled model, answers one request, lets it settle, then reads /proc before and after so many
 seconds in which nothing is asked; all services in the same seconds, so that they compare. Shared
 pages are counted by their share (PSS): services that run side by side share some with each other.
+
+The parts of a start follow from when its processes began: the checks until gcs_server, Ray until
+ServeController, which it starts before it is asked to, Ray Serve until ServeReplica, and from there
+on the replica. `highest` is the share with what was resident at once at most, as at the start.
 """
 
 import argparse
@@ -20,11 +24,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from served.processes import busy_seconds, cpu_seconds, free_port, parse_kilobytes, read_proc
+from served.processes import (
+    TICKS,
+    busy_seconds,
+    cpu_seconds,
+    free_port,
+    parse_kilobytes,
+    peak_mib,
+    read_proc,
+)
 
 HERE = Path(__file__).parent.parent
 SETTLE_SECONDS = 25.0  # Ray's first reports, and what a start leaves to be cleared up
 STOP_SECONDS = 60.0
+# Processes that end one part of a start and begin the next, and the parts
+STARTED = "gcs_server", "ServeController", "ServeReplica"
+PARTS = "checks", "Ray", "Ray Serve", "replica"
 
 
 @dataclass(frozen=True)
@@ -33,13 +48,14 @@ class Cost:
 
     resident: float  # MiB
     proportional: float  # MiB
+    highest: float  # MiB
     cpu: float  # seconds
     wakes: int  # how often a thread of it was put on a core
 
     def since(self, before: "Cost") -> "Cost":
         """Return memory as it is now, work since then."""
         cpu, wakes = self.cpu - before.cpu, self.wakes - before.wakes
-        return Cost(self.resident, self.proportional, cpu, wakes)
+        return Cost(self.resident, self.proportional, self.highest, cpu, wakes)
 
 
 @contextmanager
@@ -79,8 +95,27 @@ def process_title(pid: int) -> str:
     if words[0].startswith(b"ray::"):
         return words[0].decode().split()[0]
     module = words[words.index(b"-m") + 1] if b"-m" in words[:3] else b""
-    script = next((word for word in words[:3] if word.endswith(b".py")), words[0])
+    script = next((word for word in words[:4] if word.endswith((b".py", b"/headlight"))), words[0])
     return module.decode() or Path(script.decode()).name
+
+
+def list_parts(root: int, end: float) -> Iterator[tuple[str, float]]:
+    """Yield the parts of a start with their seconds.
+
+    Args:
+        end: seconds from the start of process `root` until it answered.
+    """
+    titles = {
+        name.rpartition("::")[2].partition(":")[0]: pid for pid, name in process_tree(root).items()
+    }
+    began = [began_at(titles[name]) - began_at(root) for name in STARTED]
+    for part, start, stop in zip(PARTS, [0.0, *began], [*began, end], strict=True):
+        yield part, stop - start
+
+
+def began_at(pid: int) -> float:
+    """Return when a process began, in seconds since the machine did."""
+    return int(read_proc(pid, "stat").rpartition(b")")[2].split()[19]) / TICKS
 
 
 def read_cost(pid: int) -> Cost:
@@ -90,6 +125,7 @@ def read_cost(pid: int) -> Cost:
     return Cost(
         sizes.get("Rss", 0) / 1024,
         sizes.get("Pss", 0) / 1024,
+        peak_mib(pid),
         cpu_seconds(pid),
         sum(count_switches(thread) for thread in threads),
     )
@@ -119,7 +155,8 @@ def measure_idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]
 def print_table(costs: dict[str, list[Cost]], seconds: float) -> None:
     """Print a table for people, and for docs/operations.md."""
     print(
-        "| process | resident, MiB | share, MiB | % of a core | wake-ups/s |\n|---|---|---|---|---|"
+        "| process | resident, MiB | share, MiB | highest, MiB | % of a core | wake-ups/s |\n"
+        "|---|---|---|---|---|---|"
     )
     rows = {
         f"{name} x {len(each)}" if len(each) > 1 else name: each for name, each in costs.items()
@@ -133,7 +170,7 @@ def print_table(costs: dict[str, list[Cost]], seconds: float) -> None:
         cpu, wakes = 100 * total["cpu"] / seconds, total["wakes"] / seconds
         print(
             f"| {name} | {total['resident']:.0f} | {total['proportional']:.0f}"
-            f" | {cpu:.2f} | {wakes:.0f} |"
+            f" | {total['highest']:.0f} | {cpu:.2f} | {wakes:.0f} |"
         )
 
 
@@ -143,8 +180,10 @@ def main() -> None:
     parser.add_argument("checkouts", nargs="*", type=Path, default=[HERE])
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with ExitStack() as stack:
         started = [stack.enter_context(serve_idle(checkout)) for checkout in arguments.checkouts]
+        parts = [[*list_parts(*each)] for each in started]
         time.sleep(SETTLE_SECONDS)
         busy, begun = busy_seconds(), time.monotonic()
         costs = measure_idle([root for root, _ in started], arguments.seconds)
@@ -152,9 +191,14 @@ def main() -> None:
         busy = busy_seconds() - busy
     used = sum(one.cpu for each in costs for row in each.values() for one in row)
     others = (busy - used) / took / (os.cpu_count() or 1)
-    print(f"{os.cpu_count()} cores, {took:.0f} s; others took {others:.0%} of the machine")
-    for checkout, (_, start), each in zip(arguments.checkouts, started, costs, strict=True):
-        print(f"\n{checkout}: answered {start:.1f} s after its start\n")
+    print(
+        f"{os.cpu_count()} cores, load {load:.2f} before; {took:.0f} s, of which others took"
+        f" {others:.0%} of the machine"
+    )
+    rows = zip(arguments.checkouts, started, parts, costs, strict=True)
+    for checkout, (_, start), by_part, each in rows:
+        text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in by_part)
+        print(f"\n{checkout}: answered {start:.1f} s after its start ({text})\n")
         print_table(each, took)
 
 
