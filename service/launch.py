@@ -35,6 +35,7 @@ from service.preflight.finding import require, run
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
+POLL_SECONDS = 0.2  # between two looks whether an application runs or has gone; Ray's is 1 s
 STOP_SECONDS = 10  # for Ray to delete what has left; then we give up on it
 GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 # Methods that start processes of Ray's which a service on one machine has no use for: the
@@ -353,7 +354,7 @@ def name_applications(models: Sequence[Settings]) -> dict[str, Settings]:
 
 
 def start_serve(settings: Settings, applications: Iterable[str]) -> None:
-    """Start Ray Serve and its proxies.
+    """Start Ray Serve and its proxies; on a Ray of our own replicas need not wait for HAProxy.
 
     Args:
         applications: the names of those to deploy.
@@ -362,16 +363,18 @@ def start_serve(settings: Settings, applications: Iterable[str]) -> None:
         StartFailed: an application of our name is there already.
     """
     from ray import serve
+    from ray.serve._private import api, client
+    from ray.serve.config import ControllerOptions
 
-    serve.start(
-        http_options={
-            # On one machine only HAProxy listens for others (haproxy.HOST); on a cluster a replica
-            # is asked by the HAProxy of other nodes too.
-            "host": settings.host if settings.address else network.REPLICA_HOST,
-            "port": settings.port,
-        },
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
-    )
+    client.CLIENT_POLLING_INTERVAL_S = POLL_SECONDS  # type: ignore[attr-defined]  # its own import
+    logging = {"log_level": "WARNING", "enable_access_log": False}
+    if settings.address is None:
+        # HAProxy alone listens for others (haproxy.HOST)
+        http = {"host": network.REPLICA_HOST, "port": settings.port}
+        api._create_controller_and_proxy_refs(http, None, logging, None, ControllerOptions())
+        return
+    # here a replica is asked by the HAProxy of other nodes too
+    serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=logging)
     for name in serve.status().applications.keys() & {*applications}:
         raise StartFailed(f"the cluster already serves an application named {name}")
 

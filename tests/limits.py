@@ -425,7 +425,7 @@ NO_LIMITS = {
     "encode.admission.FACT_BYTES", "api.tei.tokens.TOKEN_BYTES",
     "api.tei.tokens.WRITTEN_BYTES", "api.tei.tokens.HELD_ID_BYTES",
     "cluster.relay.POLL_SECONDS", "cluster.network.FRAME_BYTES",
-    "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
+    "cluster.progress.PERIOD_SECONDS", "launch.POLL_SECONDS", "preflight.model.REPLICA_BYTES",
     "cluster.drain.POLL_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",

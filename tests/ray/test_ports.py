@@ -4,7 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,11 +123,12 @@ def listening(service: "Service") -> set[tuple[str, str, int]]:
 
 
 def listeners(pid: int) -> set[tuple[bool, int]]:
-    """Where a process listens: whether on all interfaces, and the port."""
-    sockets = {
-        os.readlink(link).removeprefix("socket:[").rstrip("]")
-        for link in Path(f"/proc/{pid}/fd").iterdir()
-    }
+    """Where a process that has not ended listens: whether on all interfaces, and the port."""
+    sockets = set[str]()
+    with suppress(FileNotFoundError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                sockets.add(os.readlink(link).removeprefix("socket:[").rstrip("]"))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
