@@ -15,11 +15,12 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "norm", "product")
-HEADERS += ("rows", "tile")
+HEADERS = ("attention", "gated", "gelu", "kinds", "linear", "look", "mix", "norm", "panel")
+HEADERS += ("product", "rows", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
-EACH = ("model/native/product.cpp", "model/native/rows.cpp")
+EACH = ("model/native/single.cpp", "model/native/rows.cpp")
+HALF = ("model/native/half.cpp",)  # for AVX-512 with bfloat16 alone
 AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
@@ -39,14 +40,22 @@ class Build(build_ext):
     def build_extension(self, extension: Extension) -> None:
         """Compile and link one extension."""
         for kind, flags in KINDS.items():
-            names = [f"-DCPU_CAPABILITY={kind}", f"-DCPU_CAPABILITY_{kind}"]
-            extension.extra_objects += self.compiler.compile(
-                list(EACH),
-                output_dir=str(Path(self.build_temp, kind)),
-                include_dirs=extension.include_dirs,
-                extra_postargs=[*extension.extra_compile_args, *FLAGS, *names, *flags],
-            )
+            self._compile(extension, EACH, kind, flags)
+        if KINDS:
+            self._compile(extension, HALF, "AVX512", [*KINDS["AVX512"], "-mavx512bf16"])
         super().build_extension(extension)
+
+    def _compile(
+        self, extension: Extension, files: tuple[str, ...], kind: str, flags: list[str]
+    ) -> None:
+        """Compile files for a kind of processor, to be linked with the rest."""
+        names = [f"-DCPU_CAPABILITY={kind}", f"-DCPU_CAPABILITY_{kind}"]
+        extension.extra_objects += self.compiler.compile(
+            list(files),
+            output_dir=str(Path(self.build_temp, kind)),
+            include_dirs=extension.include_dirs,
+            extra_postargs=[*extension.extra_compile_args, *FLAGS, *names, *flags],
+        )
 
 
 def operator() -> list[Extension]:
@@ -59,7 +68,7 @@ def operator() -> list[Extension]:
     built = Extension(
         f"model.native.{NAMING['operator_module'](release)}",
         ["model/native/forward.cpp"],
-        depends=[*EACH, *(f"model/native/{name}.h" for name in HEADERS)],
+        depends=[*EACH, *HALF, *(f"model/native/{name}.h" for name in HEADERS)],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then

@@ -56,7 +56,7 @@ class Rows:
 
     def scatter(self, filled: Tensor, y: Tensor) -> None:
         """Write results of `gather`'s rows back into y, without the padding."""
-        y.index_copy_(0, self.unfilled, filled[: self.count])
+        y.index_copy_(0, self.unfilled, filled[: self.count].to(y))
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,8 @@ class MultiHeadAttention:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        q, k, v = self.split_and_rotate(self.project(x), packed.positions)
+        made = self.split_and_rotate(self.project(x), packed.positions)
+        q, k, v = map(self.kernels.round, made)
         unbiased = self.distances is None and all(bias is None for bias in biases)
         if self.kernels.attend_packed is not None and unbiased:
             mixed, row_normalisers = self.kernels.attend_packed(

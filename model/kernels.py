@@ -22,6 +22,12 @@ from torch.nn import functional as F
 
 from model import cuda
 from model.config import Activation, NormKind
+from model.native.operators import (
+    ONEDNN_NAMES,
+    HalfLinear,
+    attend_compiled,
+    find_attention,
+)
 from model.packing import Sequence, pack_sequences
 from model.positions import hiding_bias
 from model.reach import EVERYWHERE, Reach
@@ -34,22 +40,13 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-# oneDNN's name of each, and the algorithm
-ONEDNN_NAMES: dict[Activation, tuple[str, str]] = {
-    "gelu": ("gelu", "none"),
-    "gelu_tanh": ("gelu", "tanh"),
-    "relu": ("relu", "none"),
-    "silu": ("swish", "none"),
-}
 GRAIN_NUMBERS = 16384  # torch maps up to this many numbers on a single thread
 DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-# what this processor multiplies natively, and oneDNN fast; it uses AMX only with avx512_bf16
-ONEDNN_DTYPES = {torch.float32}
-ONEDNN_DTYPES |= (
-    {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
-)
+# Whether this processor multiplies bfloat16, and in tiles, which oneDNN uses only where it does
+HAS_HALF = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
+HAS_AMX = HAS_HALF and bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
 class Linear(Protocol):
@@ -172,6 +169,31 @@ def _activate_few(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return torch.cat([act(part) for part in torch.split(rows, columns, 1)], 1)
 
 
+class RoundedLinear(PackedLinear):
+    """A PackedLinear of bfloat16 between float32: x is rounded, and what oneDNN rounds is widened.
+
+    For AMX, which is faster than HalfLinear's vectors.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight.bfloat16(), None if bias is None else bias.float())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.bfloat16()).float()
+
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """Return activation(x W^T + b), (rows, outputs) bfloat16, in one kernel."""
+        return super().activate(x.bfloat16(), activation)
+
+    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return x W^T + b + residual, (rows, outputs); residual itself is unchanged."""
+        return self(x).add_(residual)
+
+    def weight(self) -> Tensor:
+        """Return the weight unpacked, (outputs, inputs) float32."""
+        return super().weight().float()
+
+
 class NormedLinear:
     """A linear whose outputs are normalised before they are added to anything."""
 
@@ -233,8 +255,13 @@ def attend_fused(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attend as `attend_plain`, in one pass over tiles, with no (query, key) matrix in memory."""
+    if COMPILED and q.dtype == torch.float32:
+        return attend_compiled(q, k, v, scale, bias)
     mask = None if bias is None else bias[None]
     return _flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+
+
+attend_half = partial(attend_compiled, half=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +273,24 @@ class Kernels:
         linear: makes a linear of a weight and a bias.
         attend: attention within sequences of one length, as `attend_plain`.
         attend_packed: attention within all sequences of a batch in one call, without a bias.
+        half: whether what linears and attention multiply is rounded to bfloat16, and all else is
+            float32; otherwise all is of one dtype.
     """
 
     name: str
     linear: Callable[[Tensor, Tensor | None], Linear]
     attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
     attend_packed: cuda.AttendPacked | None = None
+    half: bool = False
+
+    def round(self, x: Tensor) -> Tensor:
+        """Return x as the attention multiplies it, in its own dtype."""
+        return x.bfloat16().to(x) if self.half else x
+
+    @property
+    def single(self) -> "Kernels":
+        """Return the kernels of what is float32 in every model: of its heads and its pooling."""
+        return (ONEDNN or PLAIN) if self.half else self
 
     @property
     def path(self) -> str:
@@ -261,7 +300,7 @@ class Kernels:
     @property
     def reads_strided_bias(self) -> bool:
         """Tell whether `attend` reads a bias of any strides without copying it."""
-        return self.attend is attend_fused
+        return self.attend in (attend_fused, attend_half)
 
 
 PLAIN = Kernels("plain", PlainLinear, attend_plain)  # public torch operators; the reference
@@ -275,6 +314,9 @@ try:
     ONEDNN: Kernels | None = Kernels("onednn", PackedLinear, attend_fused)
 except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a renamed operator
     ONEDNN = None
+COMPILED = find_attention(half=False)  # whether the compiled attention takes the place of torch's
+PANELS = Kernels("panels", HalfLinear, attend_half, half=True)
+TILES = Kernels("tiles", RoundedLinear, attend_half, half=True)
 
 
 def choose_kernels(
@@ -286,8 +328,10 @@ def choose_kernels(
         head_dim: channels of one head of the model; a GPU's kernels do not take every number.
     """
     candidates = []
-    if device.type == "cpu" and dtype in ONEDNN_DTYPES and ONEDNN is not None:
+    if device.type == "cpu" and dtype == torch.float32 and ONEDNN is not None:
         candidates = [ONEDNN]
+    if device.type == "cpu" and dtype == torch.bfloat16 and HAS_HALF and find_attention(half=True):
+        candidates = [TILES if HAS_AMX else PANELS]
     if device.type == "cuda":
         grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)
         packed = cuda.find_packed_attention(dtype)
@@ -305,12 +349,14 @@ def _agrees_with_plain(
     random = torch.Generator().manual_seed(0)
     # the last: two sequences of 7 tokens, 4 heads; queries, keys and values as a layer has them
     shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head_dim))
+    tolerance = TOLERANCES[dtype]
     inputs = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
+    if fast.half:  # it would round them itself
+        inputs = [numbers.float() for numbers in inputs]
     try:
         answers = [_run_operations(kernels, *inputs) for kernels in (fast, PLAIN)]
     except (RuntimeError, TypeError):  # it is there, but this processor or build cannot run it
         return False
-    tolerance = TOLERANCES[dtype]
     pairs = zip(*answers, strict=True)
     return all(
         torch.allclose(a.float(), b.float(), atol=tolerance, rtol=tolerance) for a, b in pairs

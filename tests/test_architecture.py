@@ -427,7 +427,10 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     "reads the environment": (within("model", reads_environment), set()),
     "touches files": (within("model", touches_files), {"model.loading", "model.text.tokenizer"}),
     "speaks": (within("model", speaks), set()),
-    "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
+    "calls private torch": (
+        calls_private_torch,
+        {"model.kernels", "model.cuda", "model.native.operators"},
+    ),
 }
 
 

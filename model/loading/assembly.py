@@ -117,7 +117,8 @@ def build_encoder(
 
     Each tensor is read once, a projection that distances share twice.
     """
-    source = _Weights(config, weights, device, dtype)
+    # where the kernels round what they multiply, all else is float32
+    source = _Weights(config, weights, device, torch.float32 if kernels.half else dtype)
     embeddings = _build_embeddings(source, kernels)
     distances = _distance_builder(source)
     rotations = {

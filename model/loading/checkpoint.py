@@ -137,7 +137,7 @@ def load_checkpoint(
         # varlen attention cannot hide tokens
         kernels = replace(kernels, name="grouped", attend_packed=None)
     pooling = form.choose_pooling(
-        sentence_transformers.read_pooling(folder, raw, config.width, device, kernels)
+        sentence_transformers.read_pooling(folder, raw, config.width, device, kernels.single)
     )
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
@@ -148,7 +148,7 @@ def load_checkpoint(
         )
         encoder = build_encoder(config, weights, device, dtype, kernels)
         parts = HeadSource(
-            folder, raw, config, family, by_bare_name(tensors, family), device, kernels
+            folder, raw, config, family, by_bare_name(tensors, family), device, kernels.single
         )
         heads = form.read_heads(parts, ReadingRules(rules, tokenizer, max_tokens, prompts, roles))
     # a late interaction states its own lengths, which override that file's

@@ -10,12 +10,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "linear.h"
+#include "look.h"
 #include "norm.h"
 #include "rows.h"
 
@@ -40,8 +40,7 @@ struct Heads {
   int64_t count, shared, size;  // of queries; of keys and of values; channels of each
   double scale;  // of the scores
   int64_t tile;  // queries at a time, where not all keys are needed
-
-  int64_t sharing() const { return count / shared; }
+  bool half;  // whether queries, keys, values and weights are rounded to bfloat16
 };
 
 // How many tokens before and after itself a query looks at; negative is all. As reach.Reach.
@@ -73,6 +72,44 @@ Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, const Reach& 
     std::fill(row + end, row + to, -std::numeric_limits<float>::infinity());
   }
   return mask.to(q.scalar_type());
+}
+
+// softmax(scale q k^T + bias) v of each head of each sequence, (sequences, heads, tokens, head), into
+// `mixed`, and the log of each row's sum, (sequences, heads, tokens), into `sums`; the channels of a
+// head lie end to end. Keys and values may have fewer heads, which several of queries share.
+void attend(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
+            const Maybe& bias, const Tensor& mixed, const Tensor& sums) {
+  static const auto single = headlight::choose(at::get_cpu_capability(), headlight::AVX2::attend,
+                                               headlight::AVX512::attend);
+  static const auto half = headlight::choose_half(at::get_cpu_capability(),
+                                                  headlight::AVX512::half_attend);
+  constexpr int64_t UNITS = 4;  // of work for each thread, where one has less its heads are cut
+  const auto run = heads.half ? half : single;
+  TORCH_CHECK(run, "no attention of this processor");
+  const auto count = q.size(1), queries = q.size(2), sharing = count / k.size(1);
+  const auto units = q.size(0) * count;
+  const auto chunks = std::min(queries, (UNITS * at::get_num_threads() + units - 1) / units);
+  const auto added = bias && bias->stride(-1) != 1 ? Maybe(bias->contiguous()) : bias;
+  const auto place = [](const Tensor& x, int64_t sequence, int64_t head, int64_t token) {
+    return sequence * x.stride(0) + head * x.stride(1) + token * x.stride(2);
+  };
+  const auto *from = q.const_data_ptr<float>(), *keys = k.const_data_ptr<float>(),
+             *values = v.const_data_ptr<float>();
+  auto *to = mixed.mutable_data_ptr<float>(), *logs = sums.mutable_data_ptr<float>();
+  at::parallel_for(0, units * chunks, 1, [&](int64_t begin, int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      const auto first = queries * (i % chunks) / chunks, last = queries * (i % chunks + 1) / chunks;
+      const auto head = i / chunks % count, sequence = i / chunks / count;
+      const auto* row = added ? added->const_data_ptr<float>() + first * added->stride(1) +
+                                    (added->size(0) > 1 ? head * added->stride(0) : 0)
+                              : nullptr;
+      run({from + place(q, sequence, head, first), keys + place(k, sequence, head / sharing, 0),
+           values + place(v, sequence, head / sharing, 0), q.stride(2), k.stride(2), v.stride(2),
+           row, added ? added->stride(1) : 0, last - first, k.size(2), heads.size,
+           static_cast<float>(heads.scale), to + place(mixed, sequence, head, first),
+           logs + place(sums, sequence, head, first), mixed.stride(2), sums.stride(2)});
+    }
+  });
 }
 
 struct Attention {
@@ -178,7 +215,7 @@ struct Attention {
     const auto tokens = q.size(2);
     const auto near = reach.cut(tokens);
     if (std::min(near.before, near.after) == tokens - 1) {
-      return share(heads, q, k, v, bias, mixed, sums);
+      return attend(heads, q, k, v, bias, mixed, sums);
     }
     for (int64_t first = 0; first < tokens; first += heads.tile) {
       const auto last = std::min(first + heads.tile, tokens);
@@ -186,45 +223,9 @@ struct Attention {
       const auto to = std::min(tokens, last + near.after);
       auto mask = hide(first, last, from, to, near, q);
       if (bias) mask = mask + bias->slice(1, first, last).slice(2, from, to);
-      share(heads, q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask,
-            mixed.slice(2, first, last), sums.slice(2, first, last));
+      attend(heads, q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask,
+             mixed.slice(2, first, last), sums.slice(2, first, last));
     }
-  }
-
-  // The same of some queries and some keys. torch's kernel reads a head of keys for each of
-  // queries: where several share one they are views of it, of each sequence, or of each head of
-  // keys if that takes fewer calls.
-  static void share(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Maybe& mask, const Tensor& mixed, const Tensor& sums) {
-    const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
-    const auto sharing = heads.sharing();
-    if (sharing == 1) return flash(heads, q, k, v, all, mixed, sums);
-    if (q.size(0) <= heads.shared) {
-      const auto apart = [&](const Tensor& x) { return x.unflatten(0, {heads.shared, sharing}); };
-      const auto own = mask && mask->size(0) > 1 ? Maybe(apart(*mask)) : all;
-      for (int64_t i = 0; i < q.size(0); ++i) {
-        const auto every = [&](const Tensor& x) {
-          return x[i].unsqueeze(1).expand({-1, sharing, -1, -1});
-        };
-        flash(heads, apart(q[i]), every(k), every(v), own, apart(mixed[i]), apart(sums[i]));
-      }
-      return;
-    }
-    for (int64_t i = 0; i < heads.shared; ++i) {
-      const auto some = [&](const Tensor& x) { return x.narrow(1, i * sharing, sharing); };
-      const auto every = [&](const Tensor& x) {
-        return x.narrow(1, i, 1).expand({-1, sharing, -1, -1});
-      };
-      const auto own = mask && mask->size(0) > 1 ? Maybe(some(*all)) : all;
-      flash(heads, some(q), every(k), every(v), own, some(mixed), some(sums));
-    }
-  }
-
-  // What _scaled_dot_product_flash_attention_for_cpu calls, with axes of tokens before heads.
-  static void flash(const Heads& heads, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Maybe& mask, const Tensor& mixed, const Tensor& sums) {
-    at::native::flash_attention_kernel(at::kCPU, mixed.transpose(1, 2), sums.transpose(1, 2), q, k,
-                                       v, 0.0, false, mask, heads.scale);
   }
 };
 

@@ -138,8 +138,9 @@ Tensor reduce(const Tensor& tokens, const std::string& mode) {
 // nothing in it changes once it has its layers.
 struct Stack : torch::CustomClassHolder {
   Stack(int64_t heads, int64_t shared, int64_t head, double scale, int64_t tile, double eps,
-        bool rms, bool pre_norm, bool gated, std::string activation, std::string algorithm)
-      : shape_{{heads, shared, head, scale, tile}, eps, rms, pre_norm, activation, algorithm, {}} {
+        bool rms, bool pre_norm, bool gated, std::string activation, std::string algorithm,
+        bool half)
+      : shape_{{heads, shared, head, scale, tile, half}, eps, rms, pre_norm, activation, algorithm, {}} {
     if (gated) shape_.gated.emplace(activation, algorithm);
   }
 
@@ -176,13 +177,14 @@ struct Stack : torch::CustomClassHolder {
 
   // Up to how many rows a batch may have any number of them: no linear minds.
   int64_t unpadded_rows() const {
-    const auto minds = [](const Layer& layer) {
-      const auto& attention = layer.attention;
-      return !attention.project.unpadded_rows() || !attention.output.linear.unpadded_rows() ||
-             !layer.up.unpadded_rows() || !layer.down.linear.unpadded_rows();
-    };
-    const bool free = !embeddings_.project || embeddings_.project.unpadded_rows();
-    return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
+    auto least = embeddings_.project ? embeddings_.project.unpadded_rows() : Linear::ANY;
+    for (const auto& layer : layers_) {
+      for (const auto* linear : {&layer.attention.project, &layer.attention.output.linear,
+                                 &layer.up, &layer.down.linear}) {
+        least = std::min(least, linear->unpadded_rows());
+      }
+    }
+    return least;
   }
 
   // Encode a packed batch; as encoder.Encoder.run_layers. Returns the last state, the hidden ones and the
@@ -217,7 +219,9 @@ struct Stack : torch::CustomClassHolder {
       } else {
         Trace t;
         x = layers_[i](shape_, x, positions, groups, own[i], t);
-        if (wanted(traces, i)) left.insert(i, Left(t.q, t.k, t.v, t.z, t.normalisers));
+        if (wanted(traces, i)) {
+          left.insert(i, Left(rounded(t.q), rounded(t.k), rounded(t.v), t.z, t.normalisers));
+        }
       }
       if (i + 1 == count) x = norm_(x);
       if (wanted(hidden, i + 1)) states.insert(i + 1, x);
@@ -250,6 +254,11 @@ struct Stack : torch::CustomClassHolder {
     return {weight, bias, activation, algorithm};
   }
 
+  // As the attention multiplied it.
+  Tensor rounded(const Tensor& x) const {
+    return shape_.heads.half ? x.to(at::kBFloat16).to(at::kFloat) : x;
+  }
+
   static bool finite(const Tensor& rows) {
     const auto [least, most] = rows.aminmax();
     return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
@@ -261,12 +270,40 @@ struct Stack : torch::CustomClassHolder {
   std::vector<Layer> layers_;
 };
 
+// What is in `Attention` for one group, of a layer that runs in Python; as kernels.attend_plain.
+std::tuple<Tensor, Tensor> attend_group(const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const Maybe& bias, double scale, bool half) {
+  const auto ready = [](const Tensor& x) {
+    const auto numbers = x.to(at::kFloat);
+    return numbers.stride(-1) == 1 ? numbers : numbers.contiguous();
+  };
+  const auto added = bias ? Maybe(bias->to(at::kFloat)) : bias;
+  const auto options = q.options().dtype(at::kFloat);
+  const auto mixed = at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, options).transpose(1, 2);
+  const auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, options).transpose(1, 2);
+  attend({q.size(1), k.size(1), q.size(3), scale, 0, half}, ready(q), ready(k), ready(v), added,
+         mixed, sums);
+  return {mixed, sums};
+}
+
+// A linear of a layer that runs in Python, whose weight lies in panels of pairs; as kernels.Linear.
+Tensor half_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   const Maybe& residual, const std::string& activation,
+                   const std::string& algorithm) {
+  const Linear linear(weight, bias, activation, algorithm);
+  return residual ? linear.add(x, *residual) : linear(x);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(headlight, library) {
+  library.def("attend(Tensor q, Tensor k, Tensor v, Tensor? bias, float scale, bool half)"
+              " -> (Tensor, Tensor)", attend_group);
+  library.def("half_linear(Tensor x, Tensor weight, Tensor bias, Tensor? residual,"
+              " str activation, str algorithm) -> Tensor", half_linear);
   library.class_<Stack>("Stack")
       .def(torch::init<int64_t, int64_t, int64_t, double, int64_t, double, bool, bool, bool,
-                       std::string, std::string>())
+                       std::string, std::string, bool>())
       .def("embed", &Stack::embed)
       .def("add", &Stack::add)
       .def("unpadded_rows", &Stack::unpadded_rows)

@@ -1,5 +1,5 @@
-// What product.cpp and rows.cpp, compiled once for each kind of processor (setup.py), share with the
-// rest, which is compiled once.
+// What the files compiled once for each kind of processor (setup.py) share with the rest, which is
+// compiled once.
 
 #pragma once
 
@@ -10,10 +10,24 @@ namespace headlight {
 
 constexpr int64_t PANEL = 64;  // columns side by side, as AVX-512 wants them
 
+// What a product reads at once: a number, or two of bfloat16, of which the first lies lower.
+using Number = float;
+using Pair = uint32_t;
+
 // Of a function compiled for each kind, the one for this processor, or null where there is none.
 template <typename Function>
 Function* choose(const std::string& kind, Function* avx2, Function* avx512) {
   return kind == "AVX512" ? avx512 : kind == "AVX2" ? avx2 : nullptr;
+}
+
+// The same of a function that needs avx512_bf16.
+template <typename Function>
+Function* choose_half(const std::string& kind, Function* avx512) {
+#ifdef __x86_64__
+  return kind == "AVX512" && __builtin_cpu_supports("avx512bf16") ? avx512 : nullptr;
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace headlight

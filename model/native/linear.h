@@ -1,9 +1,10 @@
 // A linear of packed weight, as kernels.PackedLinear, with a shorter way.
 //
 // oneDNN describes each product anew, which for few rows takes as long again as the product, and
-// makes a kernel for each number of rows. product.cpp multiplies instead, some rows by a panel of
+// makes a kernel for each number of rows. single.cpp multiplies instead, some rows by a panel of
 // oneDNN's own weight at a time, if that gives the same bits on this processor
-// (docs/decisions/0025-products-by-panels.md).
+// (docs/decisions/0025-products-by-panels.md). Weights of bfloat16 come as panels, and half.cpp
+// multiplies any number of rows by them (docs/decisions/0034-bfloat16.md).
 
 #pragma once
 
@@ -33,6 +34,7 @@ void* data_ptr_from_mkldnn(const Tensor& packed);
 namespace {
 
 using at::Tensor;
+using headlight::Activation;
 using headlight::PANEL;
 using Maybe = std::optional<Tensor>;
 
@@ -47,25 +49,46 @@ bool same_bits(Own own, Torchs torchs) {
   return found.isnan().equal(undefined) && bits(found).equal(bits(expected));
 }
 
-// x W^T + b, then an activation where one is named; without a weight there is none.
+// Our name of an activation, as oneDNN calls it.
+Activation named(const std::string& activation, const std::string& algorithm) {
+  if (activation == "none") return Activation::NONE;
+  if (activation == "relu") return Activation::RELU;
+  if (activation == "swish") return Activation::SILU;
+  return algorithm == "tanh" ? Activation::GELU_TANH : Activation::GELU;
+}
+
+// x W^T + b, then an activation where one is named; without a weight there is none. In float32; but
+// what is rounded to bfloat16, and only read by the next linear, is the result of an activation.
 struct Linear {
   Maybe weight, bias;
   std::string activation = "none", algorithm;  // as oneDNN calls them
-  const float* panels = nullptr;  // the weight's, (panels, inputs, PANEL); null is the long way
-  int64_t depth = 0;  // inputs that oneDNN sums up before it adds them to those before
-  bool gelu = false;  // at the end of a panel; else torch's follows
+  bool half = false;  // a weight of bfloat16, (panels, pairs, PANEL, 2), by half.cpp
+  const void* panels = nullptr;  // the weight's, (panels, units, PANEL); null is the long way
+  int64_t outputs = 0, units = 0;
+  int64_t depth = 0;  // units that are summed up before they are added to those before
+  Activation end = Activation::NONE;  // at the end of a panel; else torch's follows
   struct {
-    const float* panels = nullptr;
-    int64_t outputs, inputs;
+    const void* panels = nullptr;
+    int64_t outputs, units;
   } after;  // of the linear that comes next
 
   Linear() = default;
   Linear(const Maybe& weight, const Maybe& bias, std::string activation = "none",
          std::string algorithm = "")
       : weight(weight), bias(bias), activation(activation), algorithm(algorithm) {
-    if (!weight || !(panels = panelled())) return;
-    gelu = activation == "gelu" && algorithm == "none" && same_gelu();
-    for (const int64_t inputs : {weight->size(1), int64_t{1024}, int64_t{512}}) {
+    if (!weight) return;
+    half = weight->scalar_type() == at::kBFloat16;
+    if (half && weight->is_mkldnn()) return;
+    if (half) {
+      TORCH_CHECK(by_pairs && bias && weight->dim() == 4, "not a weight in panels");
+      panels = weight->const_data_ptr(), outputs = bias->size(0), depth = units = weight->size(1);
+      end = named(activation, algorithm);
+      return;
+    }
+    outputs = weight->size(0), units = weight->size(1);
+    if (!(panels = panelled())) return;
+    if (activation == "gelu" && algorithm == "none" && same_gelu()) end = Activation::GELU;
+    for (const int64_t inputs : {units, int64_t{1024}, int64_t{512}}) {
       depth = inputs;
       if (proven()) return;
     }
@@ -76,41 +99,51 @@ struct Linear {
 
   // Fetch the first panels of the linear that comes next while the last ones are computed.
   void precede(const Linear& next) {
-    if (next.panels) after = {next.panels, next.weight->size(0), next.weight->size(1)};
+    if (next.panels) after = {next.panels, next.outputs, next.units};
   }
 
-  // Whether no bit and no kernel of its own follows from a number of rows up to MOST.
-  bool unpadded_rows() const { return panels; }
+  // Up to how many rows no bit and no kernel of its own follows from their number.
+  int64_t unpadded_rows() const { return !panels ? 0 : half ? ANY : MOST; }
 
   Tensor operator()(const Tensor& x) const {
+    if (half && panels) return product<headlight::Pair>(by_pairs, halved(x), x.size(0));
     if (!brief(x)) return whole(x);
     const auto rows = x.size(0);
-    if (activation == "gelu" && !gelu) {  // oneDNN keeps a kernel for each number of rows
-      auto y = product(x, few(rows));
+    if (activation == "gelu" && end == Activation::NONE) {  // oneDNN keeps a kernel for each number
+      auto y = product<headlight::Number>(multiply, x, few(rows));  // of rows
       return at::gelu_(y, algorithm).narrow(0, 0, rows);
     }
-    auto y = product(x, rows);
+    auto y = product<headlight::Number>(multiply, x, rows);
     return activation == "relu" ? at::relu_(y) : y;
   }
 
   // x W^T + b + residual, of a linear without activation.
   Tensor add(const Tensor& x, const Tensor& residual) const {
-    if (!brief(x)) return whole(x, residual);
-    const auto rows = x.size(0), outputs = weight->size(0);
+    if (half && !panels) return whole(x).add_(residual);
+    if (!half && !brief(x)) return whole(x, residual);
+    const auto rows = x.size(0);
     TORCH_CHECK(residual.dim() == 2 && residual.size(0) == rows && residual.size(1) == outputs,
                 "a residual of other shape");
     const auto own = residual.contiguous();
-    return product(x, rows, own.const_data_ptr<float>());
+    const auto* numbers = own.const_data_ptr<float>();
+    return half ? product<headlight::Pair>(by_pairs, halved(x), rows, numbers)
+                : product<headlight::Number>(multiply, x, rows, numbers);
   }
 
-  static constexpr int64_t MOST = 1024;  // rows; beyond, both ways are as fast
+  // Rows of a batch: up to so many take panels in float32, beyond which both ways are as fast.
+  static constexpr int64_t MOST = 1024, ANY = int64_t{1} << 31;
 
  private:
   static constexpr int64_t PIECE = 64;  // most rows at a time
+  static constexpr int64_t GRAIN = 16384;  // numbers that a thread rounds at least
   static inline headlight::Product* const multiply = headlight::choose(
       at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product);
   static inline headlight::Gelu* const own_gelu = headlight::choose(
       at::get_cpu_capability(), headlight::AVX2::gelu, headlight::AVX512::gelu);
+  static inline headlight::HalfProduct* const by_pairs = headlight::choose_half(
+      at::get_cpu_capability(), headlight::AVX512::half_product);
+  static inline headlight::Halve* const halve = headlight::choose_half(
+      at::get_cpu_capability(), headlight::AVX512::halve);
 
   bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
 
@@ -129,7 +162,9 @@ struct Linear {
                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                 .typed<Run>();
     const c10::List<std::optional<at::Scalar>> none;
-    return run.call(x, *weight, bias, activation, none, algorithm);
+    if (!half) return run.call(x, *weight, bias, activation, none, algorithm);
+    const auto y = run.call(x.to(at::kBFloat16), *weight, bias, activation, none, algorithm);
+    return activation == "none" ? y.to(at::kFloat) : y;
   }
 
   Tensor whole(const Tensor& x, const Tensor& residual) const {
@@ -140,39 +175,70 @@ struct Linear {
     return run.call(x, residual, *weight, bias, "add");
   }
 
+  // Rows as pairs of bfloat16, (rows, units * 2).
+  Tensor halved(const Tensor& x) const {
+    const auto rows = x.size(0), width = x.size(1);
+    TORCH_CHECK(x.dim() == 2 && (width + 1) / 2 == units, "an input of other width");
+    const auto own = x.contiguous();
+    if (x.scalar_type() == at::kBFloat16 && width == 2 * units) return own;
+    auto y = at::empty({rows, 2 * units}, x.options().dtype(at::kBFloat16));
+    auto* to = static_cast<uint16_t*>(y.mutable_data_ptr());
+    const auto from = own.to(at::kFloat);  // no copy, but of an odd width
+    const auto* numbers = from.const_data_ptr<float>();
+    at::parallel_for(0, rows, divided(GRAIN, width), [&](int64_t first, int64_t last) {
+      if (width == 2 * units) {
+        return halve(numbers + first * width, (last - first) * width, to + first * width);
+      }
+      for (auto row = first; row < last; ++row) {
+        halve(numbers + row * width, width, to + row * 2 * units);
+        to[(row + 1) * 2 * units - 1] = 0;
+      }
+    });
+    return y;
+  }
+
   // x W^T + b, and a residual where there is one, a panel and a piece of the rows at a time; in
-  // the first rows of so many, of which the others are zero.
-  Tensor product(const Tensor& x, int64_t held, const float* residual = nullptr) const {
-    const auto rows = x.size(0), outputs = weight->size(0), inputs = weight->size(1);
-    TORCH_CHECK(x.dim() == 2 && x.size(1) == weight->size(1), "an input of other width");
+  // the first rows of so many, of which the others are zero. x is (rows, units).
+  template <typename Unit, typename Multiply>
+  Tensor product(Multiply* multiply, const Tensor& x, int64_t held,
+                 const float* residual = nullptr) const {
+    const auto rows = x.size(0);
+    TORCH_CHECK(x.dim() == 2 && x.nbytes() == rows * units * sizeof(Unit),
+                "an input of other width");
     const auto count = divided(outputs, PANEL), pieces = divided(rows, PIECE);
-    auto y = at::empty({held, outputs}, x.options());
+    const auto kind = half && end != Activation::NONE ? at::kBFloat16 : at::kFloat;
+    auto y = at::empty({held, outputs}, x.options().dtype(kind));
     if (held > rows) y.narrow(0, rows, held - rows).zero_();
     const auto own = x.contiguous();
-    const auto* from = own.const_data_ptr<float>();
-    auto* to = y.mutable_data_ptr<float>();
+    const auto* from = static_cast<const Unit*>(own.const_data_ptr());
+    const auto* all = static_cast<const Unit*>(panels);
+    auto* to = static_cast<char*>(y.mutable_data_ptr());
+    const auto bytes = y.itemsize();
     at::parallel_for(0, count * pieces, 1, [&](int64_t first, int64_t last) {
       for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
         const auto piece = i % pieces, start = rows * piece / pieces, column = i / pieces * PANEL;
-        const auto* weights = panels + column * inputs;
-        const auto* next = i + 1 < last ? weights + PANEL * inputs : begins(pieces);
-        const headlight::Panel panel{weights, piece + 1 == pieces ? next : nullptr,
-                                     bias ? bias->const_data_ptr<float>() + column : nullptr,
-                                     inputs, std::min(PANEL, outputs - column), depth, outputs, gelu};
+        const auto* weights = all + column * units;
+        const auto* next = i + 1 < last ? weights + PANEL * units : begins<Unit>(pieces);
+        const headlight::Panel<Unit> panel{
+            weights, piece + 1 == pieces ? next : nullptr,
+            bias ? bias->const_data_ptr<float>() + column : nullptr,
+            units, std::min(PANEL, outputs - column), depth, outputs, end};
         const auto place = start * outputs + column;
-        multiply(panel, from + start * inputs, rows * (piece + 1) / pieces - start,
-                 residual ? residual + place : nullptr, to + place);
+        multiply(panel, from + start * units, rows * (piece + 1) / pieces - start,
+                 residual ? residual + place : nullptr, reinterpret_cast<float*>(to + place * bytes));
       }
     });
     return y;
   }
 
   // The panel with which this thread begins in the linear that comes next, if it has any.
-  const float* begins(int64_t pieces) const {
+  template <typename Unit>
+  const Unit* begins(int64_t pieces) const {
     if (!after.panels) return nullptr;
     const auto all = divided(after.outputs, PANEL) * pieces;
     const auto each = divided(all, std::min<int64_t>(at::get_num_threads(), all));
-    return after.panels + at::get_thread_num() * each / pieces * PANEL * after.inputs;
+    const auto first = at::get_thread_num() * each / pieces;
+    return static_cast<const Unit*>(after.panels) + first * PANEL * after.units;
   }
 
   static int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
@@ -189,17 +255,16 @@ struct Linear {
   }
 
   // The weight's own memory, where oneDNN keeps it in panels, the last filled up with zeros.
-  const float* panelled() const {
-    if (!multiply || !weight->is_mkldnn() || weight->scalar_type() != at::kFloat) return nullptr;
-    const auto outputs = weight->size(0), inputs = weight->size(1);
-    auto rows = at::zeros({divided(outputs, PANEL) * PANEL, inputs});
+  const void* panelled() const {
+    if (!multiply || weight->scalar_type() != at::kFloat) return nullptr;
+    auto rows = at::zeros({divided(outputs, PANEL) * PANEL, units});
     rows.narrow(0, 0, outputs).copy_(weight->to_dense());
-    const auto expected = rows.view({-1, PANEL, inputs}).transpose(1, 2).contiguous();
+    const auto expected = rows.view({-1, PANEL, units}).transpose(1, 2).contiguous();
     const auto bytes = static_cast<int64_t>(expected.nbytes());
     const auto* memory = at::native::data_ptr_from_mkldnn(*weight);
     const bool same = at::native::nbytes_from_mkldnn(*weight) == bytes &&
                       std::memcmp(memory, expected.const_data_ptr(), bytes) == 0;
-    return same ? static_cast<const float*>(memory) : nullptr;
+    return same ? memory : nullptr;
   }
 
   // Whether both ways give the same bits on this processor, up to 66 rows.

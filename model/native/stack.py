@@ -6,21 +6,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from model import kernels
 from model.attention import TILE_QUERIES, Trace
 from model.encoder import Encoded, Encoder, Layer
-from model.kernels import (
-    ONEDNN_NAMES,
-    Affine,
-    Kernels,
-    NormedLinear,
-    PackedLinear,
-    attend_fused,
-)
+from model.kernels import Affine, Kernels, NormedLinear
+from model.native.operators import ONEDNN_NAMES
 from model.packing import Packed
 from model.pooling import Pooling
 
 # weight and bias, or cosines and sines; None: there is none
 TensorPair = tuple[Tensor | None, Tensor | None]
+
+
+# the linears and attentions that the operator calls itself
+CALLED = [
+    (way.linear, way.attend) for way in (kernels.ONEDNN, kernels.PANELS, kernels.TILES) if way
+]
 
 
 class Batch(NamedTuple):
@@ -41,9 +42,9 @@ class Edits(NamedTuple):
     patches: list[tuple[int, int, int, Tensor]]  # rows from, to; head; values
 
 
-def calls_same_kernels(kernels: Kernels) -> bool:
+def calls_same_kernels(way: Kernels) -> bool:
     """Tell whether these kernels are those that the compiled operator calls itself."""
-    return kernels.linear is PackedLinear and kernels.attend is attend_fused
+    return kernels.COMPILED and (way.linear, way.attend) in CALLED
 
 
 class NativeStack:
@@ -73,6 +74,7 @@ class NativeStack:
             config.pre_norm,
             config.gated,
             *ONEDNN_NAMES[config.activation],
+            encoder.kernels.half,
         )
         tables = encoder.embeddings
         self._stack.embed(
@@ -142,7 +144,7 @@ def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
 def _linear_pair(linear: Any) -> TensorPair:
     """Return a linear's packed weight and bias, without its norm; two None without a linear."""
     own: Any = linear.linear if isinstance(linear, NormedLinear) else linear
-    return (None, None) if own is None else (own.packed, own.bias)
+    return (None, None) if own is None else (own.packed, getattr(own, "added", own.bias))
 
 
 def _norm_pair(norm: Affine | None) -> TensorPair:

@@ -1,27 +1,19 @@
 """Chooses a replica's device, number format, lanes and batch size for this machine."""
 
-import logging
 import math
 import os
 from collections.abc import Sequence
 
 import torch
 
+from model import kernels
 from model.config import EncoderConfig
+from model.kernels import Kernels
 from model.task_heads import TaskHead, VectorHead
 from service.cores import count_cores
 from service.engine import numerics
 from service.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-# Number formats known to be no slower than float32 on this processor
-FAST_PRECISIONS = {torch.float32}
-if getattr(torch.cpu, "_is_amx_tile_supported", bool)():
-    FAST_PRECISIONS |= {torch.bfloat16}
-SLOW_PRECISION = (
-    "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
-)
 BATCH_SECONDS = 0.1  # that a batch should take: short enough to wait for, long enough for a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384  # bounds of the batch size chosen by speed
 
@@ -88,27 +80,34 @@ def choose_precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     cuda = device.type == "cuda"
     if settings.dtype == "auto":
         return device, torch.bfloat16 if cuda else torch.float32
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    if not cuda and dtype not in FAST_PRECISIONS:
-        logger.warning(SLOW_PRECISION, settings.dtype)
-    return device, dtype
+    return device, getattr(torch, settings.dtype)
 
 
 def check_same_bits(settings: Settings) -> None:
     """Check that device, number format and the variable MKL_CBWR allow bit-for-bit equal answers.
 
     Raises:
-        Unservable: the settings require equal bits, which only float32 on a CPU promises; or by
-            MKL_CBWR the bits of MKL's products depend on where in memory a matrix lies.
+        Unservable: the settings require equal bits, which only a CPU promises, in formats that it
+            computes itself; or by MKL_CBWR the bits of MKL's products depend on where in memory a
+            matrix lies.
     """
-    promised = choose_device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
+    device, dtype = choose_precision(settings)
+    promised = device.type == "cpu" and promises_bits(kernels.choose_kernels(device, dtype), dtype)
     if settings.require_same_bits and not promised:
-        raise Unservable("require_same_bits: it needs --device cpu and --dtype float32")
+        raise Unservable(
+            "require_same_bits: it needs --device cpu, and --dtype float32 or, on a processor with"
+            " avx512_bf16, bfloat16"
+        )
     if promised and numerics.is_mkl_strict() is False:
         raise Unservable(
             f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}, by which equal texts may get other bits;"
             " leave it out, or set AUTO,STRICT"
         )
+
+
+def promises_bits(way: Kernels, dtype: torch.dtype) -> bool:
+    """Tell whether kernels on a CPU give the same bits in any batch, if this processor's do."""
+    return dtype == torch.float32 or way.half
 
 
 def count_lanes(settings: Settings, device: torch.device) -> int:

@@ -134,7 +134,7 @@ def _prove_steady(
 
     If there are none: of the fastest, which do not promise equal bits.
     """
-    promised = device.type == "cpu" and dtype == torch.float32
+    promised = device.type == "cpu" and machine.promises_bits(lanes.model.encoder.kernels, dtype)
     fastest = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
     if is_steady(lanes, fastest):
         return fastest

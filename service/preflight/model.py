@@ -4,13 +4,18 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
+
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
 from service import keyring
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
+from service.engine.certificate import NO_CERTIFICATE, certify
+from service.engine.formats import compare_speeds
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, ModelSource
+from service.heads.samples import sample_texts
 from service.keyring import UnusableKeys
 from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
@@ -54,6 +59,29 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
         )
 
 
+def measure_format(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+    """Measure how near to float32's vectors bfloat16's are, and how much faster they are made."""
+    device, dtype = machine.choose_precision(settings)
+    if settings.dtype != "bfloat16" or device.type != "cpu":
+        return
+    try:
+        model = loading.load_model(source, device, dtype)
+        exact = loading.load_model(source, device, torch.float32)
+        certificate = certify(model, exact, sample_texts())
+    except REFUSED:  # which another check tells of
+        return
+    speed = f"{compare_speeds(exact.encoder.layers[0], dtype):.1f} times as fast as float32"
+    if certificate is None:
+        yield Finding("bfloat16", speed, NO_CERTIFICATE, "note")
+        return
+    near = (
+        f"cosines of {certificate.texts} texts to float32's: {certificate.worst_cosine:.5f} at"
+        f" worst, {certificate.mean_cosine:.5f} on average; {certificate.neighbour_overlap:.3f} of"
+        f" their {certificate.neighbours} nearest texts kept"
+    )
+    yield Finding("bfloat16", f"{speed}; {near}", grade="ok")
+
+
 def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     """Load a model without its weights, and check it as a replica's start does.
 
@@ -92,6 +120,7 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
 CHECKS: Checks = {
     # neither for a node, whose report has the digest, and a lack of memory apart
     open_checkpoint: {"doctor", "serve"},
+    measure_format: {"doctor"},
 }
 # Those of all models together
 TOGETHER: Checks = {check_memory: {"doctor", "serve"}}

@@ -236,7 +236,7 @@ def test_a_pass_is_four_linears_one_attention_and_two_norms_a_layer(
     ran = operators(lambda: model.encoder(packed))
 
     assert ran["mkldnn::_linear_pointwise"] == 4 * 6
-    assert ran["aten::_scaled_dot_product_flash_attention_for_cpu"] == 6
+    assert ran["aten::_scaled_dot_product_flash_attention_for_cpu"] == 6 * (not kernels.COMPILED)
     assert ran["aten::native_layer_norm"] == 1 + 2 * 6
     unfused = {"aten::bmm", "aten::matmul", "aten::softmax", "aten::gelu", "aten::linear"}
     assert not unfused & ran.keys()

@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from model import kernels
 from model.config import Activation
 from model.families import fields
-from model.kernels import ONEDNN, PLAIN, Kernels
+from model.kernels import ONEDNN, PANELS, PLAIN, TILES, Kernels
 from model.packing import Packed
 from model.positions import beyond_reach
 from model.reach import Reach
@@ -160,13 +160,16 @@ def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
 
 
 def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own list of what it can, where oneDNN uses that; else it is computed plainly."""
+    """By its own list of what it can, in tiles with AMX; else it is computed plainly."""
     listed = Path("/proc/cpuinfo")
-    able = listed.exists() and "avx512_bf16" in listed.read_text()
-    able = able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    features = listed.read_text() if listed.exists() else ""
+    able = kernels.COMPILED and "avx512_bf16" in features
 
-    assert kernels.choose_kernels(CPU, torch.bfloat16) is ((able and ONEDNN) or PLAIN)
-    monkeypatch.setattr(kernels, "ONEDNN_DTYPES", {torch.float32})
+    chosen = TILES if "amx_tile" in features else PANELS
+    assert kernels.choose_kernels(CPU, torch.bfloat16) is (chosen if able else PLAIN)
+    monkeypatch.setattr(kernels, "HAS_AMX", True)
+    assert kernels.choose_kernels(CPU, torch.bfloat16) is (TILES if able else PLAIN)
+    monkeypatch.setattr(kernels, "HAS_HALF", False)
     assert kernels.choose_kernels(CPU, torch.bfloat16) is PLAIN
 
 

@@ -1,47 +1,40 @@
 """service/engine/machine.py"""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from model import kernels
 from service.engine import machine
 from service.settings import Settings
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quick", "slow"),
+    ("dtype", "half", "promised"),
     [
-        ("float32", {torch.float32}, False),
-        ("bfloat16", {torch.float32}, True),
-        ("bfloat16", {torch.float32, torch.bfloat16}, False),
-        ("float16", {torch.float32, torch.bfloat16}, True),
+        ("auto", False, True),
+        ("float32", False, True),
+        ("bfloat16", True, True),
+        ("bfloat16", False, False),
+        ("float16", True, False),
     ],
 )
-def test_a_number_format_that_is_slow_on_this_processor_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    dtype: Any,
-    quick: set[torch.dtype],
-    slow: bool,
+def test_equal_bits_are_required_of_what_the_processor_computes_itself(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, half: bool, promised: bool
 ) -> None:
-    """In one line at the start, which says that float32 is faster; it is served all the same."""
-    monkeypatch.setattr(machine, "FAST_PRECISIONS", quick)
+    """Of float32, and of bfloat16 where there is avx512_bf16; elsewhere the start is refused."""
+    monkeypatch.setattr(kernels, "HAS_HALF", half)
+    monkeypatch.setattr(kernels, "find_attention", lambda half: True)
+    monkeypatch.setattr(kernels, "_agrees_with_plain", lambda *_: True)
+    settings = Settings(device="cpu", dtype=dtype, require_same_bits=True)
 
-    assert machine.choose_precision(Settings(device="cpu", dtype=dtype))[1] is getattr(torch, dtype)
-
-    lines = [f"{dtype} is probably slower than float32 on this processor"] if slow else []
-    assert [record.getMessage().partition(";")[0] for record in caplog.records] == lines
-
-
-def test_bfloat16_is_quick_on_a_processor_with_amx() -> None:
-    """By the processor's own list of what it can."""
-    listed = Path("/proc/cpuinfo")
-    able = listed.exists() and "amx_tile" in listed.read_text()
-
-    assert (torch.bfloat16 in machine.FAST_PRECISIONS) is able
+    if promised:
+        machine.check_same_bits(settings)
+    else:
+        with pytest.raises(machine.Unservable, match="--dtype float32 or, on a processor with"):
+            machine.check_same_bits(settings)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """A checkpoint that no replica would load ends `doctor` and `serve` alike, before Ray starts."""
 
 import json
+import re
 import shutil
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,10 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from service.cli import main
+from service.engine.weights import locate_model
+from service.heads.samples import sample_texts
 from service.preflight import model
+from service.settings import Settings
 from tests.task_heads import checkpoint
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789\nsize 133\n"
@@ -176,3 +181,22 @@ def test_of_large_weights_the_headers_are_read_and_not_the_numbers(
 
     assert passed == 0
     assert status == 1 and f"{WORD} is (3, 15)" in told
+
+
+@pytest.mark.parametrize(
+    ("dtype", "measured"), [("bfloat16", True), ("auto", False), ("float16", False)]
+)
+def test_doctor_measures_how_near_bfloat16_is(
+    dtype: Any, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is asked for: by the vectors of texts, and by the speed of a layer."""
+    monkeypatch.setattr(model, "sample_texts", lambda: sample_texts()[:24])
+    settings = Settings(dtype=dtype, device="cpu")
+
+    found = list(model.measure_format(settings, locate_model(settings.model)))
+
+    assert [finding.place for finding in found] == ["bfloat16"] * measured
+    shape = (
+        r"\d+\.\d times as fast as float32; cosines of 24 texts to float32's: 0\.999\d\d at worst"
+    )
+    assert not measured or re.match(shape, found[0].what)

@@ -50,9 +50,9 @@ ROWS = {
         "threads 2: on a GPU it must be 1; leave it out",
     ),
     "bits required where none are promised": (
-        "--require-same-bits true --dtype bfloat16",
+        "--require-same-bits true --dtype float16",
         {},
-        "require_same_bits: it needs --device cpu and --dtype float32",
+        "require_same_bits: it needs --device cpu, and --dtype float32 or, on a processor with",
     ),
     "products that are not strict": (
         "",

@@ -1,0 +1,99 @@
+// Products and attention of bfloat16, whose sums are float32, for processors with avx512_bf16.
+//
+// Two numbers of bfloat16, a pair, are multiplied and added at once. The order of the sums follows
+// from the length of a row alone.
+
+#include <immintrin.h>
+
+#include "gelu.h"
+#include "look.h"
+#include "mix.h"
+#include "panel.h"
+#include "tile.h"
+
+namespace headlight::CPU_CAPABILITY {
+namespace {
+
+// Of a vector's numbers, the first `count`.
+__mmask16 first(int64_t count) { return (1u << std::clamp<int64_t>(count, 0, SIZE)) - 1; }
+
+__m256i round(const Vec& some) { return (__m256i)_mm512_cvtneps_pbh(some); }
+
+struct Pairs {
+  using Unit = Pair;
+  using Some = __m512i;
+
+  static int64_t units(int64_t numbers) { return (numbers + 1) / 2; }
+  static Some load(const Unit* from) { return _mm512_loadu_si512(from); }
+  static Some repeat(Unit each) { return _mm512_set1_epi32(static_cast<int>(each)); }
+  static Vec add(const Some& each, const Some& some, const Vec& sum) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)each, (__m512bh)some);
+  }
+  static Vec exponential(const Vec& x) { return x.fexp_u20(); }  // more exact than their rounding
+
+  // Numbers as pairs, the last of which is filled up with 0.
+  static void write(const float* from, int64_t count, Unit* to) {
+    auto* numbers = reinterpret_cast<uint16_t*>(to);
+    for (int64_t i = 0; i < count; i += SIZE) {
+      const auto some = Vec(_mm512_maskz_loadu_ps(first(count - i), from + i));
+      _mm256_mask_storeu_epi16(numbers + i, first(count + count % 2 - i), round(some));
+    }
+  }
+  static void write(const Vec& some, int64_t i, Unit* to) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i / 2), round(some));
+  }
+
+  // Up to PANEL numbers as one half of the pairs in the i / 2-th line of a panel; the other half and
+  // the rest of it are 0 until they are laid.
+  static void lay(const float* from, int64_t count, int64_t i, Unit* to) {
+    auto* line = to + i / 2 * PANEL;
+    for (int64_t j = 0; j < PANEL; j += SIZE) {
+      const auto some = Vec(_mm512_maskz_loadu_ps(first(count - j), from + j));
+      const auto wide = _mm512_cvtepu16_epi32(round(some));
+      const auto pairs = i % 2 ? _mm512_or_si512(load(line + j), _mm512_slli_epi32(wide, 16)) : wide;
+      _mm512_storeu_si512(line + j, pairs);
+    }
+  }
+};
+
+Vec activate(Activation activation, const Vec& x) {
+  switch (activation) {
+    case Activation::GELU: return erf_gelu(x);
+    case Activation::GELU_TANH: {
+      const auto inner = (x + x * x * x * Vec(0.044715f)) * Vec(0.7978845608f);
+      return Vec(0.5f) * x * (Vec(1) + inner.tanh());
+    }
+    case Activation::RELU: return at::vec::maximum(x, Vec(0));
+    case Activation::SILU: return x / (Vec(1) + x.neg().exp());
+    default: return x;
+  }
+}
+
+}  // namespace
+
+void halve(const float* x, int64_t count, uint16_t* y) {
+  for (int64_t i = 0; i < count; i += SIZE) {
+    const auto some = Vec(_mm512_maskz_loadu_ps(first(count - i), x + i));
+    _mm256_mask_storeu_epi16(y + i, first(count - i), round(some));
+  }
+}
+
+void half_product(const Panel<Pair>& panel, const Pair* x, int64_t rows, const float* residual,
+                  void* y) {
+  by_panel<Pairs>(panel, x, rows, [&](int64_t row, float* sums) {
+    const auto place = row * panel.outputs;
+    add(panel, residual ? residual + place : nullptr, sums);
+    if (panel.activation == Activation::NONE) {
+      std::copy_n(sums, panel.width, static_cast<float*>(y) + place);
+      return;
+    }
+    for (int64_t i = 0; i < PANEL; i += SIZE) {
+      activate(panel.activation, Vec::loadu(sums + i)).store(sums + i);
+    }
+    halve(sums, panel.width, static_cast<uint16_t*>(y) + place);
+  });
+}
+
+void half_attend(const Look& look) { mix<Pairs>(look); }
+
+}  // namespace headlight::CPU_CAPABILITY
