@@ -98,8 +98,6 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
     models = pin_models([network.restrict_hosts(model) for model in models])
-    if settings.address is None:  # a missing model is refused here, before a replica would
-        apart.check_models({own_name(model): model for model in models})
     for warning in network.warn_of_exposure(settings):
         say(f"warning: {warning}")
     with ExitStack() as stack:
@@ -110,7 +108,9 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
             say(logs.warning_line(settings.log_format, name, "replica ended").decode().rstrip())
 
         if settings.address is None:
-            folder = stack.enter_context(start_own_ray(settings, say, pem))
+            named = {own_name(model): model for model in models}
+            servable = stack.enter_context(apart.checking(named))
+            folder = stack.enter_context(start_own_ray(settings, say, pem, servable))
             lines = stack.enter_context(relay.Relay(folder / "lines", say, report_ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.close_listener)
@@ -157,36 +157,41 @@ def own_name(settings: Settings) -> str:
 
 
 @contextmanager
-def start_own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
+def start_own_ray(
+    settings: Settings, say: Say, pem: bytes = b"", servable: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """Start a Ray of our own, which only this service uses; yields its directory.
 
     Args:
         pem: certificate and key of HAProxy, if clients speak TLS.
+        servable: waits until the models have been checked, and raises if they cannot be served.
     """
     kept = workspace.logs_folder(settings.port)
     with (
         workspace.make_directory(kept) as run,
         network.reserve_ports(settings.port) as block,
-        workspace.redirect_output(run / workspace.DRIVER),
     ):
         forget_settings()  # before ours: HAProxy's wrapper reads two
         os.environ.update(ingress.common_variables(settings))
         os.environ.update(ingress.own_ray_variables(settings, block, run, count_cores()))
         if pem:
             tls.write_certificate(pem, run)
+        import ray.serve  # which takes half as long as the check
+
+        servable()
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
         say(f"logs: {run / workspace.LOGS}; after the service stops: {stay}")
         say("starting Ray")
-        import ray
-
-        try:
-            with keep_sigterm(), progress.report_progress(say, lambda: "Ray has not started yet"):
-                start_ray_processes(settings, run, stay)
-            yield run
-        except ray.exceptions.RayError as error:  # as a proxy that died at the start
-            raise explain_failure(error, run, stay) from error
-        finally:
-            ray.shutdown()
+        with workspace.redirect_output(run / workspace.DRIVER):
+            try:
+                waiting = progress.report_progress(say, lambda: "Ray has not started yet")
+                with keep_sigterm(), waiting:
+                    start_ray_processes(settings, run, stay)
+                yield run
+            except ray.exceptions.RayError as error:  # as a proxy that died at the start
+                raise explain_failure(error, run, stay) from error
+            finally:
+                ray.shutdown()
 
 
 def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:

@@ -92,15 +92,11 @@ async def start_replica(encoder: Any) -> Replica:
 
 @contextmanager
 def own_ray(
-    settings: Settings,
-    say: launch.Say,
-    pem: bytes = b"",
-    right: Callable[
-        [Settings, launch.Say, bytes], AbstractContextManager[Path]
-    ] = launch.start_own_ray,
+    *arguments: Any,
+    right: Callable[..., AbstractContextManager[Path]] = launch.start_own_ray,
 ) -> Iterator[Path]:
     """launch.start_own_ray, on which faulty replicas are deployed."""
-    with right(settings, say, pem) as run:
+    with right(*arguments) as run:
         from service import app  # not before launch has set the environment, which Ray then reads
 
         with patch.object(app.Encoder.func_or_class, "_start_replica", start_replica):

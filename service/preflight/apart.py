@@ -6,7 +6,8 @@ python -P -m service.preflight.apart      reads the models' settings, writes a f
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from service.cluster.haproxy import die_with_parent
 from service.cluster.progress import StartFailed, naming_failures
@@ -16,28 +17,42 @@ from service.preflight.machine import WITH_TORCH
 from service.settings import Settings
 
 
-def check_models(models: Mapping[str, Settings]) -> None:
-    """Check in another process that our own replicas could serve these models.
+@contextmanager
+def checking(models: Mapping[str, Settings]) -> Iterator[Callable[[], None]]:
+    """Check in another process whether our own replicas could serve these models.
 
     Args:
         models: by the names that a failure is to mention.
 
-    Raises:
-        StartFailed: they could not; says why.
+    Yields:
+        A function that waits for the result and raises StartFailed if they could not.
     """
-    checked = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
-        input=pickle.dumps(models),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is ours to answer
     )
-    if checked.returncode:
-        fault = checked.stdout.decode()
-        raise StartFailed(fault or f"the check of the model ended with {checked.returncode}")
+
+    def require_servable() -> None:
+        """Wait for the result; raises StartFailed, which says why they could not."""
+        fault, _ = process.communicate()
+        if process.returncode:
+            reason = f"the check of the model ended with {process.returncode}"
+            raise StartFailed(fault.decode() or reason)
+
+    with process:
+        try:
+            with suppress(BrokenPipeError), process.stdin as pipe:  # type: ignore[union-attr]
+                pickle.dump(models, pipe)
+            process.stdin = None  # nothing is left for communicate to close
+            yield require_servable
+        finally:
+            process.kill()
 
 
 def check_here(models: Mapping[str, Settings]) -> None:
-    """Check in this process what `check_models` does.
+    """Check in this process what `checking` does in another.
 
     Raises:
         StartFailed: replicas would find no model, none that fits, or no memory for all.

@@ -36,5 +36,8 @@ def test_a_check_that_dies_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> No
     """As on a processor that lacks an instruction of torch's."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    with pytest.raises(StartFailed, match="^the check of the model ended with 1$"):
-        apart.check_models({"": Settings()})
+    with (
+        pytest.raises(StartFailed, match="^the check of the model ended with 1$"),
+        apart.checking({"": Settings()}) as servable,
+    ):
+        servable()

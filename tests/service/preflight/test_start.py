@@ -2,14 +2,16 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from service import launch
 from service.cli import main
 from service.cluster import haproxy, ingress, network
 from service.engine import numerics
@@ -22,8 +24,10 @@ CORES = len(os.sched_getaffinity(0))
 @pytest.fixture(autouse=True)
 def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A start that gets as far as Ray fails here at once; one process makes all checks."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(apart, "check_models", apart.check_here)
+    monkeypatch.setattr(launch, "start_ray_processes", None)
+    monkeypatch.setattr(
+        apart, "checking", lambda models: nullcontext(partial(apart.check_here, models))
+    )
     environment = dict(os.environ)
     yield
     os.environ.clear()
