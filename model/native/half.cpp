@@ -19,6 +19,12 @@ __mmask16 first(int64_t count) { return (1u << std::clamp<int64_t>(count, 0, SIZ
 
 __m256i round(const Vec& some) { return (__m256i)_mm512_cvtneps_pbh(some); }
 
+// Store the first `count` numbers, rounded. A masked store is slow to be read again.
+void store_half(const Vec& some, int64_t count, uint16_t* to) {
+  if (count < SIZE) return _mm256_mask_storeu_epi16(to, first(count), round(some));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), round(some));
+}
+
 struct Pairs {
   using Unit = Pair;
   using Some = __m512i;
@@ -35,19 +41,19 @@ struct Pairs {
   static void write(const float* from, int64_t count, Unit* to) {
     auto* numbers = reinterpret_cast<uint16_t*>(to);
     for (int64_t i = 0; i < count; i += SIZE) {
-      const auto some = Vec(_mm512_maskz_loadu_ps(first(count - i), from + i));
-      _mm256_mask_storeu_epi16(numbers + i, first(count + count % 2 - i), round(some));
+      const auto some = std::min(SIZE, count - i);
+      store_half(Vec::loadu(from + i, some), some + some % 2, numbers + i);
     }
   }
   static void write(const Vec& some, int64_t i, Unit* to) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i / 2), round(some));
+    store_half(some, SIZE, reinterpret_cast<uint16_t*>(to) + i);
   }
 
-  // Up to PANEL numbers as one half of the pairs in the i / 2-th line of a panel; the other half and
-  // the rest of it are 0 until they are laid.
-  static void lay(const float* from, int64_t count, int64_t i, Unit* to) {
-    auto* line = to + i / 2 * PANEL;
-    for (int64_t j = 0; j < PANEL; j += SIZE) {
+  // So many numbers as one half of the pairs in the i / 2-th line of some of this width; the other
+  // half and the rest of it are 0 until they are laid.
+  static void lay(const float* from, int64_t count, int64_t i, int64_t width, Unit* to) {
+    auto* line = to + i / 2 * width;
+    for (int64_t j = 0; j < width; j += SIZE) {
       const auto some = Vec(_mm512_maskz_loadu_ps(first(count - j), from + j));
       const auto wide = _mm512_cvtepu16_epi32(round(some));
       const auto pairs = i % 2 ? _mm512_or_si512(load(line + j), _mm512_slli_epi32(wide, 16)) : wide;
@@ -73,8 +79,8 @@ Vec activate(Activation activation, const Vec& x) {
 
 void halve(const float* x, int64_t count, uint16_t* y) {
   for (int64_t i = 0; i < count; i += SIZE) {
-    const auto some = Vec(_mm512_maskz_loadu_ps(first(count - i), x + i));
-    _mm256_mask_storeu_epi16(y + i, first(count - i), round(some));
+    const auto some = std::min(SIZE, count - i);
+    store_half(Vec::loadu(x + i, some), some, y + i);
   }
 }
 
@@ -82,15 +88,11 @@ void half_product(const Panel<Pair>& panel, const Pair* x, int64_t rows, const f
                   void* y) {
   by_panel<Pairs>(panel, x, rows, [&](int64_t row, float* sums) {
     const auto place = row * panel.outputs;
-    add(panel, residual ? residual + place : nullptr, sums);
-    if (panel.activation == Activation::NONE) {
-      std::copy_n(sums, panel.width, static_cast<float*>(y) + place);
-      return;
-    }
-    for (int64_t i = 0; i < PANEL; i += SIZE) {
-      activate(panel.activation, Vec::loadu(sums + i)).store(sums + i);
-    }
-    halve(sums, panel.width, static_cast<uint16_t*>(y) + place);
+    const bool rounded = panel.activation != Activation::NONE;
+    add(panel, residual ? residual + place : nullptr, sums, [&](int64_t i, Vec x, int64_t count) {
+      if (!rounded) return x.store(static_cast<float*>(y) + place + i, count);
+      store_half(activate(panel.activation, x), count, static_cast<uint16_t*>(y) + place + i);
+    });
   });
 }
 

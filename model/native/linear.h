@@ -134,7 +134,7 @@ struct Linear {
   static constexpr int64_t MOST = 1024, ANY = int64_t{1} << 31;
 
  private:
-  static constexpr int64_t PIECE = 64;  // most rows at a time
+  static constexpr int64_t PIECE = 96, BLOCK = 6;  // most rows at a time, by so many
   static constexpr int64_t GRAIN = 16384;  // numbers that a thread rounds at least
   static inline headlight::Product* const multiply = headlight::choose(
       at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product);
@@ -206,6 +206,7 @@ struct Linear {
     TORCH_CHECK(x.dim() == 2 && x.nbytes() == rows * units * sizeof(Unit),
                 "an input of other width");
     const auto count = divided(outputs, PANEL), pieces = divided(rows, PIECE);
+    const auto piece_rows = divided(divided(rows, pieces), BLOCK) * BLOCK;
     const auto kind = half && end != Activation::NONE ? at::kBFloat16 : at::kFloat;
     auto y = at::empty({held, outputs}, x.options().dtype(kind));
     if (held > rows) y.narrow(0, rows, held - rows).zero_();
@@ -216,7 +217,8 @@ struct Linear {
     const auto bytes = y.itemsize();
     at::parallel_for(0, count * pieces, 1, [&](int64_t first, int64_t last) {
       for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
-        const auto piece = i % pieces, start = rows * piece / pieces, column = i / pieces * PANEL;
+        const auto piece = i % pieces, start = std::min(rows, piece * piece_rows);
+        const auto column = i / pieces * PANEL;
         const auto* weights = all + column * units;
         const auto* next = i + 1 < last ? weights + PANEL * units : begins<Unit>(pieces);
         const headlight::Panel<Unit> panel{
@@ -224,7 +226,7 @@ struct Linear {
             bias ? bias->const_data_ptr<float>() + column : nullptr,
             units, std::min(PANEL, outputs - column), depth, outputs, end};
         const auto place = start * outputs + column;
-        multiply(panel, from + start * units, rows * (piece + 1) / pieces - start,
+        multiply(panel, from + start * units, std::min(piece_rows, rows - start),
                  residual ? residual + place : nullptr, reinterpret_cast<float*>(to + place * bytes));
       }
     });

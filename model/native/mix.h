@@ -30,23 +30,26 @@ auto reserve(int64_t count) { return std::make_unique_for_overwrite<Unit[]>(coun
 template <typename Format>
 std::pair<float, float> soften(float* scores, const float* bias, int64_t keys, float scale,
                                typename Format::Unit* to) {
-  const Vec by(scale), least(-std::numeric_limits<float>::infinity());
+  const Vec least(-std::numeric_limits<float>::infinity());
+  if (bias) {
+    for (int64_t i = 0; i < keys; i += SIZE) {
+      const auto added = Vec::loadu(bias + i, std::min(SIZE, keys - i));
+      at::vec::fmadd(Vec::loadu(scores + i), Vec(scale), added).store(scores + i);
+    }
+    scale = 1;
+  }
   auto most = least;
   for (int64_t i = 0; i < keys; i += SIZE) {
-    const auto count = std::min(SIZE, keys - i);
-    auto x = Vec::loadu(scores + i) * by;
-    if (bias) x = x + Vec::loadu(bias + i, count);
-    if (count < SIZE) x = Vec::set(least, x, count);
-    x.store(scores + i);
-    most = at::vec::maximum(most, x);
+    const auto x = Vec::loadu(scores + i);
+    most = at::vec::maximum(most, keys - i < SIZE ? Vec::set(least, x, keys - i) : x);
   }
   float lanes[SIZE];
   most.store(lanes);
-  const auto largest = *std::max_element(lanes, lanes + SIZE);
-  const Vec top(largest);
+  const auto largest = *std::max_element(lanes, lanes + SIZE) * scale;
+  const Vec by(scale), top(-largest);
   Vec total(0);
   for (int64_t i = 0; i < keys; i += SIZE) {
-    auto p = Format::exponential(Vec::loadu(scores + i) - top);
+    auto p = Format::exponential(at::vec::fmadd(Vec::loadu(scores + i), by, top));
     if (keys - i < SIZE) p = Vec::set(Vec(0), p, keys - i);
     total = total + p;
     Format::write(p, i, to);
@@ -73,31 +76,20 @@ void lay_keys(const Look& look, typename Format::Unit* to) {
   }
 }
 
-// The values of one head as panels of channels, (panels, depth, PANEL).
-template <typename Format>
-void lay_values(const Look& look, typename Format::Unit* to) {
-  const auto depth = Format::units(look.keys);
-  for (int64_t start = 0; start < look.head; start += PANEL, to += depth * PANEL) {
-    const auto width = std::min(PANEL, look.head - start);
-    for (int64_t key = 0; key < look.keys; ++key) {
-      Format::lay(look.v + key * look.v_apart + start, width, key, to);
-    }
-  }
-}
-
 template <typename Format>
 void mix(const Look& look) {
   using Unit = typename Format::Unit;
   const auto depth = Format::units(look.head), keys = look.keys;
   const auto padded = round_up(keys, STEP), head = round_up(look.head, STEP);
   const auto rows_apart = Format::units(padded), value_depth = Format::units(keys);
-  const auto panels = round_up(keys, PANEL), head_panels = round_up(head, PANEL);
-  const auto laid_keys = reserve<Unit>(panels * depth);
-  const auto laid_values = reserve<Unit>(value_depth * head_panels);
+  const auto laid_keys = reserve<Unit>(round_up(keys, PANEL) * depth);
+  const auto laid_values = reserve<Unit>(value_depth * head);
   const auto queries = reserve<Unit>(MOST * depth), weights = reserve<Unit>(MOST * rows_apart);
   const auto scores = reserve<float>(MOST * padded), mixed = reserve<float>(MOST * head);
   lay_keys<Format>(look, laid_keys.get());
-  lay_values<Format>(look, laid_values.get());
+  for (int64_t key = 0; key < keys; ++key) {
+    Format::lay(look.v + key * look.v_apart, look.head, key, head, laid_values.get());
+  }
   for (int64_t first = 0; first < look.queries; first += MOST) {
     const auto rows = std::min(MOST, look.queries - first);
     for (int64_t row = 0; row < rows; ++row) {
@@ -105,7 +97,7 @@ void mix(const Look& look) {
     }
     for (int64_t key = 0; key < padded; key += PANEL) {
       multiply_columns<Format>(std::min(PANEL, padded - key), rows, queries.get(), depth,
-                               laid_keys.get() + key * depth, depth, scores.get() + key, padded);
+                               laid_keys.get() + key * depth, PANEL, depth, scores.get() + key, padded);
     }
     float sums[MOST];
     for (int64_t row = 0; row < rows; ++row) {
@@ -116,11 +108,8 @@ void mix(const Look& look) {
       sums[row] = sum;
       look.sums[(first + row) * look.sums_apart] = log;
     }
-    for (int64_t channel = 0; channel < head; channel += PANEL) {
-      multiply_columns<Format>(std::min(PANEL, head - channel), rows, weights.get(), rows_apart,
-                               laid_values.get() + channel * value_depth, value_depth,
-                               mixed.get() + channel, head);
-    }
+    multiply_columns<Format>(head, rows, weights.get(), rows_apart, laid_values.get(), head,
+                             value_depth, mixed.get(), head);
     for (int64_t row = 0; row < rows; ++row) {
       auto* to = look.mixed + (first + row) * look.mixed_apart;
       for (int64_t i = 0; i < look.head; ++i) to[i] = mixed[row * head + i] / sums[row];

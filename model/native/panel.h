@@ -23,11 +23,11 @@ void multiply_panel(int64_t rows, const typename Format::Unit* x, int64_t apart,
   constexpr int64_t EACH = std::max<int64_t>(1, LINES * STRIP / PANEL);  // of the lines, in a strip
   for (int64_t start = 0; start < PANEL; start += STRIP) {
     if (start / STRIP * EACH < LINES) {
-      multiply_some<Format, SIDE, LINES ? EACH : 0>(rows, x, apart, w + start, depth, y + start,
+      multiply_some<Format, SIDE, LINES ? EACH : 0>(rows, x, apart, w + start, PANEL, depth, y + start,
                                                     PANEL, ahead);
       ahead += EACH * LINE * depth;
     } else {
-      multiply_some<Format, SIDE, 0>(rows, x, apart, w + start, depth, y + start, PANEL, ahead);
+      multiply_some<Format, SIDE, 0>(rows, x, apart, w + start, PANEL, depth, y + start, PANEL, ahead);
     }
   }
 }
@@ -65,14 +65,16 @@ void by_panel(const Panel<typename Format::Unit>& panel, const typename Format::
   }
 }
 
-// Add what follows the sums of one row: the bias, and a residual where there is one.
-template <typename Unit>
-void add(const Panel<Unit>& panel, const float* residual, float* sums) {
-  if (panel.bias) {
-    for (int64_t i = 0; i < panel.width; ++i) sums[i] += panel.bias[i];
-  }
-  if (residual) {
-    for (int64_t i = 0; i < panel.width; ++i) sums[i] += residual[i];
+// Add bias and residual, where there are any, to the sums of one row; `store(i, x, count)` takes each
+// vector of the result, or the `count` numbers of it that there are.
+template <typename Unit, typename Store>
+void add(const Panel<Unit>& panel, const float* residual, const float* sums, const Store& store) {
+  for (int64_t i = 0; i < panel.width; i += SIZE) {
+    const auto count = std::min(SIZE, panel.width - i);
+    auto x = Vec::loadu(sums + i);
+    if (panel.bias) x = x + Vec::loadu(panel.bias + i, count);
+    if (residual) x = x + Vec::loadu(residual + i, count);
+    store(i, x, count);
   }
 }
 

@@ -21,9 +21,10 @@ void product(const Panel<Number>& panel, const Number* x, int64_t rows, const fl
              float* y) {
   by_panel<Single>(panel, x, rows, [&](int64_t row, float* sums) {
     const auto place = row * panel.outputs;
-    add(panel, residual ? residual + place : nullptr, sums);
-    if (panel.activation == Activation::GELU) gelu(sums, panel.width);
-    std::copy(sums, sums + panel.width, y + place);
+    add(panel, residual ? residual + place : nullptr, sums, [&](int64_t i, Vec x, int64_t count) {
+      if (panel.activation == Activation::GELU) x = erf_gelu(x);
+      x.store(y + place + i, count);
+    });
   });
 }
 

@@ -39,18 +39,18 @@ struct Single {
   static void write(const float* from, int64_t count, Unit* to) { std::copy_n(from, count, to); }
   static void write(const Vec& some, int64_t i, Unit* to) { some.store(to + i); }
 
-  // Up to PANEL numbers as the i-th line of a panel, the rest of which is 0.
-  static void lay(const float* from, int64_t count, int64_t i, Unit* to) {
-    std::fill(std::copy_n(from, count, to + i * PANEL), to + (i + 1) * PANEL, 0.0f);
+  // So many numbers as the i-th line of some of this width, the rest of which is 0.
+  static void lay(const float* from, int64_t count, int64_t i, int64_t width, Unit* to) {
+    std::fill(std::copy_n(from, count, to + i * width), to + (i + 1) * width, 0.0f);
   }
 };
 
-// y = x W of WIDE vectors of columns, x (ROWS, depth), W (depth, PANEL), y (ROWS, WIDE vectors);
-// the sums run over depth in order. LINES lines from `ahead` on are fetched for each step, so that
-// memory works while this computes.
+// y = x W of WIDE vectors of columns, x (ROWS, depth), W (depth, columns), y (ROWS, WIDE vectors),
+// with so many units from a row to the next; the sums run over depth in order. LINES lines from
+// `ahead` on are fetched for each step, so that memory works while this computes.
 template <typename Format, int64_t ROWS, int64_t WIDE, int64_t LINES>
 void multiply(const typename Format::Unit* x, int64_t apart, const typename Format::Unit* w,
-              int64_t depth, float* y, int64_t y_apart, const typename Format::Unit* ahead) {
+              int64_t w_apart, int64_t depth, float* y, int64_t y_apart, const typename Format::Unit* ahead) {
   Vec sums[ROWS][WIDE];
 #pragma GCC unroll 8
   for (auto& row : sums) {
@@ -62,7 +62,7 @@ void multiply(const typename Format::Unit* x, int64_t apart, const typename Form
     for (int64_t line = 0; line < LINES; ++line, ahead += LINE) __builtin_prefetch(ahead, 0, 2);
     typename Format::Some some[WIDE];
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < WIDE; ++j) some[j] = Format::load(w + i * PANEL + j * SIZE);
+    for (int64_t j = 0; j < WIDE; ++j) some[j] = Format::load(w + i * w_apart + j * SIZE);
 #pragma GCC unroll 8
     for (int64_t row = 0; row < ROWS; ++row) {
       const auto each = Format::repeat(x[row * apart + i]);
@@ -80,22 +80,23 @@ void multiply(const typename Format::Unit* x, int64_t apart, const typename Form
 // The same of up to MOST rows.
 template <typename Format, int64_t WIDE, int64_t LINES>
 void multiply_some(int64_t rows, const typename Format::Unit* x, int64_t apart,
-                   const typename Format::Unit* w, int64_t depth, float* y, int64_t y_apart,
-                   const typename Format::Unit* ahead) {
+                   const typename Format::Unit* w, int64_t w_apart, int64_t depth, float* y,
+                   int64_t y_apart, const typename Format::Unit* ahead) {
   switch (rows) {
-    case 1: return multiply<Format, 1, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
-    case 2: return multiply<Format, 2, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
-    case 3: return multiply<Format, 3, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
-    case 4: return multiply<Format, 4, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
-    case 5: return multiply<Format, 5, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
-    default: return multiply<Format, MOST, WIDE, LINES>(x, apart, w, depth, y, y_apart, ahead);
+    case 1: return multiply<Format, 1, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
+    case 2: return multiply<Format, 2, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
+    case 3: return multiply<Format, 3, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
+    case 4: return multiply<Format, 4, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
+    case 5: return multiply<Format, 5, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
+    default: return multiply<Format, MOST, WIDE, LINES>(x, apart, w, w_apart, depth, y, y_apart, ahead);
   }
 }
 
-// The same of the first columns of a panel, a multiple of STEP.
+// The same of so many columns, a multiple of STEP.
 template <typename Format>
 void multiply_columns(int64_t columns, int64_t rows, const typename Format::Unit* x, int64_t apart,
-                      const typename Format::Unit* w, int64_t depth, float* y, int64_t y_apart) {
+                      const typename Format::Unit* w, int64_t w_apart, int64_t depth, float* y,
+                      int64_t y_apart) {
   constexpr typename Format::Unit* NONE = nullptr;
   for (int64_t start = 0; start < columns; start += SIDE * SIZE) {
     const auto vectors = std::min(SIDE, (columns - start) / SIZE);
@@ -103,7 +104,7 @@ void multiply_columns(int64_t columns, int64_t rows, const typename Format::Unit
                      : vectors == 2 ? multiply_some<Format, 2, 0>
                      : vectors == 3 ? multiply_some<Format, std::min<int64_t>(3, SIDE), 0>
                                     : multiply_some<Format, SIDE, 0>;
-    run(rows, x, apart, w + start, depth, y + start, y_apart, NONE);
+    run(rows, x, apart, w + start, w_apart, depth, y + start, y_apart, NONE);
   }
 }
 
