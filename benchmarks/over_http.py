@@ -44,7 +44,7 @@ from served.servers import (
 from served.table import (
     Turn,
     describe_noise,
-    format_ratios,
+    format_both_ratios,
     format_table,
     quantile,
     smallest_cosine,
@@ -279,9 +279,8 @@ def main() -> None:
             options.out.write_text(to_json(facts, bench.turns, every))
             passed = f"{facts['minutes']} minutes"
             print(f"round {number + 1} of {options.rounds}, {passed}", file=sys.stderr, flush=True)
-    print(
-        "\n\n".join([format_table(every), format_ratios(every, OURS), describe_noise(bench.turns)])
-    )
+    ratios = format_both_ratios(bench.turns, POISSON.name)
+    print("\n\n".join([format_table(every), ratios, describe_noise(bench.turns)]))
 
 
 if __name__ == "__main__":

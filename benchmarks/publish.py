@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from served.servers import BARE, OURS, ROOT, SERVERS
-from served.table import Row, Turn, describe_noise, format_ratios, format_table
+from served.servers import BARE, ROOT, SERVERS
+from served.table import CLOSE, Row, Turn, describe_noise, format_both_ratios, format_table
 from served.texts import BATCHES, POISSON
 
 RUN, KEPT = ROOT / "build" / "over_http.json", ROOT / "benchmarks" / "over_http.json"
@@ -24,6 +24,7 @@ SORTED = SERVERS["onnx-sorted"].name
 def format_results(told: dict[str, Any]) -> str:
     """Return a run as results.md has it: what it ran on, its table, its ratios."""
     every = [Row(**each) for each in told["rows"]]
+    turns = [Turn(**each) for each in told["turns"]]
     processor, load = told["processor"], told["load_averages_at_the_start"]
     family, model, _ = processor["family, model, stepping"]
     facts = [
@@ -32,10 +33,11 @@ def format_results(told: dict[str, Any]) -> str:
         f"{processor['name']} (family {family}, model {model}), {processor['cores']} cores:",
         f"{', '.join(processor['isa'])}.",
         f"Load averages at the start {', '.join(map(str, load))}.",
-        describe_noise([Turn(**each) for each in told["turns"]]),
+        describe_noise(turns),
         *(f"Absent: {name}, {reason}." for name, reason in told["absent"].items()),
     ]
-    return "\n\n".join(["\n".join(facts), format_table(every), format_ratios(every, OURS)])
+    ratios = format_both_ratios(turns, POISSON.name)
+    return "\n\n".join(["\n".join(facts), format_table(every), ratios])
 
 
 def format_readme(told: dict[str, Any]) -> str:
@@ -48,8 +50,9 @@ def format_readme(told: dict[str, Any]) -> str:
     servers = [each.name for each in SERVERS.values() if each.name in ran and not each.batches_only]
     processor = told["processor"]
     lines = [
-        "Over HTTP next to other servers in one run, in float32, unique texts; in the 32-text row"
-        " the bare server sorts by length.",
+        "Over HTTP next to other servers in one run, in float32 but where another format is named,"
+        " unique texts; in the 32-text row the bare server sorts by length.",
+        *describe_other_vectors(told["rows"]),
         f"Sentences per second, medians of {told['rounds']} rounds, {processor['cores']} cores of"
         f" an {processor['name']}, {told['date']}, commit {told['commit']}:\n",
         f"| | {' | '.join(servers)} |",
@@ -68,6 +71,19 @@ def format_readme(told: dict[str, Any]) -> str:
         ]
         lines.append(f"| {workload} | {' | '.join(words)} |")
     return "\n".join(lines)
+
+
+def describe_other_vectors(rows: list[dict[str, Any]]) -> list[str]:
+    """Name each server whose vectors are not ours, with their least cosine."""
+    least = dict[str, float]()
+    for row in rows:
+        if row["cosine"] is not None:
+            least[row["server"]] = min(row["cosine"], least.get(row["server"], 1))
+    return [
+        f"Of {name} the vectors have a cosine to ours of {cosine:.2f} at least."
+        for name, cosine in least.items()
+        if cosine < CLOSE
+    ]
 
 
 def three_digits(value: float) -> str:

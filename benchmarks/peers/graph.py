@@ -1,6 +1,6 @@
 """The model's ONNX graph in ONNX Runtime: texts in, vectors out.
 
-    python graph.py MODEL [--sorted 8]
+    python graph.py MODEL [--sorted 8] [--int8]
 
 By itself an engine that beside_onnx.py times: for each line of JSON, batches of texts, it answers
 with the seconds that each took and the first one's vectors.
@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import onnxruntime
+from onnxruntime.quantization import quantize_dynamic
 from tokenizers import Tokenizer
 
 
@@ -22,15 +23,18 @@ class Graph:
     Args:
         pieces: a batch's texts run in pieces of so many, by length, which spares most of the
             padding; 0: all at once.
+        int8: whether its weights are quantized, and its rows as they come, by ONNX Runtime itself.
     """
 
-    def __init__(self, folder, pieces=0):
+    def __init__(self, folder, pieces=0, int8=False):
         self.tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")  # pads and cuts at 128
         self.tokenizer.enable_padding()
         self.tokenizer.enable_truncation(512)
-        self.session = onnxruntime.InferenceSession(
-            f"{folder}/onnx/model.onnx", providers=["CPUExecutionProvider"]
-        )
+        path = f"{folder}/onnx/model.onnx"
+        if int8:
+            path, whole = f"{folder}/onnx/int8.onnx", path
+            quantize_dynamic(whole, path)
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.pieces = pieces
 
     def __call__(self, texts):
@@ -73,5 +77,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--sorted", type=int, default=0)
+    parser.add_argument("--int8", action="store_true")
     options = parser.parse_args()
-    serve(Graph(options.model, options.sorted))
+    serve(Graph(options.model, options.sorted, options.int8))

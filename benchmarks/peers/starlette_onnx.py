@@ -1,9 +1,9 @@
 """The bare server: Starlette around ONNX Runtime, one process, one forward pass at a time.
 
-    python starlette_onnx.py MODEL PORT [--sorted 8]
+    python starlette_onnx.py MODEL PORT [--sorted 8] [--int8]
 
 No queue, no limits, no metrics; the hardest float32 baseline. With --sorted a request's texts run
-in pieces of so many, by length, which spares most of the padding.
+in pieces of so many, by length, which spares most of the padding; with --int8 in fewer bits.
 """
 
 import argparse
@@ -20,9 +20,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("model")
 parser.add_argument("port", type=int)
 parser.add_argument("--sorted", type=int, default=0)
+parser.add_argument("--int8", action="store_true")
 options = parser.parse_args()
 
-graph = Graph(options.model, options.sorted)
+graph = Graph(options.model, options.sorted, options.int8)
 
 
 async def embed(request: Request) -> Response:

@@ -31,6 +31,7 @@ MARK = "BENCHMARKED_SERVER"
 START_SECONDS, STOP_SECONDS, QUIET_SECONDS = 180.0, 60.0, 15.0
 QUIET = 0.1  # of one core, over a quarter of a second: a server with nothing left to do
 OURS, BARE = "Headlight", "Starlette + ONNX Runtime"
+HALF = f"{OURS}, bfloat16"
 
 
 class PeerAbsent(Exception):
@@ -75,6 +76,7 @@ class Server:
 # answers 503 for up to 4 s
 SERVERS = {
     "headlight": Server(OURS, warm_seconds=5.0),
+    "headlight-bfloat16": Server(HALF, options=("--dtype", "bfloat16"), warm_seconds=5.0),
     "onnx": Server(BARE, "starlette_onnx", "starlette_onnx", torch=False),
     "onnx-sorted": Server(
         f"{BARE}, sorted",
@@ -83,6 +85,9 @@ SERVERS = {
         ("--sorted", "8"),
         torch=False,
         batches_only=True,
+    ),
+    "onnx-int8": Server(
+        f"{BARE}, int8", "starlette_onnx", "starlette_onnx", ("--int8",), torch=False
     ),
     "infinity": Server(
         "infinity-emb", "infinity", "infinity", path="/embeddings", body=openai_body

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from served.servers import HALF, OURS
 
-CLOSE = 0.9999  # cosine of a text's vector with ours, below which a row is wrong
+CLOSE = 0.9999  # cosine of a text's vector with ours, below which it is told
 MISSING = "-"
 
 
@@ -149,11 +150,18 @@ def format_ratios(every: list[Row], ours: str) -> str:
     names = list(dict.fromkeys(row.workload for row in every))
     servers = [name for name in dict.fromkeys(row.server for row in every) if name != ours]
     found = {(row.server, row.workload): row for row in every}
-    lines = [f"| Headlight to | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines = [f"| {ours} to | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for server in servers:
         cells = [format_ratio(found.get((server, name))) for name in names]
         lines.append(f"| {server} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def format_both_ratios(turns: list[Turn], paced: str) -> str:
+    """Return the ratios of both of ours; `paced` as of `summarise`."""
+    ran = {turn.server for turn in turns}
+    both = [ours for ours in (OURS, HALF) if ours in ran]
+    return "\n\n".join(format_ratios(summarise(turns, ours, paced), ours) for ours in both)
 
 
 def format_ratio(row: Row | None) -> str:
@@ -186,7 +194,7 @@ def format_agreement(row: Row) -> str:
     if row.cosine is None:
         said = "not compared"
     else:
-        said = "same" if row.cosine >= CLOSE else f"**wrong**, cosine {row.cosine:.4f}"
+        said = "same" if row.cosine >= CLOSE else f"cosine {row.cosine:.4f}"
     return f"{said}, {row.missing} missing" if row.missing else said
 
 
