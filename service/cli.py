@@ -196,8 +196,12 @@ def models_from_flags(flags: dict[str, Any], config: Path | None) -> list[Settin
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Handle every signal of SIGNALS, which end a program, while the block runs."""
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    """Handle every signal of SIGNALS, which end a program, while the block runs.
+
+    A hangup that is ignored stays so: by nohup.
+    """
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handler) for number in set(SIGNALS) - ignored}
     try:
         yield
     finally:

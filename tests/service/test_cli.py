@@ -1,5 +1,6 @@
 """The command line, up to the point where Ray would start."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli import main
+from service.cli import handle_signals, main
 from service.settings import Settings
 
 
@@ -100,3 +101,18 @@ def test_help_does_not_load_ray_or_torch() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert said.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["in a terminal", "by nohup"])
+def test_a_hangup_ends_a_command_unless_nohup_has_it_ignored(ignored: bool) -> None:
+    """The service outlives the terminal it was started in, and still stops when it is told to."""
+    earlier = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    heard = list[int]()
+    try:
+        with handle_signals(lambda number, _: heard.append(number)):
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, earlier)
+
+    assert heard == [*[signal.SIGHUP][ignored:], signal.SIGTERM]
