@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,29 @@ async def vectors(served: Served, folder: Path) -> Any:
     """What TEI's route makes of the texts, and cuts where the checkpoint says."""
     async with served(folder) as http:
         return np.array(await ask(http, "/embed", inputs=TEXTS, normalize=False))
+
+
+MANY_TEXTS = """
+import os
+from service import cores
+cores.count_cores = lambda: 64
+import service.engine
+from model.loading.files import TOKENIZER
+from service.engine.weights import BUNDLED_MODEL, locate_model
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(str(locate_model(BUNDLED_MODEL).folder / TOKENIZER))
+before = len(os.listdir("/proc/self/task"))
+tokenizer.encode_batch(["a text"] * 1000)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_many_texts_are_tokenized_by_three_threads_at_most() -> None:
+    """On a machine of many cores, which the lanes take."""
+    others = {name: value for name, value in os.environ.items() if name != "RAYON_NUM_THREADS"}
+
+    ran = subprocess.run(
+        [sys.executable, "-c", MANY_TEXTS], capture_output=True, text=True, check=True, env=others
+    )
+
+    assert ran.stdout.split() == ["3"]
