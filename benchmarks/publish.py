@@ -50,9 +50,13 @@ def format_readme(told: dict[str, Any]) -> str:
     servers = [each.name for each in SERVERS.values() if each.name in ran and not each.batches_only]
     processor = told["processor"]
     lines = [
-        "Over HTTP next to other servers in one run, in float32 but where another format is named,"
-        " unique texts; in the 32-text row the bare server sorts by length.",
-        *describe_other_vectors(told["rows"]),
+        " ".join(
+            [
+                "Over HTTP next to other servers in one run, in float32 but where another format is"
+                " named, unique texts; in the 32-text row the bare server sorts by length.",
+                *describe_other_vectors(told["rows"]),
+            ]
+        ),
         f"Sentences per second, medians of {told['rounds']} rounds, {processor['cores']} cores of"
         f" an {processor['name']}, {told['date']}, commit {told['commit']}:\n",
         f"| | {' | '.join(servers)} |",
