@@ -164,6 +164,7 @@ def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyP
     listed = Path("/proc/cpuinfo")
     features = listed.read_text() if listed.exists() else ""
     able = kernels.COMPILED and "avx512_bf16" in features
+    able = able and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
     chosen = TILES if "amx_tile" in features else PANELS
     assert kernels.choose_kernels(CPU, torch.bfloat16) is (chosen if able else PLAIN)
