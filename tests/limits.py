@@ -410,7 +410,7 @@ NO_LIMITS = {
     "api.open_inference.tensors.MOST_UNSIGNED",
     "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.answer.PIECE_BYTES", "questions.similarity.MOST_K",
-    "engine.tokenizers.TIMEOUT_SECONDS", "keyring.POLL_SECONDS",
+    "engine.tokenizers.TIMEOUT_SECONDS", "engine.formats.SECONDS", "keyring.POLL_SECONDS",
     "keyring.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",

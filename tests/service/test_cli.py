@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from service.cli import handle_signals, main
 from service.settings import Settings
+from tests import quiet_ray  # noqa: F401
 
 
 def serve(*arguments: str, **environ: str) -> Result:

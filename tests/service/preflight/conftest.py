@@ -1,13 +1,16 @@
-"""A free port, and Ray imported once without what its import warns of, which is its own age."""
+"""A free port, and a start that ends where Ray would be started."""
 
+import os
 import socket
-import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import ray.serve.schema  # noqa: F401
+from service import launch
+from service.preflight import apart
+from tests import quiet_ray  # noqa: F401
 
 
 @pytest.fixture
@@ -16,3 +19,16 @@ def free() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A start that gets as far as Ray fails here at once; one process makes all checks."""
+    monkeypatch.setattr(launch, "start_ray_processes", None)
+    monkeypatch.setattr(
+        apart, "checking", lambda models: nullcontext(partial(apart.check_here, models))
+    )
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)

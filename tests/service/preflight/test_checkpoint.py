@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,15 +150,12 @@ def ended(folder: Path, *commands: str) -> list[tuple[int, str]]:
     return [(one.exit_code, one.output.strip().splitlines()[-1]) for one in results]
 
 
+@pytest.mark.usefixtures("nothing_of_rays")
 @pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG.keys())
 def test_what_no_replica_would_load_is_found_before_ray_starts(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    change: Callable[[Path], object],
-    said: str,
+    folder: Path, change: Callable[[Path], object], said: str
 ) -> None:
     """By both commands, in one line and with the same exit status."""
-    monkeypatch.setitem(sys.modules, "ray", None)  # a start that gets there ends otherwise
     change(folder)
 
     (status, told), (start, line) = ended(folder, "doctor", "serve")

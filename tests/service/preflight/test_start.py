@@ -3,35 +3,21 @@
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from service import launch
 from service.cli import main
 from service.cluster import haproxy, ingress, network
 from service.engine import numerics
-from service.preflight import apart, machine, model
+from service.preflight import machine, model
 from service.settings import MIB, Settings
 
+pytestmark = pytest.mark.usefixtures("nothing_of_rays")
+
 CORES = len(os.sched_getaffinity(0))
-
-
-@pytest.fixture(autouse=True)
-def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A start that gets as far as Ray fails here at once; one process makes all checks."""
-    monkeypatch.setattr(launch, "start_ray_processes", None)
-    monkeypatch.setattr(
-        apart, "checking", lambda models: nullcontext(partial(apart.check_here, models))
-    )
-    environment = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 @pytest.fixture
