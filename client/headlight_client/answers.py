@@ -53,10 +53,10 @@ class Attention:
     Args:
         form: full, rows, blocks, top, stats, dominance or rollout.
         path: how maps were computed, "fused" or "exact".
-        facts: other fields of the answer: axis, spans, rows, stats.
+        facts: other fields of the answer: axis, spans, rows.
         maps: of full, rows and blocks: (query, key) by head.
         edges: of top, by head.
-        stats: of stats: (heads, fields) by layer.
+        stats: of stats, by head: each statistic by its name; NaN with nothing to average over.
         dominance: of dominance, by head.
         wins: of dominance: how many rows each unit dominates, (units,).
         rollout: of rollout: (query, key).
@@ -67,7 +67,7 @@ class Attention:
     facts: Mapping[str, Any]
     maps: dict[Head, Array] = field(default_factory=dict)
     edges: dict[Head, Edges] = field(default_factory=dict)
-    stats: dict[int, Array] = field(default_factory=dict)
+    stats: dict[Head, dict[str, float]] = field(default_factory=dict)
     dominance: dict[Head, Dominance] = field(default_factory=dict)
     wins: Array | None = None
     rollout: Array | None = None
@@ -406,7 +406,7 @@ def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
 def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
     """Read one input's attention, from its JSON and all arrays of the input, by their names."""
     maps: dict[Head, Array] = {}
-    stats: dict[int, Array] = {}
+    stats: dict[Head, dict[str, float]] = {}
     edges: dict[Head, dict[str, Array]] = defaultdict(dict)
     dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
     for name, array in arrays.items():
@@ -414,7 +414,9 @@ def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
             case ["attention", layer, head]:
                 maps[int(layer), int(head)] = array
             case ["stats", layer]:
-                stats[int(layer)] = array
+                names = facts["stats"]
+                for head, row in zip(names["heads"][layer], array.tolist(), strict=True):
+                    stats[int(layer), head] = dict(zip(names["fields"], row, strict=True))
             case ["attention", layer, head, part]:
                 edges[int(layer), int(head)][part] = array
             case ["dominance", layer, head, part]:
@@ -422,7 +424,7 @@ def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
     return Attention(
         facts["form"],
         facts["path"],
-        {name: value for name, value in facts.items() if name not in ("form", "path")},
+        {name: value for name, value in facts.items() if name not in ("form", "path", "stats")},
         maps=dict(sorted(maps.items())),
         edges={head: Edges(**parts) for head, parts in sorted(edges.items())},
         stats=dict(sorted(stats.items())),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headlight_client import ModelChanged, NoAnswer
-from headlight_client.answers import Attention, Encoded, read_answer
+from headlight_client.answers import Attention, Encoded, Item, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,6 +24,14 @@ async def both(client: httpx.AsyncClient, **asked: Any) -> tuple[Attention, dict
     shown = read_answer(Encoded, binary.content).items[0].attention
     assert shown is not None
     return shown, told["data"][0]["attention"]
+
+
+async def read(client: httpx.AsyncClient, **asked: Any) -> Item:
+    """The answer to a text, as we read it."""
+    body = {"inputs": ["All is well"], **asked}
+    answer = await client.post("/v1/encode", json=body, headers=ACCEPT)
+    assert answer.status_code == 200, answer.text
+    return read_answer(Encoded, answer.content).items[0]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +65,58 @@ async def test_edges_are_three_arrays_by_head(client: httpx.AsyncClient) -> None
             )
 
 
-async def test_statistics_are_by_layer(client: httpx.AsyncClient) -> None:
-    """(heads, fields); the fields' names stand in the facts."""
+async def test_statistics_are_by_head_and_name(client: httpx.AsyncClient) -> None:
+    """In whichever order the heads were requested."""
     shown, told = await both(client, form="stats")
 
-    assert list(shown.stats) == [0, 5]
-    assert shown.facts["stats"]["fields"] == told["stats"]["fields"]
-    values = [told["stats"]["values"]["5"][head] for head in ("3", "10", "11")]
-    np.testing.assert_array_equal(shown.stats[5], np.array(values, np.float32))
+    assert list(shown.stats) == [(0, 3), (0, 10), (0, 11), (5, 3), (5, 10), (5, 11)]
+    for (layer, head), values in shown.stats.items():
+        numbers = told["stats"]["values"][str(layer)][str(head)]
+        assert list(values) == told["stats"]["fields"]
+        np.testing.assert_array_equal([*values.values()], np.float32(numbers))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"form": "rows", "rows": [3, 1]},
+        {"form": "top", "k": 2},
+        {"form": "stats"},
+        {"form": "dominance"},
+    ],
+    ids=["full", "rows", "top", "stats", "dominance"],
+)
+async def test_a_permuted_selection_names_the_same_arrays(
+    client: httpx.AsyncClient, form: dict[str, Any]
+) -> None:
+    """Heads by their keys, and rows by those of the request."""
+    asked = {"heads": ["L5H11", "L5H0", "L0H5"], **form}
+    turned = {**asked, "heads": ["L0H5", "L5H0", "L5H11"], "rows": form.get("rows", [])[::-1]}
+
+    first = await read(client, attention=asked)
+    second = await read(client, attention=turned)
+
+    assert first.attention is not None and second.attention is not None
+    for name in ("maps", "edges", "stats", "dominance"):
+        one, other = getattr(first.attention, name), getattr(second.attention, name)
+        assert list(one) == list(other)
+        for head in one:
+            rows = other[head][::-1] if "rows" in form else other[head]
+            np.testing.assert_equal(one[head], rows)
+
+
+async def test_permuted_layers_and_a_permuted_sweep_name_the_same_arrays(
+    client: httpx.AsyncClient,
+) -> None:
+    """Layers by number, and a sweep's cosines by head."""
+    heads = ["L5H11", "L0H5"]
+
+    first = await read(client, layers=[6, 0], sweep={"heads": heads})
+    second = await read(client, layers=[0, -1], sweep={"heads": heads[::-1]})
+
+    np.testing.assert_equal(first.layers, second.layers)
+    assert first.cosine == second.cosine
 
 
 async def test_dominance_is_four_columns_by_head_and_the_wins(client: httpx.AsyncClient) -> None:

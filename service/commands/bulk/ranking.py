@@ -23,7 +23,6 @@ from rich.table import Table
 from headlight_client import Client, Encoded, Item
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
-from model.maps.choices import STATISTIC_FIELDS
 from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect_rows, connect, origin_of
 from service.commands.bulk.source import Source, TextFile, Texts, check_lines
 from service.commands.bulk.vectors import VectorFile
@@ -95,7 +94,7 @@ class RankingQuestion:
         """Return the statistic of one text; NaN if it has special tokens only."""
         if item.attention is None or item.special is None:
             raise RuntimeError("an answer without attention: this is a bug")
-        value = float(item.attention.stats[self.layer][0, STATISTIC_FIELDS.index(self.statistic)])
+        value = item.attention.stats[self.layer, self.head][self.statistic]
         return math.nan if all(item.special) else value
 
     def best(self, values: Array) -> list[int]:

@@ -22,7 +22,8 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
     if selection.form == "rows":
         answer["rows"] = selection.rows
     if selection.form == "stats":
-        answer["stats"] = {"fields": STATISTIC_FIELDS}
+        heads = {str(layer): numbers for layer, numbers in selection.heads.items()}
+        answer["stats"] = {"fields": STATISTIC_FIELDS, "heads": heads}
     return answer
 
 

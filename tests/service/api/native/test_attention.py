@@ -211,6 +211,9 @@ async def test_json_base64_and_safetensors_carry_the_same_bits_and_weigh_what_us
             in_json = place(item["attention"], name, numbers).astype(array.dtype)
             np.testing.assert_array_equal(in_json, array)
             weight, names = weight + array.nbytes, names | {f"{index}.{name}"}
+        if form == "stats":  # whose rows have no names of their own in a file
+            heads = told["data"][index]["attention"]["stats"].pop("heads")
+            assert heads == {layer: [*numbers] for layer, numbers in LAYERS.items()}
         assert told["data"][index] == facts(item)
     assert tensors.keys() - names == {f"{index}.pooled" for index in range(len(inputs))}
     assert {answer["usage"]["attention_bytes"] for answer in (plain, packed, told)} == {weight}
