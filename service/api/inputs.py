@@ -9,7 +9,7 @@ from typing_extensions import TypeAliasType
 
 from service import inputs
 from service.api.dialect import ModelFacts
-from service.encode.names import SPARSE_ONLY, only_sparse
+from service.encode.names import why_not_dense
 from service.inputs import Item, Strings
 from service.refusals import Refused
 from service.wire import Integers
@@ -73,10 +73,11 @@ def find_prompt(purpose: str, served: ModelFacts) -> str | None:
 
 
 def check_dense(tasks: Collection[str]) -> None:
-    """Refuse a request for dense vectors of a model that is made for sparse ones alone.
+    """Refuse a request for dense vectors of a model that is made for something else.
 
     Args:
         tasks: the model's.
     """
-    if only_sparse(tasks):
-        raise Refused("task_not_found", detail=SPARSE_ONLY, tasks=list(tasks))
+    detail = why_not_dense(tasks)
+    if detail:
+        raise Refused("task_not_found", detail=detail, tasks=list(tasks))

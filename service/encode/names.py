@@ -9,6 +9,11 @@ from service.wording.words import quote_names, suggest_name
 # Details of refusals
 NO_ADAPTERS = "this model has no adapters"
 SPARSE_ONLY = "this model makes sparse vectors: ask POST /embed_sparse, or /v1/encode for any other"
+RANKS = "this model ranks texts: ask POST /rerank or /v1/rerank, or /v1/encode for its vectors"
+ONE_A_TOKEN = (
+    "this model makes a vector for each token: ask POST /v1/maxsim for scores, or /v1/encode for"
+    " its vectors"
+)
 
 
 class Names(NamedTuple):
@@ -85,6 +90,16 @@ def is_same_name(left: str, right: str) -> bool:
     plain = (name.lower().removesuffix(":latest") for name in (left, right))
     short, long = sorted(plain, key=len)
     return short == long or ("/" not in short and long.partition("/")[1:] == ("/", short))
+
+
+def why_not_dense(tasks: Collection[str]) -> str | None:
+    """Return why a model with these tasks has no dense vector of a text; None: it has one."""
+    if only_sparse(tasks):
+        return SPARSE_ONLY
+    if "rerank" in tasks:
+        return RANKS
+    # BGE-M3, which makes sparse ones too, makes all three kinds
+    return ONE_A_TOKEN if "multi_vector" in tasks and "sparse" not in tasks else None
 
 
 def only_sparse(tasks: Collection[str]) -> bool:

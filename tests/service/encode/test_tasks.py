@@ -40,6 +40,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "tagger": {"head": "ForTokenClassification", "id2label": NAMES},
     "sparse": {"head": "ForMaskedLM"},
 }
+DENSE: dict[str, dict[str, Any]] = {  # requests for dense vectors, by route
+    "/embed": {"inputs": "a"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/v1/embeddings": {"input": "a"},
+    "/v2/embed": {"texts": ["a"], "input_type": "classification"},
+}
 CLOSE = 1e-5
 
 
@@ -293,21 +299,21 @@ async def test_the_root_does_what_the_model_is_for(served: Kinds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("kind", "detail"),
     [
-        ("/embed", {"inputs": "a"}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
-        ("/v1/embeddings", {"model": "sparse", "input": "a"}),
+        ("sparse", "This model makes sparse vectors: ask POST /embed_sparse"),
+        ("reranker", "This model ranks texts: ask POST /rerank or /v1/rerank"),
     ],
 )
-async def test_a_model_of_sparse_vectors_is_not_asked_for_dense_ones(
-    served: Kinds, path: str, body: Any
+@pytest.mark.parametrize(("path", "body"), DENSE.items(), ids=DENSE)
+async def test_a_model_made_for_something_else_is_not_asked_for_dense_vectors(
+    served: Kinds, kind: str, detail: str, path: str, body: Any
 ) -> None:
-    """What it makes on the way is no vector of a text; the route that has them is named."""
-    answer = await served.of["sparse"].http.post(path, json=body)
+    """What it makes on the way is no vector of a text; the route for it is named."""
+    answer = await served.of[kind].http.post(path, json=body)
 
-    assert answer.status_code in (400, 404)
-    assert "This model makes sparse vectors: ask POST /embed_sparse" in words(answer)
+    assert answer.status_code == 404
+    assert detail in words(answer)
 
 
 async def test_tokens_and_words_are_labelled(served: Kinds) -> None:

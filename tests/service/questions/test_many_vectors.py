@@ -306,3 +306,15 @@ async def test_info_names_the_task(served: ManyVectors) -> None:
     assert told["tasks"] == ["encode", "multi_vector"]
     assert told["max_tokens"] == DOCUMENT
     assert refused["code"] == "task_not_found" and "multi_vector" in json.dumps(refused)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"})]
+)
+async def test_it_is_not_asked_for_one_vector_of_a_text(
+    served: ManyVectors, path: str, body: dict[str, Any]
+) -> None:
+    """The mean of what its encoder makes is none; the routes that answer are named."""
+    answer = await served.http.post(path, json=body)
+
+    assert answer.status_code == 404 and "ask POST /v1/maxsim for scores" in answer.text
