@@ -201,7 +201,7 @@ class Settings(BaseModel):
         "times as many",
     )
     max_sequences: Count = Field(2048, description="maximum number of sequences per request")
-    max_request_tokens: Count = Field(65_536, description="maximum number of tokens per request")
+    max_request_tokens: Count = Field(300_000, description="maximum number of tokens per request")
     max_answer_bytes: Count = Field(
         64 * MIB,
         description="maximum size of the arrays in a safetensors, binary or base64 answer, in "
@@ -244,7 +244,7 @@ class Settings(BaseModel):
         512, description="maximum number of requests queued per replica"
     )
     max_waiting_tokens: Count = Field(
-        262_144, description="maximum number of tokens queued per replica"
+        600_000, description="maximum number of tokens queued per replica"
     )
 
     @property

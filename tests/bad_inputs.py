@@ -216,7 +216,7 @@ SIZE = [
     *made(
         413,
         "too_many_tokens",
-        ("65,750 tokens", lambda: item(LIST([SEQUENCE] * 263))),
+        ("300,250 tokens", lambda: item(LIST([SEQUENCE] * 1201))),
     ),
 ]
 FIELDS = [
@@ -323,8 +323,8 @@ IDS = [
         413,
         "too_many_tokens",
         (
-            "100,000 ids, of which 256 stay",
-            lambda: ids(LIST(["7"] * 100_000))[:-1] + ',"truncate":"right"}',
+            "400,000 ids, of which 256 stay",
+            lambda: ids(LIST(["7"] * 400_000))[:-1] + ',"truncate":"right"}',
         ),
     ),
     *bodies(422, "sequence_empty", ("no id", ids(""))),
@@ -973,8 +973,8 @@ INTERVENTIONS = [
         413,
         "too_many_tokens",
         (
-            "sweeps of 7 long texts",
-            lambda: f'{{"inputs":[{LIST([SEQUENCE] * 7)}],"sweep":"heads"}}',
+            "sweeps of 28 long texts",
+            lambda: f'{{"inputs":[{LIST([SEQUENCE] * 28)}],"sweep":"heads"}}',
         ),
     ),
     *made(

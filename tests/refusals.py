@@ -84,8 +84,8 @@ ROWS = (
     Row("too_many_values", "[" * 99_999, shown="(99,999 lists)"),
     Row(
         "too_many_tokens",
-        {"inputs": [{"token_ids": [7] * 256}] * 257},
-        shown='{"inputs": [(257 times 256 token ids)]}',
+        {"inputs": [{"token_ids": [7] * 256}] * 1172},
+        shown='{"inputs": [(1,172 times 256 token ids)]}',
     ),
     Row(
         "attention_too_large",

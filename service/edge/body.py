@@ -94,7 +94,7 @@ class Bounds(NamedTuple):
             objects=4 * sequences + MOST_HEADS,
             lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row per token
             strings=16 * sequences + 4 * MOST_HEADS,
-            values=4 * (tokens + MOST_HEADS),
+            values=2 * tokens + 8 * sequences + 4 * MOST_HEADS,
             keys=MOST_KEYS,
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.core import Step
 from service.encode.worker import Worker
-from service.engine.batcher import Batcher
+from service.engine.batcher import SURE_SHARE, Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.lanes import NonFiniteOutput, ProcessBroken
@@ -237,7 +237,7 @@ class Admission:
     def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now, without running it."""
         self.hold(price, record)
-        self._check_works(step.tokens, self._step_costs(step), deadline, record)
+        self._check_works(step, self._step_costs(step), deadline, record)
 
     async def run(
         self,
@@ -268,10 +268,10 @@ class Admission:
         record.batch_start, start = 0.0, time.monotonic()
         tokens, costs = step.tokens, self._step_costs(step)
         try:
-            self._check_works(tokens, costs, deadline, record)
+            self._check_works(step, costs, deadline, record)
             timing = await self._run_steps(step, tokens, costs, deadline, record.key)
         except LATE_ERRORS as error:
-            raise self._word_late(error, sum(costs), deadline, record) from None
+            raise self._word_late(error, step, sum(costs), deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.count_cancelled("forward" if record.batch_start else "queue")
             raise
@@ -332,14 +332,14 @@ class Admission:
         return [*costs[: len(works)], *(cost * count for cost, (_, count) in likes)]
 
     def _check_works(
-        self, tokens: int, costs: Sequence[float], deadline: float, record: Record
+        self, step: Step, costs: Sequence[float], deadline: float, record: Record
     ) -> None:
-        """Raise Refused if works of these costs would not be admitted now."""
-        tokens, cost = self._with_following(tokens, sum(costs), record.key)
+        """Raise Refused if a step's works of these costs would not be admitted now."""
+        tokens, cost = self._with_following(step.tokens, sum(costs), record.key)
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
         except LATE_ERRORS as error:
-            raise self._word_late(error, sum(costs), deadline, record) from None
+            raise self._word_late(error, step, sum(costs), deadline, record) from None
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Return both with those of a key's admitted works that follow running ones added."""
@@ -348,19 +348,26 @@ class Admission:
                 tokens, cost = tokens + more_tokens, cost + more_cost
         return tokens, cost
 
-    def _word_late(self, error: Exception, cost: float, deadline: float, record: Record) -> Refused:
+    def _word_late(
+        self, error: Exception, step: Step, cost: float, deadline: float, record: Record
+    ) -> Refused:
         """Return the refusal for works that the batcher did not admit, or not finish in time.
 
         A request that is late because others wait may be sent again; one that is late by itself
         always would be, and gets deadline_unreachable. That is judged by all the time it was
         given, at the best speed, so that neither a slow moment of this machine nor the time that
-        reading took matters.
+        reading took matters. How many sequences would fit is told at the recent speed.
         """
         given = deadline - record.start
         needed = self._batcher.fewest_seconds(cost)
         if needed >= given:
-            estimate_ms, deadline_ms = math.ceil(needed * 1000), math.floor(given * 1000)
-            return Refused("deadline_unreachable", estimate_ms=estimate_ms, deadline_ms=deadline_ms)
+            share = SURE_SHARE * max(given, 0.0) * self._batcher.speed / max(cost, 1.0)
+            return Refused(
+                "deadline_unreachable",
+                estimate_ms=math.ceil(needed * 1000),
+                deadline_ms=math.floor(given * 1000),
+                sequences=int(share * len(step.works)),
+            )
         if not isinstance(error, Overloaded):
             return Refused("deadline_exceeded")
         return self._word_overloaded(error, record)

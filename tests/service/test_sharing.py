@@ -19,7 +19,7 @@ from service.keys import Limits
 LOOP_SECONDS = 0.0005  # to read a request, and to write its answer
 BATCH_SECONDS, TOKEN_SECONDS = 0.0082, 0.000152
 LANES, BUDGET = 2, 1300  # tokens of two lanes' batches: 100 ms of each
-ROOM, WAITING, WAITING_TOKENS = 768, 512, 262_144
+ROOM, WAITING, WAITING_TOKENS = 768, 512, 600_000
 AGAIN_SECONDS = 1.5  # a refusal's pause, and the client's
 SMALL, LARGE = (16,), (200,) * 64
 BEGUN_SECONDS = 2.0  # by then the flood that came before others is answered

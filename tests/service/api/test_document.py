@@ -281,7 +281,7 @@ async def test_a_dry_run_is_described(client: httpx.AsyncClient) -> None:
     [
         ({"inputs": [{"token_ids": [7] * 200}], "attention": {}}, {"bytes", "limit"}),
         ({"inputs": [ONE], "attention": {"layers": [6]}}, {"layers", "heads", "errors"}),
-        ({"inputs": [{"token_ids": [7] * 256}] * 257}, {"tokens", "limit"}),
+        ({"inputs": [{"token_ids": [7] * 256}] * 1172}, {"tokens", "limit"}),
         ({"inputs": [{"token_ids": [7] * 300}]}, {"length", "limit", "errors"}),
         ({"inputs": ["a"], "prompt_name": "query"}, {"prompts", "errors"}),
     ],

@@ -20,11 +20,13 @@ import torch
 
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
+from model.packing import Sequence as Tokens
+from service.encode.price import make_cost_counter
 from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.speed import LoneCores
-from service.engine.work import Result, Work
+from service.engine.work import Outputs, Result, Work
 from service.observe.record import Record
 from service.questions.encode import EncodeRequest
 from service.replica import Replica
@@ -141,7 +143,7 @@ async def test_a_small_request_is_not_refused_for_a_large_one_that_is_read(
     client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Not even for one that is refused in the end: what is small is read at once."""
-    large = {"inputs": ["good morning " * 70] * 2048}
+    large = {"inputs": ["good morning " * 75] * 2048}
     seconds = replica.settings.max_request_tokens / replica.batcher.speed
     headers = {"x-headlight-deadline-ms": str(max(100, int(seconds * 500)))}
 
@@ -192,6 +194,26 @@ async def test_a_deadline_that_passes_is_504_and_the_work_is_not_done(
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
     assert left == 0
     assert (await first).status_code == 200
+
+
+async def test_what_no_deadline_allows_is_refused_with_how_much_would_fit(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, at the speed that was measured; and so much of it is admitted."""
+    inputs = [{"token_ids": [7] * 250}] * 900
+    costs = make_cost_counter(replica.lanes.model.config)
+    cost = sum(costs([Work(Tokens([7] * 250), Outputs())] * 900))
+    believe(monkeypatch, replica.batcher, cost / 33)  # all take 33 s
+
+    refused = await client.post("/v1/encode", json={"inputs": inputs})
+    told = refused.json()
+    fitting = {"inputs": inputs[: told["sequences"]]}
+    dry = await client.post("/v1/encode?dry_run=true", json=fitting)
+
+    assert (refused.status_code, told["code"]) == (422, "deadline_unreachable")
+    assert told["sequences"] == pytest.approx(900 * 0.8 * 30 / 33, rel=0.01)
+    assert f"some {told['sequences']} of its sequences would fit" in told["detail"]
+    assert dry.json()["admitted"] is True
 
 
 @pytest.mark.usefixtures("golden")

@@ -466,7 +466,7 @@ def worded(number: int) -> Units:
     return divide_into_units(32, level="word", words=[None, *parts, None], special=special)
 
 
-BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or 65,536 tokens
+BODIES: dict[str, Sequence[Units]] = {  # 2,048 inputs or some 65,000 tokens
     "alike": [divide_into_units(1)] * 2048,
     "of all lengths": [divide_into_units(tokens) for tokens in range(1, 361)],
     "of other words": [worded(number) for number in range(2048)],

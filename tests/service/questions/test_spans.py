@@ -172,7 +172,7 @@ async def test_tokens_of_spans_count_as_often_as_a_span_has_them(
     client: httpx.AsyncClient,
 ) -> None:
     """A dry run refuses what would pool more tokens than a request may hold."""
-    item = {"text": "a " * 250, "spans": [[0, 500]] * 262}
+    item = {"text": "a " * 250, "spans": [[0, 500]] * 1200}
     fits = await client.post("/v1/encode?dry_run=true", json={"inputs": [item]})
     more = {"inputs": [item, {"text": TEXT, "spans": [[0, 70]] * 3}]}
 
@@ -180,7 +180,7 @@ async def test_tokens_of_spans_count_as_often_as_a_span_has_them(
 
     assert fits.json()["admitted"] is True
     assert (refused.status_code, refused.json()["code"]) == (413, "too_many_tokens")
-    assert "spans hold 65,542, and the limit is 65,536" in refused.json()["detail"]
+    assert "spans hold 300,042, and the limit is 300,000" in refused.json()["detail"]
 
 
 async def test_a_span_has_the_tokens_that_a_look_at_each_finds(
