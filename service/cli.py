@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -131,8 +132,9 @@ def examine_machine(models: Sequence[Settings]) -> tuple[list["Finding"], set[st
         from service.preflight import model
 
         for settings in models:
-            findings += run("doctor", machine.WITH_TORCH, settings)
-        findings += model.find_faults(models)
+            for finding in run("doctor", machine.WITH_TORCH, settings):
+                findings.append(replace(finding, place=finding.place or "device"))
+        findings += model.examine_models(models)
         if not any(finding.is_wrong for finding in findings):
             findings.append(Finding("", "fit this machine", grade="ok"))
     return findings, machine.OPTIONS

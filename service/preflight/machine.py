@@ -117,9 +117,19 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
         yield Finding("Ray's ports", str(error), "stop what listens there (docs/ports.md)")
 
 
-def check_memory(_: Settings) -> Iterator[Finding]:
-    """Report how much memory is free; whether that is enough depends on the model."""
-    yield Finding("memory", f"{mib(free_memory())} free", grade="ok")
+def check_exposure(settings: Settings) -> Iterator[Finding]:
+    """Repeat what the start warns of: who can use the service, and who can read its keys."""
+    for warning in network.warn_of_exposure(settings):
+        yield Finding("host", warning, grade="note")
+
+
+def describe_limits(settings: Settings) -> Iterator[Finding]:
+    """Say what a request may hold."""
+    what = (
+        f"at most {settings.max_sequences:,} sequences, {settings.max_request_tokens:,} tokens and"
+        f" {mib(settings.max_body_bytes)} of JSON, done in {settings.deadline_seconds:g} s"
+    )
+    yield Finding("a request", what, grade="ok")
 
 
 def check_shared_memory(_: Settings) -> Iterator[Finding]:
@@ -143,8 +153,9 @@ def check_disk(_: Settings) -> Iterator[Finding]:
 
 
 def check_cores(settings: Settings) -> Iterator[Finding]:
-    """Compare the replicas' threads with the cores."""
+    """Compare the replicas' threads with the cores, within a quota of them."""
     here, needed = count_cores(), settings.most_replicas * (settings.threads or 0)
+    what = f"{describe_cores()}, {settings.threads or here // settings.machine_replicas} a replica"
     if settings.threads is None and settings.machine_replicas > here:
         text = f"each replica needs at least one core; this machine has {here}"
         yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
@@ -152,6 +163,8 @@ def check_cores(settings: Settings) -> Iterator[Finding]:
         product = f"{replicas_key(settings)} x threads is {needed}"
         text = f"{product}, but this machine has only {here} cores"
         yield Finding(f"threads {settings.threads}", text)
+    else:
+        yield Finding("cores", what, grade="ok")
 
 
 def check_tracing(settings: Settings) -> Iterator[Finding]:
@@ -171,8 +184,7 @@ def check_torch(_: Settings) -> Iterator[Finding]:
     try:
         import torch
 
-        what = f"{torch.__version__}, {describe_cores()}"
-        yield Finding("torch", what, grade="ok")
+        yield Finding("torch", torch.__version__, grade="ok")
     except (ImportError, OSError) as error:
         yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")
 
@@ -211,7 +223,8 @@ CHECKS: Checks = {
     check_proxy: {"doctor", "serve"},
     check_ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
     check_certificate: {"doctor"},  # the same
-    check_memory: {"doctor"},
+    check_exposure: {"doctor"},  # serve says so itself
+    describe_limits: {"doctor"},
     check_shared_memory: {"doctor", "serve"},
     check_disk: {"doctor"},
     check_cores: {"doctor", "serve"},

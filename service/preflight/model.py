@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -50,21 +52,24 @@ class NodeReport(NamedTuple):
 def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Open the checkpoint as a replica's start does, and compare its limits with the settings."""
     try:
-        rehearse(settings, source)
+        model = rehearse(settings, source)
     except REFUSED as error:
         yield Finding("", str(error))
-    else:
-        yield from (
-            Finding("", warning, grade="note") for warning in loading.find_foreign_adapters(source)
-        )
+        return
+    for warning in loading.find_foreign_adapters(source):
+        yield Finding("", warning, grade="note")
+    if model is not None:
+        yield Finding("model", _describe(model, settings, source), grade="ok")
 
 
 def measure_format(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     """Measure how near to float32's vectors bfloat16's are, and how much faster they are made."""
-    device, dtype = machine.choose_precision(settings)
-    if settings.dtype != "bfloat16" or device.type != "cpu":
+    if settings.dtype != "bfloat16":
         return
     try:
+        device, dtype = machine.choose_precision(settings)
+        if device.type != "cpu":
+            return
         model = loading.load_model(source, device, dtype)
         exact = loading.load_model(source, device, torch.float32)
         certificate = certify(model, exact, sample_texts())
@@ -103,8 +108,6 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
         settings.most_replicas * _replica_bytes(settings, source) for settings, source in models
     ]
     needed, free = sum(shares), free_memory()
-    if needed <= free:
-        return
     (settings, _), *others = models
     text = f"they need at least {mib(needed)} of memory"
     if others:
@@ -114,7 +117,10 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
         )
         text += f" ({', '.join(each)})"
     place = "replicas" if others else f"{replicas_key(settings)} {settings.most_replicas}"
-    yield Finding(place, f"{text}, and only {mib(free)} are free")
+    if needed <= free:
+        yield Finding(place, f"{text}, and {mib(free)} are free", grade="ok")
+    else:
+        yield Finding(place, f"{text}, and only {mib(free)} are free")
 
 
 CHECKS: Checks = {
@@ -126,18 +132,21 @@ CHECKS: Checks = {
 TOGETHER: Checks = {check_memory: {"doctor", "serve"}}
 
 
-def find_faults(models: Sequence[Settings]) -> Iterator[Finding]:
+def examine_models(models: Sequence[Settings]) -> Iterator[Finding]:
     """Find the models and yield the findings of all checks of them, or that one cannot be found."""
     found = []
     for settings in models:
         try:
             source = weights.locate_model(settings.model, settings.adapter)
         except ModelNotFound as error:
-            yield Finding("", str(error))
+            yield Finding("model", str(error))
         else:
             found.append((settings, source))
-            yield from run("doctor", CHECKS, settings, source)
-    yield from run("doctor", TOGETHER, *found)
+    if found:
+        yield from run("doctor", TOGETHER, *found)
+    for settings, source in found:
+        for finding in run("doctor", CHECKS, settings, source):
+            yield replace(finding, place=finding.place or "model")
 
 
 def examine_node(settings: Settings) -> NodeReport:
@@ -156,10 +165,26 @@ def examine_node(settings: Settings) -> NodeReport:
         model = rehearse(settings, source)
     except REFUSED as error:
         return NodeReport(fault=str(error))
-    short = next(check_memory((settings.model_copy(update=ALONE), source)), None)
+    (memory,) = check_memory((settings.model_copy(update=ALONE), source))
     return NodeReport(
-        short=str(short) if short else None, digest=(model.digest or None) if model else None
+        short=str(memory) if memory.is_wrong else None,
+        digest=(model.digest or None) if model else None,
     )
+
+
+def _describe(model: Model, settings: Settings, source: ModelSource) -> str:
+    """Return what a model is, in a line, and the number format in which it is to run."""
+    pooling = "+".join(model.pooling.modes)
+    if not model.states_pooling:
+        pooling += ", which the checkpoint does not say"
+    what = (
+        f"{source.name}, family {model.config.family}; tasks {', '.join(model.tasks)}; pooling"
+        f" {pooling}; at most {settings.max_tokens or model.max_tokens:,} tokens"
+    )
+    with suppress(Unservable):  # which another check tells of
+        device, dtype = machine.choose_precision(settings)
+        what += f"; {str(dtype).removeprefix('torch.')} on {device}"
+    return what
 
 
 def _replica_bytes(settings: Settings, source: ModelSource) -> int:

@@ -24,7 +24,7 @@ from model.packing import Sequence
 from service.commands.options import add_setting_options
 from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
-from service.preflight.model import find_faults
+from service.preflight.model import examine_models
 from service.replica import Replica
 from service.settings import Settings, load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
@@ -331,9 +331,9 @@ async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> N
     adapter(saved_bert(tmp_path), tmp_path / LEFT, "bert", 1, use_dora=True)
     own = {"model": str(tmp_path), "device": "cpu"}
 
-    (found,) = find_faults([Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",))])
+    _, found = examine_models([Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",))])
     assert "use_dora" in found.what
-    (found,) = find_faults([Settings(**own, adapter=(f"{LEFT}=/nowhere",))])
+    (found,) = examine_models([Settings(**own, adapter=(f"{LEFT}=/nowhere",))])
     assert found.what == f"adapter {LEFT}: no folder /nowhere"
 
 

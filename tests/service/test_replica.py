@@ -52,6 +52,7 @@ async def test_an_adapter_of_another_base_is_told_of(
     await replica.close()
 
     said = "adapter law was trained over org/other, and the model is minilm"
-    (found,) = open_checkpoint(settings, locate_model(settings.model, settings.adapter))
+    found, about = open_checkpoint(settings, locate_model(settings.model, settings.adapter))
     told = [one.getMessage() for one in caplog.records if "trained" in one.getMessage()]
     assert told == [found.what] == [said] and not found.is_wrong
+    assert about.what.startswith("minilm, family bert; tasks encode; pooling mean, which the chec")

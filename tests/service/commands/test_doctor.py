@@ -16,13 +16,14 @@ from click.testing import CliRunner, Result
 from model.native import library
 from service.cli import main
 from service.cluster import haproxy, network
+from service.cores import count_cores, describe_cores
 from service.engine.weights import BUNDLED_MODEL
 from service.preflight import machine, model
 from service.settings import MIB, Settings
 from tests.task_heads import checkpoint
 
-WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "memory"]
-WHAT += ["shared memory", "disk", "torch", "compiled pass", "GPUs", "settings"]
+WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "a request"]
+WHAT += ["shared memory", "disk", "cores", "torch", "compiled pass", "GPUs", "model"]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +52,39 @@ def test_it_looks_at_all_that_a_start_needs(examined: Callable[..., Result]) -> 
     """A line each; here the service starts, as the other tests show."""
     result = examined("--model", BUNDLED_MODEL)
 
-    assert [line[6:20].strip() for line in result.stdout.splitlines()] == WHAT
+    said = {line[6:20].strip(): line[22:] for line in result.stdout.splitlines()}
+    assert [*said] == [*WHAT[:-1], "replicas 1", "model", "settings"]
     assert "FAIL" not in result.stdout and result.exit_code == 0
+    assert said["model"] == (
+        "all-MiniLM-L6-v2, family bert; tasks encode; pooling mean; at most 256 tokens; float32 on"
+        " cpu"
+    )
+    assert said["a request"].startswith("at most 2,048 sequences, 300,000 tokens and 2 MiB of JSON")
+    assert said["cores"] == f"{describe_cores()}, {count_cores()} a replica"
+    assert said["replicas 1"].startswith("they need at least 279 MiB of memory, and ")
+
+
+def test_a_host_that_others_reach_is_noted_as_by_the_start(examined: Callable[..., Result]) -> None:
+    """In the same words."""
+    (warning,) = network.warn_of_exposure(Settings(host="0.0.0.0"))
+
+    result = examined("--host", "0.0.0.0")
+
+    assert f"note  host            {warning}" in result.stdout.splitlines()
+
+
+def test_the_folder_of_an_adapter_is_no_model(
+    examined: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The line says what to type instead."""
+    written = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(written))
+
+    result = examined("--model", str(tmp_path))
+
+    *_, last = result.stdout.splitlines()
+    assert last.startswith("FAIL  model")
+    assert last.endswith(f"headlight serve org/base --adapter NAME={tmp_path}")
 
 
 def test_json_has_the_same_findings(examined: Callable[..., Result]) -> None:
@@ -149,7 +181,7 @@ def test_it_looks_with_the_options_of_the_start(examined: Callable[..., Result])
         result = examined("--port", taken, "--device", "cuda")
 
     wrong = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
-    assert [line[6:20].strip() for line in wrong] == ["port", "settings"]
+    assert [line[6:20].strip() for line in wrong] == ["port", "device"]
     assert "choose another with --port" in wrong[0] and "--device cpu" in wrong[1]
     assert result.exit_code == 2  # as the start, which looks at its port first
     assert examined("--device", "cuda").exit_code == 1

@@ -162,7 +162,7 @@ def test_what_no_replica_would_load_is_found_before_ray_starts(
 
     assert status == start == 1
     assert said in told and said in line
-    assert told.startswith("FAIL  settings")
+    assert told.startswith("FAIL  model")
 
 
 def test_of_large_weights_the_headers_are_read_and_not_the_numbers(

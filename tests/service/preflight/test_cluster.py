@@ -125,8 +125,9 @@ def test_memory_is_judged_for_all_models_together(
     both = [Settings(replicas=2, device="cpu"), Settings(model=str(tmp_path / "reranker"))]
     monkeypatch.setattr(model, "free_memory", lambda: 700 * MIB)
 
-    assert not [*model.find_faults(both[:1])] and not [*model.find_faults(both[1:])]
-    (said,) = model.find_faults(both)
+    alone = [*model.examine_models(both[:1]), *model.examine_models(both[1:])]
+    assert not any(finding.is_wrong for finding in alone)
+    (said,) = [finding for finding in model.examine_models(both) if finding.is_wrong]
     with pytest.raises(StartFailed) as refused:
         apart.check_here(dict(zip("ab", both, strict=True)))
 
