@@ -82,6 +82,13 @@ SECTION_TITLES = {
     "log_format": "Logs and traces",
     "batch_tokens": "Queues",
 }
+# The settings that --help lists; --help-all lists all
+COMMON = frozenset(
+    (
+        *("model", "adapter", "served_model_name", "truncate", "host", "port", "replicas"),
+        *("threads", "device", "dtype", "api_keys_file"),
+    )
+)
 # What --help shows for the value of a setting, by its type
 TYPE_WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
 FULL_WIDTH = 200  # characters of a summary in --help: more than any has, so that none is cut
@@ -89,8 +96,30 @@ FULL_WIDTH = 200  # characters of a summary in --help: more than any has, so tha
 ON_WORDS, OFF_WORDS = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
+def print_all_help(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Print the help with every setting, and exit; the callback of --help-all."""
+    if wanted:
+        ctx.meta[HELP_ALL.name] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_all_help,
+    help="list all settings and exit",
+)
+
+
 class SectionedCommand(click.Command):
     """A click command whose options are the settings, listed by --help in sections."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options with --help and --help-all, which come last."""
+        return [*super().get_params(ctx), HELP_ALL]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace `--flag false` and `--flag=false` by `--no-flag`, then parse as click does."""
@@ -99,16 +128,20 @@ class SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options into --help by SECTION_TITLES, those that are no settings last."""
         settings, others = dict[str, list[tuple[str, str]]](), list[tuple[str, str]]()
-        records, title = others, ""
+        title = ""
         for parameter in self.get_params(ctx):
             record = isinstance(parameter, click.Option) and parameter.get_help_record(ctx)
-            if parameter.name in Settings.model_fields:
-                title = SECTION_TITLES.get(parameter.name, title)
-                records = settings.setdefault(title, [])
-            else:
-                records = others
-            if record:
-                records.append(record)
+            if not record:
+                continue
+            if (field := Settings.model_fields.get(parameter.name or "")) is None:
+                others.append(record)
+                continue
+            title = SECTION_TITLES.get(parameter.name, title)
+            if parameter.name in COMMON or HELP_ALL.name in ctx.meta:
+                flags, text = record
+                # what is off needs no way to turn it off
+                flags = flags if field.default else flags.partition(" / ")[0]
+                settings.setdefault(title, []).append((flags, text))
         for title, records in {**settings, "This command": others}.items():
             with formatter.section(title):
                 formatter.write_dl(records)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from service.cli import handle_signals, main
+from service.commands.options import COMMON
 from service.settings import Settings
 from tests import quiet_ray  # noqa: F401
 
@@ -20,7 +21,7 @@ def serve(*arguments: str, **environ: str) -> Result:
 
 def test_every_setting_is_an_option_with_its_sentence() -> None:
     """Of the same name; the sentence is the one in settings.py."""
-    said = " ".join(serve("--help").output.split())
+    said = " ".join(serve("--help-all").output.split())
 
     for name, field in Settings.model_fields.items():
         if field.exclude:
@@ -28,6 +29,23 @@ def test_every_setting_is_an_option_with_its_sentence() -> None:
             continue
         assert f"--{name.replace('_', '-')} " in said
         assert str(field.description) in said
+
+
+def test_the_help_fits_two_screens() -> None:
+    """The settings that most services need, and where the others are."""
+    said = serve("--help").output
+
+    assert len(said.splitlines()) <= 50 and "--tls-cert" not in said
+    for name in (*COMMON, "config", "help_all"):
+        assert f"--{name.replace('_', '-')} " in said
+
+
+def test_the_help_names_no_switch_that_only_keeps_off_what_is_off() -> None:
+    """What is on by default may be turned off."""
+    said = serve("--help-all").output
+
+    assert "--no-access-log" in said
+    assert "--log-to-stderr" in said and "--no-log-to-stderr" not in said
 
 
 @pytest.mark.parametrize(

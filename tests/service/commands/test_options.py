@@ -128,7 +128,7 @@ def test_a_switch_with_another_value_is_refused() -> None:
 
 def test_help_has_a_section_for_each_subject() -> None:
     """In the order of the settings; every setting that opens one is there."""
-    said = CliRunner().invoke(given, ["--help"]).output
+    said = CliRunner().invoke(given, ["--help-all"]).output
 
     heads = re.findall(r"^([A-Z].*):$", said, re.MULTILINE)
     assert heads == [*SECTION_TITLES.values(), "This command"]
@@ -145,7 +145,7 @@ def test_help_speaks_to_people(command: str) -> None:
 
 def test_an_option_says_what_it_takes() -> None:
     """A number, a file, several texts, or the words there are; also where it has a bound."""
-    said = " ".join(CliRunner().invoke(given, ["--help"]).output.split())
+    said = " ".join(CliRunner().invoke(given, ["--help-all"]).output.split())
 
     for words in (
         "--max-tokens N",
