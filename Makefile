@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --no-compile
 # Of another Python pip would first miss a wheel, of whichever package comes first.
 FITS := import sys; (3, 11) <= sys.version_info[:2] < (3, 15) or sys.exit("Headlight needs Python 3.11 to 3.14: make PYTHON=python3.11")
 LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
-IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock deploy/image.lock weights.txt
+IMAGE := grep -o 'headlight-serve-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock deploy/image.lock weights.txt
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
 OSV := api.osv.dev
 AUDIT := $(BIN)/pip-audit --no-deps --disable-pip --progress-spinner off --vulnerability-service osv

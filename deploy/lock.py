@@ -60,7 +60,9 @@ def compiled(*options: str) -> dict[str, str]:
     """Resolve what pyproject.toml declares, for Linux: each package's entry, by its name."""
     command = "uv pip compile --quiet --universal --python-version 3.11 --generate-hashes"
     command += " --no-header --no-annotate"
-    command += "".join(f" --no-emit-package {name}" for name in ("headlight-client", *LEFT_OUT))
+    command += "".join(
+        f" --no-emit-package {name}" for name in ("headlight-serve-client", *LEFT_OUT)
+    )
     command += " --constraint constraints.txt pyproject.toml -"
     text = subprocess.run(
         [*command.split(), *options],

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from service import keyring, launch
+from service import VERSION, keyring, launch
 from service.commands.options import (
     CONFIG,
     EXISTING_FILE,
@@ -51,7 +51,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # each ends a command
 
 
 @click.group(cls=GroupedCommands)
-@click.version_option(package_name="headlight", message="%(package)s %(version)s")
+@click.version_option(VERSION, message="headlight %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
     open_standard_streams()
@@ -158,7 +158,7 @@ def read_serve_file(file: Path) -> list["Finding"]:
 def convert(model: str, out: Path) -> None:
     """Convert a model into OUT: pickles to safetensors, a vocabulary to tokenizer.json.
 
-    The latter takes transformers (pip install 'headlight[convert]'). Each pickle is read in a
+    The latter takes transformers (pip install 'headlight-serve[convert]'). Each pickle is read in a
     process of its own, and the result is compared with it bit by bit. OUT must not exist, or must
     be empty. Convert what you do not trust in a container without network.
     """

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from model.loading.checkpoint import Model
 from model.loading.files import find_adapters
 from model.loading.linears import find_unread_pickles
 from model.loading.modules import has_task_adapters
+from service import VERSION
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.answer import Identity
@@ -241,7 +241,7 @@ class Replica:
             "device": self.device,
             **({"certificate": certificate.facts()} if certificate else {}),
             "limits": self._limits(),
-            "versions": {"headlight": version("headlight"), "torch": torch.__version__},
+            "versions": {"headlight": VERSION, "torch": torch.__version__},
         }
 
     def render_metrics(self, openmetrics: bool) -> bytes:

@@ -22,11 +22,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from model.native import operator_module
+from service import VERSION
 from service.preflight import machine
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+SERVICE = PROJECT["project"]["name"]
 OURS = CLIENT["project"]["name"]  # installed from this checkout, with the service or alone
 RUNTIME = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -52,7 +54,7 @@ def test_every_package_needed_is_pinned_at_the_version_installed() -> None:
         (("service", "model"), [*RUNTIME, *OPTIONAL]),
         (("client/headlight_client",), CLIENT["project"]["dependencies"]),
     ],
-    ids=["headlight", "headlight-client"],
+    ids=["the service", "its client"],
 )
 def test_every_dependency_is_imported_and_every_import_is_a_dependency(
     packages: tuple[str, ...], requirements: list[str]
@@ -82,7 +84,7 @@ def test_the_changelog_and_both_packages_have_one_version() -> None:
     """The newest heading of CHANGELOG.md is the version that is built; it needs its own client."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
-    assert headings[0] == PROJECT["project"]["version"] == metadata.version("headlight")
+    assert headings[0] == PROJECT["project"]["version"] == metadata.version(SERVICE) == VERSION
     assert headings[0] == CLIENT["project"]["version"] == metadata.version(OURS)
     assert f"{OURS}=={headings[0]}" in RUNTIME
 

@@ -7,7 +7,6 @@ other APIs are described in those APIs' own documents, to which their routes lin
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache, reduce
-from importlib.metadata import version
 from importlib.resources import files
 from operator import or_
 from typing import Any, get_args
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 
 from model.config import Task
 from model.maps.choices import STATISTIC_FIELDS
+from service import VERSION
 from service.api import ROUTES
 from service.api.dialect import UNDESCRIBED, Route
 from service.encode.answer import JSON
@@ -66,7 +66,7 @@ def document() -> dict[str, Any]:
         paths.setdefault(path, {})[method] = _describe_operation(routes, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Headlight", "version": version("headlight")},
+        "info": {"title": "Headlight", "version": VERSION},
         "tags": [{"name": name} for name in dict.fromkeys(row.api.name for row in rows)],
         "paths": paths,
         "components": {"schemas": components},

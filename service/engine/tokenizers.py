@@ -94,7 +94,7 @@ def make_tokenizer(folder: Path, target: Path) -> None:
         raise TokenizerNotMade(str(error)) from error
     if not is_possible():
         raise TokenizerNotMade(
-            f"{TOKENIZER} is made with transformers: pip install 'headlight[convert]'"
+            f"{TOKENIZER} is made with transformers: pip install 'headlight-serve[convert]'"
         )
     texts = _test_texts()
     written.unlink(missing_ok=True)  # a link, in a folder of links

@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from importlib.metadata import version
 from typing import IO, Any
 
 from opentelemetry import trace
@@ -27,6 +26,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from service import VERSION
 from service.observe.record import TRACEPARENT, Record, TraceContext
 from service.refusals import SERVICE_CODES
 
@@ -56,7 +56,7 @@ class Tracing:
         resource = Resource.create(
             {
                 "service.name": "headlight",
-                "service.version": version("headlight"),
+                "service.version": VERSION,
                 "service.instance.id": replica,
             }
         )

@@ -5,13 +5,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import orjson
 
+from service import VERSION
 from service.api.dialect import (
     READ_ROUTE_CODES,
     Api,
@@ -283,7 +283,7 @@ def _write_json(facts: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator
 
 async def answer_server(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /v2: the server's name, version and extensions of the protocol."""
-    names = {"name": "headlight", "version": version("headlight")}
+    names = {"name": "headlight", "version": VERSION}
     return json_reply({**names, "extensions": ["binary_tensor_data"]})
 
 

@@ -251,7 +251,7 @@ def test_without_the_extra_one_line_names_the_command(
 
     with pytest.raises(ModelNotFound, match=f"headlight convert {folder} OUT"):
         locate_model(str(folder))
-    assert "pip install 'headlight[convert]'" in convert(folder).stderr
+    assert "pip install 'headlight-serve[convert]'" in convert(folder).stderr
     with pytest.raises(CheckpointError, match="lacks tokenizer.json: `headlight convert"):
         checkpoint.read_sizes(folder)
 
