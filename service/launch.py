@@ -109,7 +109,7 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
 
         if settings.address is None:
             named = {own_name(model): model for model in models}
-            servable = stack.enter_context(apart.checking(named))
+            servable = stack.enter_context(apart.checking(named, say))
             folder = stack.enter_context(start_own_ray(settings, say, pem, servable))
             lines = stack.enter_context(relay.Relay(folder / "lines", say, report_ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)

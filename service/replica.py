@@ -26,7 +26,6 @@ from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import RecordedBatches
 from service.engine.fair.rotation import FairLock
-from service.engine.formats import tell_speed
 from service.engine.health import Health
 from service.engine.lanes import Lanes
 from service.engine.loading import find_foreign_adapters, load_model
@@ -116,7 +115,6 @@ class Replica:
         compared = sample_texts() if settings.dtype == "bfloat16" else []
         proving = partial(proving, settings.require_same_bits, pick_evenly(), compared)
         self.proof = await self.lanes.call_in_lane(0, proving)
-        await self.lanes.call_in_lane(0, partial(tell_speed, self.lanes.model, settings))
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
         self._make_parts()
 

@@ -1,6 +1,6 @@
 """Checks of `headlight serve` that need torch, in a process that ends: the command holds no torch.
 
-python -P -m service.preflight.apart      reads the models' settings, writes a fault if any
+python -P -m service.preflight.apart      reads the models' settings, writes a fault, or notes
 """
 
 import pickle
@@ -18,11 +18,14 @@ from service.settings import Settings
 
 
 @contextmanager
-def checking(models: Mapping[str, Settings]) -> Iterator[Callable[[], None]]:
+def checking(
+    models: Mapping[str, Settings], say: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
     """Check in another process whether our own replicas could serve these models.
 
     Args:
         models: by the names that a failure is to mention.
+        say: prints a line: what would be faster.
 
     Yields:
         A function that waits for the result and raises StartFailed if they could not.
@@ -36,10 +39,12 @@ def checking(models: Mapping[str, Settings]) -> Iterator[Callable[[], None]]:
 
     def require_servable() -> None:
         """Wait for the result; raises StartFailed, which says why they could not."""
-        fault, _ = process.communicate()
+        said, _ = process.communicate()
         if process.returncode:
             reason = f"the check of the model ended with {process.returncode}"
-            raise StartFailed(fault.decode() or reason)
+            raise StartFailed(said.decode() or reason)
+        for line in said.decode().splitlines():
+            say(line)
 
     with process:
         try:
@@ -51,15 +56,16 @@ def checking(models: Mapping[str, Settings]) -> Iterator[Callable[[], None]]:
             process.kill()
 
 
-def check_here(models: Mapping[str, Settings]) -> None:
-    """Check in this process what `checking` does in another.
+def check_here(models: Mapping[str, Settings]) -> list[str]:
+    """Check in this process what `checking` does in another; return what would be faster.
 
     Raises:
         StartFailed: replicas would find no model, none that fits, or no memory for all.
     """
-    from service.preflight.model import CHECKS, TOGETHER  # slow to import, as torch is
+    # slow to import, as torch is
+    from service.preflight.model import CHECKS, TOGETHER, measure_speed
 
-    found = []
+    found, notes = [], list[str]()
     for name, settings in models.items():
         with naming_failures(name):
             require(run("serve", WITH_TORCH, settings))
@@ -68,15 +74,18 @@ def check_here(models: Mapping[str, Settings]) -> None:
             except weights.ModelNotFound as error:
                 raise StartFailed(str(error)) from error
             require(run("serve", CHECKS, settings, source))
+            speeds = measure_speed(settings, source)
+            notes += [str(finding) for finding in speeds if finding.grade == "note"]
         found.append((settings, source))
     require(run("serve", TOGETHER, *found))
+    return notes
 
 
 def main() -> None:
-    """Read settings, and write why they cannot be served."""
+    """Read settings, and write why they cannot be served, or what would be faster."""
     die_with_parent()
     try:
-        check_here(pickle.load(sys.stdin.buffer))
+        sys.stdout.write("\n".join(check_here(pickle.load(sys.stdin.buffer))))
     except StartFailed as error:
         sys.stdout.write(str(error))
         sys.exit(1)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from model import kernels
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model, count_adapter_numbers
 from service import keyring
@@ -62,8 +63,27 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
         yield Finding("model", _describe(model, settings, source), grade="ok")
 
 
-def measure_format(settings: Settings, source: ModelSource) -> Iterator[Finding]:
-    """Measure how near to float32's vectors bfloat16's are, and how much faster they are made."""
+def measure_speed(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+    """Measure a layer where bfloat16 would be faster, or where the format asked for is slower."""
+    try:
+        device, dtype = machine.choose_precision(settings)
+        config = loading.read_model_sizes(source)
+    except REFUSED:  # which another check tells of
+        return
+    if device.type != "cpu" or settings.dtype == "float32":
+        return
+    if settings.dtype != "auto":
+        ratio = compare_speeds(config, dtype)
+        what = f"{ratio:.2g} times as fast as float32 on this processor"
+        yield Finding(settings.dtype, what, grade="ok" if ratio >= 1 else "note")
+    elif kernels.choose_kernels(device, torch.bfloat16, config.head_dim).half:
+        what = f"{compare_speeds(config, torch.bfloat16):.2g} times as fast as float32 here"
+        mend = "--dtype bfloat16; `headlight doctor --dtype bfloat16` says how near its vectors are"
+        yield Finding("bfloat16", what, mend, "note")
+
+
+def measure_nearness(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+    """Measure how near to float32's vectors those of bfloat16 are, if it is asked for."""
     if settings.dtype != "bfloat16":
         return
     try:
@@ -75,16 +95,15 @@ def measure_format(settings: Settings, source: ModelSource) -> Iterator[Finding]
         certificate = certify(model, exact, sample_texts())
     except REFUSED:  # which another check tells of
         return
-    speed = f"{compare_speeds(exact.encoder.layers[0], dtype):.1f} times as fast as float32"
     if certificate is None:
-        yield Finding("bfloat16", speed, NO_CERTIFICATE, "note")
+        yield Finding("bfloat16", NO_CERTIFICATE, grade="note")
         return
-    near = (
+    what = (
         f"cosines of {certificate.texts} texts to float32's: {certificate.worst_cosine:.5f} at"
         f" worst, {certificate.mean_cosine:.5f} on average; {certificate.neighbour_overlap:.3f} of"
         f" their {certificate.neighbours} nearest texts kept"
     )
-    yield Finding("bfloat16", f"{speed}; {near}", grade="ok")
+    yield Finding("bfloat16", what, grade="ok")
 
 
 def rehearse(settings: Settings, source: ModelSource) -> Model | None:
@@ -126,7 +145,8 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
 CHECKS: Checks = {
     # neither for a node, whose report has the digest, and a lack of memory apart
     open_checkpoint: {"doctor", "serve"},
-    measure_format: {"doctor"},
+    measure_speed: {"doctor"},  # serve tells of it, too, and says no more
+    measure_nearness: {"doctor"},
 }
 # Those of all models together
 TOGETHER: Checks = {check_memory: {"doctor", "serve"}}

@@ -26,7 +26,7 @@ def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A start that gets as far as Ray fails here at once; one process makes all checks."""
     monkeypatch.setattr(launch, "start_ray_processes", None)
     monkeypatch.setattr(
-        apart, "checking", lambda models: nullcontext(partial(apart.check_here, models))
+        apart, "checking", lambda models, say: nullcontext(partial(apart.check_here, models))
     )
     environment = dict(os.environ)
     yield

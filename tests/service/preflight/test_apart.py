@@ -1,5 +1,6 @@
 """What only torch can tell is told by a process that ends, in the same line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,17 @@ def test_a_check_that_dies_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> No
 
     with (
         pytest.raises(StartFailed, match="^the check of the model ended with 1$"),
-        apart.checking({"": Settings()}) as servable,
+        apart.checking({"": Settings()}, print) as servable,
     ):
         servable()
+
+
+def test_what_would_be_slower_is_said_before_the_start() -> None:
+    """In a line of its own, and the start goes on."""
+    said = list[str]()
+
+    with apart.checking({"": Settings(dtype="float16", device="cpu")}, said.append) as servable:
+        servable()
+
+    (line,) = said
+    assert re.fullmatch(r"float16: 0\.\d+ times as fast as float32 on this processor", line)

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from model import kernels
 from service.cli import main
 from service.engine.weights import locate_model
 from service.heads.samples import sample_texts
@@ -180,19 +182,53 @@ def test_of_large_weights_the_headers_are_read_and_not_the_numbers(
 
 
 @pytest.mark.parametrize(
+    ("dtype", "half", "ratio", "said"),
+    [
+        (
+            "auto",
+            True,
+            2.44,
+            "note bfloat16: 2.4 times as fast as float32 here; --dtype bfloat16",
+        ),
+        ("auto", False, 2.44, None),
+        ("float32", True, 2.44, None),
+        ("bfloat16", True, 2.44, "ok bfloat16: 2.4 times as fast as float32 on this processor"),
+        (
+            "bfloat16",
+            False,
+            0.0311,
+            "note bfloat16: 0.031 times as fast as float32 on this processor",
+        ),
+        ("float16", False, 0.2, "note float16: 0.2 times as fast as float32 on this processor"),
+    ],
+)
+def test_a_start_says_which_number_format_would_be_faster(
+    dtype: Any, half: bool, ratio: float, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what was measured: bfloat16, or float32 where a slower one is asked for."""
+    monkeypatch.setattr(kernels, "choose_kernels", lambda *_: replace(kernels.PLAIN, half=half))
+    monkeypatch.setattr(model, "compare_speeds", lambda *_: ratio)
+    settings = Settings(dtype=dtype, device="cpu")
+
+    found = list(model.measure_speed(settings, locate_model(settings.model)))
+
+    lines = [f"{finding.grade} {finding}" for finding in found]
+    assert len(lines) == bool(said)
+    assert not said or lines[0].startswith(said)
+
+
+@pytest.mark.parametrize(
     ("dtype", "measured"), [("bfloat16", True), ("auto", False), ("float16", False)]
 )
 def test_doctor_measures_how_near_bfloat16_is(
     dtype: Any, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it is asked for: by the vectors of texts, and by the speed of a layer."""
+    """If it is asked for, by the vectors of texts."""
     monkeypatch.setattr(model, "sample_texts", lambda: sample_texts()[:24])
     settings = Settings(dtype=dtype, device="cpu")
 
-    found = list(model.measure_format(settings, locate_model(settings.model)))
+    found = list(model.measure_nearness(settings, locate_model(settings.model)))
 
     assert [finding.place for finding in found] == ["bfloat16"] * measured
-    shape = (
-        r"\d+\.\d times as fast as float32; cosines of 24 texts to float32's: 0\.999\d\d at worst"
-    )
+    shape = r"cosines of 24 texts to float32's: 0\.999\d\d at worst, "
     assert not measured or re.match(shape, found[0].what)
