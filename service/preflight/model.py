@@ -143,9 +143,9 @@ def check_memory(*models: tuple[Settings, ModelSource]) -> Iterator[Finding]:
 
 
 CHECKS: Checks = {
+    measure_speed: {"doctor"},  # serve prints it (apart.py)
     # neither for a node, whose report has the digest, and a lack of memory apart
     open_checkpoint: {"doctor", "serve"},
-    measure_speed: {"doctor"},  # serve tells of it, too, and says no more
     measure_nearness: {"doctor"},
 }
 # Those of all models together

@@ -41,7 +41,7 @@ def test_it_says_where_it_serves_and_nothing_else(running: "Service") -> None:
     said = running.errors.read_text().splitlines()
     theirs = '"replica ended"', '"ids without this model'  # of other tests, which want them
     own = [line for line in said if not any(each in line for each in theirs)]
-    place, *progress = [line for line in own if line[:8] != "waiting "]
+    place, *progress = [line for line in own if not line.startswith(("waiting ", "bfloat16: "))]
     assert progress == ["starting Ray", "loading all-MiniLM-L6-v2"]
     assert re.fullmatch(r"logs: /tmp/headlight-\w+/ray/.*; after the service stops: in /.*", place)
     assert running.encode("All is well").status_code == 200
