@@ -7,7 +7,8 @@ anyway. So
 
     cos(u, v) = (sum_ij <c_i, c'_j>  +  <u - b, b> + <b, v - b> + <b, b>) / (|u| |v|)
 
-The first sum is the matrix; what holds b is the bias's share. Both are in float64.
+The first sum is the matrix; what holds b is the bias's share. Both are in float64. The same holds
+of sums over the tokens that enter the model (carried.py), where each text has a b of its own.
 """
 
 import math
@@ -36,11 +37,13 @@ class ComparedText:
     Args:
         shown: what each unit shown adds to the vector, (units, size).
         dropped: what all other units add together, (size,).
+        bias: what biases add, (size,).
         length: Euclidean norm of the whole vector.
     """
 
     shown: Tensor
     dropped: Tensor
+    bias: Tensor
     length: float
 
 
@@ -53,7 +56,9 @@ class CosineShares:
         right: the same on the right, (right, size).
         scale: factor of each product.
         dropped: the share of pairs with a unit that is not shown.
-        bias: the share of the Dense layers' biases.
+        bias: the share of pairs with a bias.
+        left_bias, right_bias: of it, what each unit has with the other side's biases, (left,) and
+            (right,).
     """
 
     left: Tensor
@@ -61,6 +66,8 @@ class CosineShares:
     scale: float
     dropped: float
     bias: float
+    left_bias: Tensor
+    right_bias: Tensor
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the matrix of shares of pairs of units in blocks of rows, (rows, right) float64."""
@@ -72,13 +79,19 @@ class CosineShares:
 class LinearPooling:
     """A pooling as one linear map of weighted token vectors.
 
+    Args:
+        single: whether one token's vector may be the whole, as with cls: then only what it is
+            made of can be divided.
+
     Raises:
         NotLinear: the pooling is none.
     """
 
-    def __init__(self, pooling: Pooling) -> None:
+    def __init__(self, pooling: Pooling, *, single: bool = False) -> None:
         for mode in pooling.modes:
-            _token_weights(mode, 1)  # raises NotLinear
+            if mode in ("cls", "last") and not single:
+                raise NotLinear(f'pooling "{mode}"')
+            token_weights(mode, 1)  # raises NotLinear
         self._modes = pooling.modes
         self._map: Tensor | None = None  # (size, modes * width)
         self.bias: Tensor | None = None  # (size,)
@@ -105,16 +118,34 @@ class LinearPooling:
             units: all of the text, and which of them are shown.
         """
         rows, count = tokens.double(), len(tokens)
-        weighted = [rows * _token_weights(mode, count)[:, None] for mode in self._modes]
+        weighted = [rows * token_weights(mode, count)[:, None] for mode in self._modes]
         del rows
         by_unit = _sum_by_unit(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
         del weighted
-        by_unit = (by_unit if self._map is None else by_unit @ self._map.T)[:, self._kept]
-        total = by_unit.sum(0) if self.bias is None else by_unit.sum(0) + self.bias
+        by_unit = self._project(by_unit)
+        bias = by_unit.new_zeros(by_unit.shape[1]) if self.bias is None else self.bias
+        length = float((by_unit.sum(0) + bias).norm())
         if len(units.axis) == len(by_unit):
-            return ComparedText(by_unit, torch.zeros_like(total), float(total.norm()))
+            return ComparedText(by_unit, torch.zeros_like(bias), bias, length)
         hidden = sorted({*range(len(by_unit))} - {*units.axis})
-        return ComparedText(by_unit[list(units.axis)], by_unit[hidden].sum(0), float(total.norm()))
+        return ComparedText(by_unit[list(units.axis)], by_unit[hidden].sum(0), bias, length)
+
+    def weigh_sources(self, sources: Tensor, shown: int) -> ComparedText:
+        """Split a text's vector into what its sources add; see carried.Sources.
+
+        Args:
+            sources: what each adds to the reduced vector: biases, so many shown, others, (sources,
+                modes * width).
+        """
+        rows = self._project(sources.double())
+        bias = rows[0] if self.bias is None else rows[0] + self.bias
+        own, dropped = rows[1 : 1 + shown], rows[1 + shown :].sum(0)
+        length = float((bias + own.sum(0) + dropped).norm())
+        return ComparedText(own, dropped, bias, length)
+
+    def _project(self, rows: Tensor) -> Tensor:
+        """Apply the Dense layers without their biases, (rows, modes * width) -> (rows, size)."""
+        return (rows if self._map is None else rows @ self._map.T)[:, self._kept]
 
     def share_cosine(self, left: ComparedText, right: ComparedText) -> CosineShares:
         """Split the cosine of two texts; all shares are 0 where a vector has length 0."""
@@ -122,13 +153,19 @@ class LinearPooling:
         sums = left.shown.sum(0), right.shown.sum(0)
         whole = sums[1] + right.dropped
         dropped = left.dropped @ whole + sums[0] @ right.dropped
-        bias = 0.0
-        if self.bias is not None:
-            bias = float((sums[0] + left.dropped + whole + self.bias) @ self.bias)
-        return CosineShares(left.shown, right.shown, scale, float(dropped) * scale, bias * scale)
+        bias = (sums[0] + left.dropped) @ right.bias + left.bias @ (whole + right.bias)
+        return CosineShares(
+            left.shown,
+            right.shown,
+            scale,
+            float(dropped) * scale,
+            float(bias) * scale,
+            left.shown @ right.bias * scale,
+            right.shown @ left.bias * scale,
+        )
 
 
-def _token_weights(mode: PoolingMode, tokens: int) -> Tensor:
+def token_weights(mode: PoolingMode, tokens: int) -> Tensor:
     """Return the weight of each token's vector in a reduction, (tokens,); see pooling."""
     match mode:
         case "mean":
@@ -138,7 +175,11 @@ def _token_weights(mode: PoolingMode, tokens: int) -> Tensor:
         case "weightedmean":
             places = torch.arange(1, tokens + 1, dtype=torch.float64)
             return places / places.sum()
-        case "cls" | "last" | "max":
+        case "cls" | "last":
+            weights = torch.zeros(tokens, dtype=torch.float64)
+            weights[0 if mode == "cls" else -1] = 1
+            return weights
+        case "max":
             raise NotLinear(f'pooling "{mode}"')
 
 

@@ -1025,6 +1025,8 @@ SIMILARITIES = [
         ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
         ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),
         ("a task without adapters", f'"left":"a",{RIGHT},"task":{{"left":"query"}}'),
+        ("inputs of a score", f'"left":"a",{RIGHT},"by":"input","form":"score"'),
+        ("heads of shares by input", f'"left":"a",{RIGHT},"by":"input","sweep":"heads"'),
         ("heads of words left out", f'"left":"a",{RIGHT},"form":"occlusion","sweep":"heads"'),
         ("a patch and words left out", f'"left":"a","right":[{PATCHED_TEXT}],"form":"occlusion"'),
     ),

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from model.pooling import Pooling, PoolingMode
-from model.similarity import LinearPooling, NotLinear
 from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.reader import Reader
+from service.encode.resolver import linear_pooling
 from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import JobQueue
@@ -57,15 +57,14 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
 def pooled_by(replica: Replica, mode: PoolingMode) -> Iterator[None]:
     """Let a replica's model be pooled otherwise, for all that explains scores."""
     resolver = replica.gateway.resolver
-    before = resolver.linear
-    try:
-        resolver.linear = LinearPooling(Pooling((mode,), normalize=True))
-    except NotLinear as error:
-        resolver.linear = error
+    before = resolver.linear, resolver.linear_inputs
+    pooling = Pooling((mode,), normalize=True)
+    resolver.linear = linear_pooling(pooling)
+    resolver.linear_inputs = linear_pooling(pooling, single=True)
     try:
         yield
     finally:
-        resolver.linear = before
+        resolver.linear, resolver.linear_inputs = before
 
 
 @contextmanager

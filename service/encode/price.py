@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from model import disentangled
 from model.adapters import Adapter
+from model.carried import Sources
 from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
@@ -87,6 +88,7 @@ SPAN_FLOPS = 3_000_000  # cost of pooling a span: mostly calls, some 40 us
 EDIT_FLOPS = 300_000  # cost of gating or patching a head: calls, 3 us if a core does 92 GFLOP/s
 EDITED_FLOPS = 800  # cost of gating or patching each number of a head
 EXPLAINED_FLOPS = 1500  # cost of each attention score of an explained layer, besides the next
+CARRY_PASSES = 2  # cost of carrying sources, besides a pass for each: of the pass they are read off
 EXPLAIN_PASSES = 3  # cost of explaining a layer, in passes through it of SHORT_TOKENS or more
 
 
@@ -141,7 +143,14 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
         total += count * sum([head.count_flops(len(work)) for head in work.outputs.task_heads])
         if work.adapter:
             total += count * adapter_flops(adapters[work.adapter], len(work))
+        if work.outputs.carried:
+            total += count * carried_flops(config, work.outputs.carried)
     return total
+
+
+def carried_flops(config: EncoderConfig, sources: Sources) -> int:
+    """Count the operations of carrying sources through all layers: about those of a pass each."""
+    return (len(sources) + CARRY_PASSES) * _pass_flops(config, len(sources.owners), None)
 
 
 def _pass_flops(config: EncoderConfig, length: int, layer: int | None) -> int:
@@ -208,6 +217,8 @@ def make_cost_counter(
             extra += head.count_flops(length)
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
+        if outputs.carried:
+            extra += carried_flops(config, outputs.carried)
         if outputs.explained_layer is not None:
             extra += explanation_cost(config, length)
         if work.edited_heads:

@@ -30,6 +30,7 @@ class Resolver:
         most_sequences: most inputs of a request.
         most_json: most bytes of a request's JSON, and most characters in all its pairs together.
         linear: the checkpoint's own pooling as a weighted sum of tokens, or why it is no such sum.
+        linear_inputs: the same of tokens that enter the model, where one vector may be the whole.
     """
 
     def __init__(self, name: str, model: Model, settings: Settings) -> None:
@@ -37,11 +38,8 @@ class Resolver:
         self.most_sequences, self._most_tokens = settings.max_sequences, settings.max_request_tokens
         self.most_json = settings.max_body_bytes
         self._truncate, self._own = settings.truncate, Outputs(model.pooling)
-        self.linear: LinearPooling | NotLinear
-        try:
-            self.linear = LinearPooling(model.pooling)
-        except NotLinear as error:
-            self.linear = error
+        self.linear = linear_pooling(model.pooling)
+        self.linear_inputs = linear_pooling(model.pooling, single=True)
 
     def adapter(self, model: str | None, task: str | None = None) -> str | None:
         """Return the name of the adapter that a request asks for; see Names.adapter."""
@@ -130,3 +128,11 @@ class Resolver:
         if tokens > limit:
             detail = f"{holds} {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
+
+
+def linear_pooling(pooling: Pooling, *, single: bool = False) -> LinearPooling | NotLinear:
+    """Return a pooling as a weighted sum of tokens, or why it is no such sum."""
+    try:
+        return LinearPooling(pooling, single=single)
+    except NotLinear as error:
+        return error

@@ -22,6 +22,7 @@ import torch
 from model import packing
 from model.adapters import mix_adapters
 from model.attention import Trace
+from model.carried import carry_sources
 from model.encoder import Encoded, Encoder
 from model.kernels import PlainLinear, without_idle_threads
 from model.lessons import explain_layer, step_weights
@@ -282,6 +283,7 @@ class Lanes:
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._show_maps(encoded, rows, work),
             steps=self._explain_layer(encoded, rows, work),
+            carried=self._carry_sources(work),
             kept={layer: _copy_entry(encoded, rows, layer) for layer in outputs.kept},
         )
 
@@ -308,6 +310,14 @@ class Lanes:
         if work.outputs.weights:
             steps |= step_weights(encoder, layer)
         return dict(zip(steps, to_arrays(list(steps.values())), strict=True))
+
+    def _carry_sources(self, work: Work) -> Array | None:
+        """Return what each of a work's sources to carry adds to its vector; None without any."""
+        if work.outputs.carried is None:
+            return None
+        torch.set_num_threads(1)  # as in _explain_layer
+        encoder = self._encoder_with(work.adapter)
+        return to_array(carry_sources(encoder, work.sequence, work.outputs.carried))
 
 
 def _flush_denormals() -> None:

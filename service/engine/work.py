@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import packing
+from model.carried import Sources
 from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.task_heads import TaskHead
@@ -35,6 +36,7 @@ class Outputs:
     attention: Selection | None = None  # which attention maps to return
     explained_layer: int | None = None  # the layer to return every step of
     weights: bool = False  # whether to return the weights of that layer too
+    carried: Sources | None = None  # parts of its input to carry through the layers
     parts: Parts | None = None  # parts of the sequence to pool by themselves
     task_heads: tuple[TaskHead, ...] = ()  # heads to apply, with the request's options
     kept: frozenset[int] = frozenset()  # layers whose state other works need
@@ -71,6 +73,7 @@ class Result:
     attention: Maps | None = None  # maps asked for
     steps: dict[str, Array] = field(default_factory=dict)  # steps of the explained layer, by name
     parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
+    carried: Array | None = None  # what each source carried adds, (sources, modes * width)
     task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
     kept: dict[int, packing.Entry] = field(default_factory=dict)  # state inside each kept layer
 

@@ -119,6 +119,26 @@ def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> Non
     assert words.bias == pytest.approx(tokens.bias, abs=1e-12)
 
 
+def test_sources_share_the_cosine_with_each_other_and_with_biases() -> None:
+    """By hand: of a source of biases, so many shown and a dropped one, behind a Dense layer."""
+    layer = dense(WIDTH, SIZE)
+    how = Pooling(("cls",), normalize=True, layers=(layer,))
+    linear, (left, right) = LinearPooling(how, single=True), texts()
+
+    shares = linear.share_cosine(linear.weigh_sources(left, 3), linear.weigh_sources(right, 6))
+
+    weight, bias = layer.matrix().double(), layer.linear.bias
+    assert bias is not None
+    u, v = (text.double() @ weight.T for text in (left, right))
+    u[0], v[0] = u[0] + bias, v[0] + bias
+    products = u @ v.T / (u.sum(0).norm() * v.sum(0).norm())
+    torch.testing.assert_close(matrix(shares), products[1:4, 1:])
+    torch.testing.assert_close(shares.left_bias, products[1:4, 0])
+    torch.testing.assert_close(shares.right_bias, products[0, 1:])
+    assert shares.dropped == pytest.approx(float(products[4, 1:].sum()))
+    assert shares.bias == pytest.approx(float(products[0].sum() + products[1:, 0].sum()))
+
+
 @pytest.mark.parametrize("mode", ["cls", "last", "max"])
 def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: PoolingMode) -> None:
     """Also next to one that is."""
@@ -176,7 +196,9 @@ def test_blocks_of_rows_change_nothing_of_the_strongest_pairs(k: int) -> None:
 def test_a_block_holds_so_many_cells_whatever_the_texts() -> None:
     """A few rows of long texts; all of short ones, whose bits are those of one product."""
     ones = torch.ones(2003, 1).double()
-    long, short = (CosineShares(ones[:left], ones, 0.5, 0.0, 0.0) for left in (2003, 130))
+    long, short = (
+        CosineShares(ones[:left], ones, 0.5, 0.0, 0.0, ones, ones) for left in (2003, 130)
+    )
 
     assert max(block.numel() for block in long.blocks()) <= BLOCK_CELLS
     assert torch.equal(matrix(long), ones @ ones.T * 0.5)

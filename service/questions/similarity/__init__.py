@@ -18,11 +18,16 @@ from service.wire import Wire
 MOST_K = 1 << 16  # most pairs to show of each text on the right: all of two texts of 256 tokens
 MOST_RIGHT = 256  # most texts on the right
 
+EXPLAINED_FORMS = ("full", "top")  # forms that show shares, whose sum is the score
+
 # Messages of validation errors
 NOT_WITH_SCORE: LiteralString = '"level" and "specials" go with every form but "form": "score"'
 NOT_WITH_OCCLUSION: LiteralString = (
     '"form": "occlusion" leaves tokens out: no "sweep", which goes with the other forms, and no '
     '"patch", whose texts are of one length'
+)
+NOT_BY_INPUT: LiteralString = (
+    '"by": "input" goes with "form": "full" or "top", and without "sweep" and "patch"'
 )
 PAIR_NEEDS_SWEEP: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
 K_NEEDS_TOP: LiteralString = '"k" goes with "form": "top"'
@@ -61,6 +66,10 @@ class ComparisonRequest(Ask):
     form: Literal["full", "top", "score", "occlusion"] = "full"
     """What to answer besides the score: the matrix of all pairs, the strongest, nothing, or what
     each token or word is worth, by leaving it out, which every model answers."""
+    by: Literal["layer", "input"] = "layer"
+    """What shares are of: token vectors of the last layer, each of which has seen the whole text;
+    or the tokens that enter the model, with the pass's attention and gates kept as they were, also
+    where a single token's vector is the text's."""
     k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
     """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"
@@ -114,6 +123,8 @@ class ComparisonRequest(Ask):
         intervenes = self.sweep is not None or any(item.patch for item in items)
         if self.form == "occlusion" and intervenes:
             raise PydanticCustomError("number_and_form", NOT_WITH_OCCLUSION)
+        if self.by == "input" and (self.form not in EXPLAINED_FORMS or intervenes):
+            raise PydanticCustomError("number_and_form", NOT_BY_INPUT)
         return self
 
     def texts(self) -> Texts:

@@ -33,7 +33,8 @@ from service.engine.work import Result, Work, cosine
 from service.inputs import sweep_of
 from service.observe.record import Record
 from service.questions.compared import by_side
-from service.questions.similarity import ComparisonRequest
+from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
+from service.questions.similarity.carried import carry_works
 from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, weigh_tables
 from service.refusals import Refused
@@ -43,7 +44,7 @@ OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
     'out, and "form": "score"'
 )
-EXPLAINED_FORMS = ("full", "top")  # forms that show shares, whose sum is the score
+INPUT_HINT = '"by": "input" is answered, with shares of the tokens that enter the model; '
 
 
 class Similarity:
@@ -60,18 +61,21 @@ class Similarity:
         self._works: Sequence[Work] = ()
         self._units: Sequence[Units] = ()
         self._occluded: Sequence[Sequence[Work]] = ()
+        self._carried: Sequence[Sequence[Work]] = ()  # of each text, what carries its tokens
         self._copies: Copies | None = None
 
     def sides(self) -> Sequence[Side]:
         """Return the left text and those on the right; refuse shares of a pooling not linear."""
-        ask, resolve, linear = self._ask, self._resolver, self._resolver.linear
+        ask, resolve, linear = self._ask, self._resolver, self._linear
         if ask.form in EXPLAINED_FORMS and isinstance(linear, NotLinear):
-            detail = f"this model has {linear}; {OCCLUSION_HINT}"
+            has_inputs = isinstance(resolve.linear_inputs, LinearPooling)
+            hint = (INPUT_HINT if has_inputs else "") + OCCLUSION_HINT
+            detail = f"this model has {linear}; {hint}"
             raise Refused.at("similarity_not_explainable", "form", detail=detail)
         prompts = by_side(ask.prompt_name, "left", "right")
         left_task, right_task = by_side(ask.task, "left", "right")
         adapter = resolve.adapter(ask.model, right_task)
-        outputs = resolve.outputs(True, ask.form in EXPLAINED_FORMS)
+        outputs = resolve.outputs(True, ask.form in EXPLAINED_FORMS and ask.by == "layer")
         if sweep := sweep_of(ask.sweep):
             count, paired = 1 + len(ask.right), ask.sweep_pair is not None
             self._copies = Copies(sweep, outputs, count, resolve, tokens=paired)
@@ -108,6 +112,10 @@ class Similarity:
             occluded = occlude_works(works, self._units, self._resolver, self._sides)
             self._occluded, held = occluded
             return Step([*works, *chain.from_iterable(self._occluded)], held=held)
+        if self._ask.by == "input":
+            self._carried, held = carry_works(works, self._units, self._resolver)
+            others = chain.from_iterable(of_text[1:] for of_text in self._carried)
+            return Step([*works, *others], held=held)
         return self._copies.step(works) if self._copies else Step(works)
 
     def _check_pair(self) -> None:
@@ -126,8 +134,11 @@ class Similarity:
         ask, held, works = self._ask, step.held, self._works
         sizes = [len(units.axis) for units in self._units]
         if ask.form in EXPLAINED_FORMS:
-            width = self._resolver.model.config.width
-            held += _count_held(width, sizes, *map(len, works))
+            width, lengths = self._resolver.model.config.width, list(map(len, works))
+            if ask.by == "input":
+                width *= len(self._resolver.model.pooling.modes)
+                lengths = [size + 2 for size in sizes]
+            held += _count_held(width, sizes, *lengths)
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
         shares = weigh_tables(ask.form, ask.k, number_bytes(ask.dtype), sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
@@ -199,13 +210,15 @@ class Similarity:
                 if cells >= STEP_CELLS:
                     cells = 0
                     yield
+            if self._ask.by == "input":
+                table.add_biases(shares.left_bias, shares.right_bias)
             arrays, unlisted = table.arrays()
             facts = {
                 **_axis_facts(self._units[index]),
                 "score": cosine(results[0].vector, result.vector),
                 "rest": shares.dropped + shares.bias + unlisted,
             }
-            if linear.bias is not None:
+            if linear.bias is not None or self._ask.by == "input":
                 facts["bias"] = shares.bias
             items.append(self._make_item(index, facts, arrays))
         return items
@@ -233,19 +246,30 @@ class Similarity:
         ]
 
     @property
+    def _linear(self) -> LinearPooling | NotLinear:
+        """Return the model's pooling as a sum over the tokens asked for, or why it is none."""
+        resolve = self._resolver
+        return resolve.linear_inputs if self._ask.by == "input" else resolve.linear
+
+    @property
     def _linear_pooling(self) -> LinearPooling:
         """Return the model's pooling as a sum over tokens, which `sides` has checked."""
-        linear = self._resolver.linear
+        linear = self._linear
         if isinstance(linear, NotLinear):
             raise RuntimeError("a comparison that was refused: this is a bug") from linear
         return linear
 
     def _side(self, result: Result, index: int) -> similarity.ComparedText:
         """Return the `index`-th text as one side of a cosine, from its result or a copy's."""
+        linear, units = self._linear_pooling, self._units[index]
+        if self._carried:
+            made = [work.result.carried for work in self._carried[index]]
+            arrays = [torch.from_numpy(array) for array in made if array is not None]
+            return linear.weigh_sources(torch.cat(arrays), len(units.axis))
         tokens = result.tokens
         if tokens is None:
             raise RuntimeError("token vectors that were asked for are missing: this is a bug")
-        return self._linear_pooling.weigh_text(torch.from_numpy(tokens), self._units[index])
+        return linear.weigh_text(torch.from_numpy(tokens), units)
 
     def _make_item(
         self, index: int, facts: dict[str, Any], arrays: dict[str, Array] | None = None

@@ -43,6 +43,13 @@ class ShareTable:
         self._column_sums = self._column_sums + block.sum(0)
         self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
 
+    def add_biases(self, left: Tensor, right: Tensor) -> None:
+        """Add to the sums what each row and each column has with the other text's biases."""
+        self._row_sums, self._column_sums = (
+            [torch.cat(self._row_sums) + left],
+            self._column_sums + right,
+        )
+
     def arrays(self) -> tuple[dict[str, Array], float]:
         """Return arrays by their names in a safetensors answer, and the sum of pairs left out.
 

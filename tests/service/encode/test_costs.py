@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from model.carried import Sources
 from model.config import EncoderConfig
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
@@ -111,15 +112,25 @@ WAYS: dict[str, Way] = {
     "spans": spans,
     "hidden states": lambda tokens: Outputs(tokens=True, hidden=frozenset({0, 1})),
     "an explained layer": lambda tokens: Outputs(explained_layer=1),
+    "carried sources": lambda tokens: Outputs(
+        carried=Sources(range(1, tokens + 1), range(8), ("mean",))
+    ),
     "a kept layer": lambda tokens: Outputs(kept=frozenset({0, 1})),
 }
 LENGTHS = [
     pytest.param(SHORT, id="short"),
     pytest.param(LONG, id="long", marks=pytest.mark.prove),
 ]
-# other sums weigh what is explained or kept; what a top of few keys takes beyond the pass differs
-# from run to run, from 20 to 400 MB of 3 heads at 4,096 tokens, perhaps by holes in the heap
-UNWEIGHED = ("an explained layer", "a kept layer", "top", "top by values", "top, words")
+# other sums weigh what is explained, carried or kept; what a top of few keys takes beyond the pass
+# differs by run, from 20 to 400 MB of 3 heads at 4,096 tokens, perhaps by holes in the heap
+UNWEIGHED = (
+    "an explained layer",
+    "carried sources",
+    "a kept layer",
+    "top",
+    "top by values",
+    "top, words",
+)
 OFTEN = ("full", "rollout")  # what else is here is for `make prove`
 TIMED = [
     pytest.param(way, id=name, marks=() if name in OFTEN else pytest.mark.prove)

@@ -164,6 +164,15 @@ async def test_a_likeness_of_last_tokens_has_scores_and_no_shares(embedder: Serv
     assert sum(map(len, change.values())) == LAYERS * HEADS
 
 
+async def test_a_likeness_of_last_tokens_has_shares_of_what_they_read(embedder: Served) -> None:
+    """Of every token of both texts; with what biases carry they sum to the score."""
+    told = await embedder.post("/v1/similarity", left=QUERY, right=TEXTS, by="input")
+
+    for one in told["right"]:
+        assert np.sum(one["matrix"]) + one["rest"] == pytest.approx(one["score"], abs=CLOSE)
+        assert np.abs(one["matrix"][0]).max() > 0
+
+
 async def test_a_word_is_worth_what_its_text_without_it_scores_less(embedder: Served) -> None:
     """To the bit of requests that leave its tokens out, on both sides, by token and by word."""
     for level in ("token", "word"):

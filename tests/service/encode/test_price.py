@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from model import kernels
+from model.carried import Sources
 from model.config import TRANSFORMER_BASE, EncoderConfig, Relative
 from model.maps import price as maps
 from model.maps.choices import Form
@@ -24,6 +25,7 @@ from model.task_heads import Projection, Splade
 from service.core import Layout, Step
 from service.encode.answer import SAFETENSORS
 from service.encode.price import (
+    CARRY_PASSES,
     SPAN_FLOPS,
     entered_flops,
     make_cost_counter,
@@ -315,6 +317,9 @@ async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
     assert times(64, form="top") < times(512, form="top")
     (explained,) = of([Work(Tokens([1] * 64), Outputs(explained_layer=0))])
     assert 64 * 1.5 < explained < 64 * 2
+    sources = Sources(range(1, 65), range(10), ("mean",))
+    (carried,) = of([Work(Tokens([1] * 64), Outputs(carried=sources))])
+    assert carried == pytest.approx(64 * (1 + 10 + CARRY_PASSES))
 
 
 async def test_a_rollout_costs_the_products_of_its_layers() -> None:

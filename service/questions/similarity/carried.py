@@ -1,0 +1,58 @@
+"""Shares of input tokens: works that each carry some of a text's sources through the model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from model.carried import Sources
+from model.maps.units import Units
+from service.encode.price import SINGLE
+from service.encode.resolver import Resolver
+from service.engine.work import Outputs, Work
+
+TILE_ROWS = 2048  # tokens times sources of a work: as much as a usual batch, and as soon done
+CARRYING_TAKES = "with each token or word carried through the layers by itself it takes the work of"
+# Bytes as tests/service/questions/test_carried.py measures them
+WORK_BYTES = 600  # of a work, apart from what it makes
+
+
+def carry_works(
+    works: Sequence[Work], units: Sequence[Units], resolver: Resolver
+) -> tuple[list[list[Work]], int]:
+    """Return the works that carry each text, of which the first is its own; and the bytes kept.
+
+    Args:
+        units: of each work.
+
+    Raises:
+        Refused: it takes the work of too many tokens.
+    """
+    config, owners = resolver.model.config, list(map(number_sources, units))
+    carried = sum(len(work) * (max(own) + 1) for work, own in zip(works, owners, strict=True))
+    resolver.check_tokens(sum(map(len, works)) + carried, CARRYING_TAKES)
+    tiles = [_divide(work, own, resolver) for work, own in zip(works, owners, strict=True)]
+    rows = max(len(tile) * (1 + len(tile.outputs.carried or ())) for tile in chain(*tiles))
+    made = SINGLE * rows * (6 * config.width + 3 * config.feed_forward)
+    return tiles, made + WORK_BYTES * sum(map(len, tiles))
+
+
+def number_sources(units: Units) -> tuple[int, ...]:
+    """Return each token's source: its unit's place on the axis, from 1 on; the next if dropped."""
+    places, dropped = {unit: place for place, unit in enumerate(units.axis, 1)}, len(units.axis) + 1
+    return tuple(
+        places.get(unit, dropped)
+        for unit, (first, last) in enumerate(units.spans)
+        for _ in range(first, last)
+    )
+
+
+def _divide(work: Work, owners: tuple[int, ...], resolver: Resolver) -> list[Work]:
+    """Return works that together carry all sources, the given one first."""
+    count, step = max(owners) + 1, max(1, TILE_ROWS // len(work))
+    modes = resolver.model.pooling.modes
+    first, *others = [
+        Sources(owners, range(start, min(start + step, count)), modes)
+        for start in range(0, count, step)
+    ]
+    work.outputs = replace(work.outputs, carried=first)
+    return [work, *(replace(work, outputs=Outputs(carried=one), facts={}) for one in others)]

@@ -1,0 +1,246 @@
+"""model/carried.py, next to a twin in float64 that carries each vector by itself."""
+
+import copy
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.adapters import Adapter, LinearTerm
+from model.carried import FACTORS, Sources, carry_sources
+from model.config import PoolingMode
+from model.encoder import Encoder
+from model.kernels import ACTIVATIONS, PLAIN, Linear, NormedLinear
+from model.lessons import explain_layer
+from model.packing import Sequence
+from tests.model.lessons.test_explain import KINDS, LAYERS, TOKENS, WIDTH, drawn
+
+IDS = [*range(TOKENS)]
+ALONE = tuple(range(1, TOKENS + 1))  # each token a source of its own
+EVERY = range(TOKENS + 1)
+CLOSE, EXACT = 1e-5, 1e-12  # absolute, in float32 and in float64
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def carried(encoder: Encoder, sources: Sources, **sequence: Any) -> Tensor:
+    """What each source adds, float64."""
+    with torch.inference_mode():
+        return carry_sources(encoder, Sequence(IDS, **sequence), sources).double()
+
+
+def pooled(encoder: Encoder, mode: PoolingMode, **sequence: Any) -> Tensor:
+    """The vector of the pass that serves, float64."""
+    packed = encoder.pack([Sequence(IDS, **sequence)])
+    with torch.inference_mode():
+        rows = encoder(packed).last[packed.rows(0)].double()
+    return rows.mean(0) if mode == "mean" else rows[-1]
+
+
+class Twin:
+    """A pass in float64, vector by vector, and its parts: `parts[s][t]`, of biases where s is 0."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.config = encoder, encoder.config
+        packed = encoder.pack([Sequence(IDS)])
+        self.x = [*encoder.embeddings(packed)[packed.rows(0)].double()]
+        zero = torch.zeros(WIDTH).double()
+        self.parts = [[zero] * TOKENS] + [
+            [x if t == s else zero for t, x in enumerate(self.x)] for s in range(TOKENS)
+        ]
+        for index in range(LAYERS):
+            self.run_layer(index)
+        if encoder.norm is not None:
+            self.x, self.parts = self.norm(self.x, self.parts, encoder.norm)
+
+    def run_layer(self, index: int) -> None:
+        """Run one layer as encoder.Layer describes it."""
+        layer, pre_norm = self.encoder.layers[index], self.config.pre_norm
+        x, parts, first = self.x, self.parts, layer.attention_norm
+        if pre_norm and first is not None:
+            x, parts = self.norm(x, parts, first)
+        self.add(self.attend(index, x, parts))
+        if not pre_norm and first is not None:
+            self.x, self.parts = self.norm(self.x, self.parts, first)
+        x, parts = self.x, self.parts
+        if pre_norm:
+            x, parts = self.norm(x, parts, layer.feed_forward_norm)
+        self.add(self.feed_forward(index, x, parts))
+        if not pre_norm:
+            self.x, self.parts = self.norm(self.x, self.parts, layer.feed_forward_norm)
+
+    def add(self, more: tuple[Any, Any]) -> None:
+        """Add to the stream, and to each part of it."""
+        x, parts = more
+        self.x = [a + b for a, b in zip(self.x, x, strict=True)]
+        self.parts = [
+            [a + b for a, b in zip(*rows, strict=True)]
+            for rows in zip(self.parts, parts, strict=True)
+        ]
+
+    def norm(self, x: Any, parts: Any, norm: Any) -> tuple[Any, Any]:
+        """LayerNorm or RMSNorm of the stream, by the book; each part by the stream's divisor."""
+        weight, bias = (0 if each is None else each.double() for each in norm)
+        is_layer, made, divided = self.config.norm == "layer", [], [[] for _ in parts]
+        for t, row in enumerate(x):
+            mean = row.mean() if is_layer else 0
+            sigma = (((row - mean) ** 2).mean() + self.config.norm_eps) ** 0.5
+            made.append((row - mean) / sigma * weight + bias)
+            for s, part in enumerate(parts):
+                mean = part[t].mean() if is_layer else 0
+                divided[s].append((part[t] - mean) / sigma * weight + (bias if s == 0 else 0))
+        return made, divided
+
+    def linear(self, x: Any, parts: Any, linear: Linear) -> tuple[Any, Any]:
+        """A product of each vector; the bias goes to the stream and to the part of biases."""
+        if isinstance(linear, NormedLinear):
+            return self.norm(*self.linear(x, parts, linear.linear), linear.norm)
+        weight, bias = linear.weight().double(), linear.bias
+        bias = 0 if bias is None else bias.double()
+        made = [weight @ row + bias for row in x]
+        return made, [
+            [weight @ row + (bias if s == 0 else 0) for row in part] for s, part in enumerate(parts)
+        ]
+
+    def attend(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
+        """Values mixed head by head, as the layer's lesson has the probabilities."""
+        attention, state = self.encoder.layers[index].attention, torch.stack(self.x).float()
+        pattern = explain_layer(self.encoder, index, state)["probabilities"].double()
+        x, parts = self.linear(x, parts, attention.project)
+        size, keys = attention.head_dim, attention.parts[1]
+        start = (attention.heads + keys) * size
+
+        def mix(rows: Any) -> Any:
+            values, mixed = torch.stack(rows), []
+            for t in range(TOKENS):
+                firsts = [start + h // attention.sharing * size for h in range(attention.heads)]
+                heads = [pattern[h, t] @ values[:, at : at + size] for h, at in enumerate(firsts)]
+                mixed.append(torch.cat(heads))
+            return mixed
+
+        return self.linear(mix(x), [mix(part) for part in parts], attention.output)
+
+    def feed_forward(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
+        """Each activation as activation(z) / z, or where it gates, as the gate that it was."""
+        layer, act = self.encoder.layers[index], ACTIVATIONS[self.config.activation]
+        x, parts = self.linear(x, parts, layer.up)
+        half = len(x[0]) // 2
+        for t, z in enumerate(x):
+            if self.config.gated:
+                factor, kept = act(z[:half]), slice(half, None)
+            else:
+                factor, kept = torch.where(z == 0, 0.5, act(z) / z), slice(None)
+            x[t] = factor * z[kept]
+            for part in parts:
+                part[t] = factor * part[t][kept]
+        return self.linear(x, parts, layer.down)
+
+
+@cache
+def twin(kind: str) -> Twin:
+    """Of one kind's encoder."""
+    return Twin(drawn(kind))
+
+
+@kinds
+def test_in_float64_parts_sum_to_the_pass(kind: str) -> None:
+    """Every number of every token, within rounding; and the pass is the one that serves."""
+    own = twin(kind)
+
+    for t in range(TOKENS):
+        total = sum(part[t] for part in own.parts)
+        assert float((total - own.x[t]).abs().max()) < EXACT * max(1, float(own.x[t].abs().max()))
+    last = pooled(drawn(kind), "last")
+    torch.testing.assert_close(own.x[-1], last, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["mean", "last"])
+@kinds
+def test_each_part_is_what_brute_force_finds(kind: str, mode: PoolingMode) -> None:
+    """Of all biases and of each token; together they are the vector that is served."""
+    own, scale = twin(kind), pooled(drawn(kind), mode).abs().max()
+    reduce = {"mean": lambda part: sum(part) / TOKENS, "last": lambda part: part[-1]}[mode]
+    expected = torch.stack([reduce(part) for part in own.parts])
+
+    actual = carried(drawn(kind), Sources(ALONE, EVERY, (mode,)))
+
+    assert float((actual - expected).abs().max()) < CLOSE * max(1, float(expected.abs().max()))
+    assert float((actual.sum(0) - pooled(drawn(kind), mode)).abs().max()) < CLOSE * max(1, scale)
+
+
+def test_sources_may_be_carried_apart_or_together() -> None:
+    """A word's part is the sum of its tokens' parts, whatever is carried with it."""
+    encoder, words = drawn("gte"), (1, *(2,) * 3, *range(3, TOKENS - 1))
+    whole = carried(encoder, Sources(ALONE, EVERY, ("mean", "last")))
+
+    some = carried(encoder, Sources(ALONE, range(5, 9), ("mean", "last")))
+    word = carried(encoder, Sources(words, range(2, 3), ("mean", "last")))
+
+    torch.testing.assert_close(some, whole[5:9], rtol=0, atol=CLOSE)
+    torch.testing.assert_close(word[0], whole[2:5].sum(0), rtol=0, atol=CLOSE)
+
+
+def test_a_gated_head_carries_what_its_gate_lets_through() -> None:
+    """The parts sum to the vector that the gate makes."""
+    gates = {1: {0: 0.0, 3: 0.5}}
+    without = pooled(drawn("bert"), "mean")
+
+    parts = carried(drawn("bert"), Sources(ALONE, EVERY, ("mean",)), gates=gates)
+
+    expected = pooled(drawn("bert"), "mean", gates=gates)
+    assert float((expected - without).abs().max()) > 1e-3
+    torch.testing.assert_close(parts.sum(0), expected, rtol=0, atol=CLOSE)
+
+
+def test_an_adapter_is_carried_with_what_it_adds() -> None:
+    """The parts sum to the vector that it makes."""
+    random = torch.Generator().manual_seed(3)
+    narrow, widen = (torch.randn(shape, generator=random) for shape in ((2, WIDTH), (3 * WIDTH, 2)))
+    term = LinearTerm(PLAIN.linear(narrow, None), PLAIN.linear(widen, None))
+    adapted = Adapter.build(drawn("bert"), "sha256:0", {(1, "project"): term}).encoder
+
+    parts = carried(adapted, Sources(ALONE, EVERY, ("mean",)))
+
+    expected = pooled(adapted, "mean")
+    assert float((expected - pooled(drawn("bert"), "mean")).abs().max()) > 1e-3
+    torch.testing.assert_close(parts.sum(0), expected, rtol=0, atol=CLOSE)
+
+
+def test_values_that_are_copied_add_what_they_are() -> None:
+    """By hand: with P = 1/T, values as they are and no feed-forward, a token adds 2 x_s / T."""
+    encoder = copy.copy(drawn("eurobert"))
+    layer = copy.copy(encoder.layers[0])
+    attention = copy.copy(layer.attention)
+    plain = partial(attention.kernels.linear)
+    mixed, keys = attention.heads * attention.head_dim, attention.parts[1] * attention.head_dim
+    values = torch.zeros(mixed + 2 * keys, WIDTH)
+    values[-keys:] = torch.eye(keys, WIDTH)
+    spread = torch.zeros(WIDTH, mixed)  # the first head of each pair that shares values
+    for group in range(attention.parts[1]):
+        size, first = attention.head_dim, group * attention.sharing * attention.head_dim
+        spread[group * size : (group + 1) * size, first : first + size] = torch.eye(size)
+    attention.project, attention.output = plain(values, None), plain(spread, None)
+    layer.attention, layer.attention_norm = attention, None
+    layer.down = plain(torch.zeros(WIDTH, encoder.config.feed_forward), None)
+    encoder.layers, encoder.norm, encoder.native = [layer], None, None
+    packed = encoder.pack([Sequence(IDS)])
+    x = encoder.embeddings(packed)[packed.rows(0)].double()
+
+    parts = carried(encoder, Sources(ALONE, EVERY, ("mean",)))
+
+    copied = (torch.arange(WIDTH) < keys) + 1.0
+    torch.testing.assert_close(parts[1:], x * copied / TOKENS, rtol=0, atol=1e-6)
+    assert not parts[0].any()
+
+
+@pytest.mark.parametrize("activation", FACTORS)
+def test_an_activation_is_its_factor_times_what_it_reads(activation: Any) -> None:
+    """Also near 0, where the factor is the slope: a half of GELU and of SiLU."""
+    z = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([1e-30, -1e-30, 0.0])]).double()
+
+    made = FACTORS[activation](z)
+
+    torch.testing.assert_close(made * z, ACTIVATIONS[activation](z), rtol=1e-15, atol=1e-15)
+    assert made[-1] == (0 if activation == "relu" else 0.5)
