@@ -88,7 +88,7 @@ async def test_its_price_is_known_before(
     answer = await client.post("/v1/similarity", json=body, headers={"accept": FILE})
     async with served(max_answer_bytes=50) as few:
         await ask(few, CAT, status=413)
-    long = await ask(client, {"token_ids": [7] * 250}, {"token_ids": [7] * 250}, status=413)
+    long = await ask(client, *[{"token_ids": [7] * 250}] * 5, status=413)
     many = await ask(client, *[{"token_ids": [7] * 17}] * 256, status=422)
 
     arrays = load(answer.content)

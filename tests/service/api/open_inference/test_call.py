@@ -570,7 +570,7 @@ async def test_bytes_may_take_more_than_json(client: httpx.AsyncClient) -> None:
 
 async def test_padding_is_paid_for(client: httpx.AsyncClient) -> None:
     """One long sequence among many short ones would make an answer of mostly zeros."""
-    many, some = text("dog " * 200, *["a"] * 349), text("dog " * 200, *["a"] * 99)
+    many, some = text("dog " * 200, *["a"] * 1499), text("dog " * 200, *["a"] * 99)
 
     async def said(inputs: dict[str, Any], output: str) -> tuple[int, str]:
         asked = {
@@ -582,7 +582,7 @@ async def test_padding_is_paid_for(client: httpx.AsyncClient) -> None:
 
     assert (await said(many, "pooled"))[0] == 200
     status, sentence = await said(many, "tokens")
-    assert (status, sentence[:15]) == (413, "too_many_tokens") and "70,700" in sentence
+    assert (status, sentence[:15]) == (413, "too_many_tokens") and "303,000" in sentence
     status, sentence = await said(some, "attention")
     assert (status, sentence[:19]) == (413, "attention_too_large")
     assert f"{100 * 72 * 202 * 202 * 4:,} bytes" in sentence

@@ -288,7 +288,12 @@ REFUSED = {
     "too many inputs": ("/embed", b'{"inputs":[' + b'"a",' * 2048 + b'"a"]}', 422, "Validation"),
     "too many texts": ("/tokenize", b'{"inputs":[' + b'"a",' * 2048 + b'"a"]}', 422, "Validation"),
     "a text too long": ("/tokenize", b'{"inputs":"' + b"a" * 262_145 + b'"}', 422, "Validation"),
-    "too many tokens": ("/tokenize", b'{"inputs":["%s"]}' % (b"a " * 70_000), 413, "Validation"),
+    "too many tokens": (
+        "/tokenize",
+        b'{"inputs":["%s"]}' % b'","'.join([b"a " * 110_000] * 3),
+        413,
+        "Validation",
+    ),
     "too long": ("/embed", b'{"inputs":"%s","truncate":false}' % (b"a " * 300), 422, "Validation"),
     "385 dimensions": ("/embed", b'{"inputs":"a","dimensions":385}', 422, "Validation"),
     "no prompt": ("/embed", b'{"inputs":"a","prompt_name":"query"}', 422, "Validation"),
