@@ -10,7 +10,7 @@ from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
 
-TILE_ROWS = 2048  # tokens times sources of a work: as much as a usual batch, and as soon done
+TILE_ROWS = 1024  # tokens times sources of a work, which holds its lane for less than half a second
 CARRYING_TAKES = "with each token or word carried through the layers by itself it takes the work of"
 # Bytes as tests/service/questions/test_carried.py measures them
 WORK_BYTES = 600  # of a work, apart from what it makes
