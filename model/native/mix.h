@@ -45,6 +45,7 @@ std::pair<float, float> soften(float* scores, const float* bias, int64_t keys, f
   }
   float lanes[SIZE];
   most.store(lanes);
+  const bool ordered = std::none_of(lanes, lanes + SIZE, [](float x) { return std::isnan(x); });
   const auto largest = *std::max_element(lanes, lanes + SIZE) * scale;
   const Vec by(scale), top(-largest);
   Vec total(0);
@@ -56,7 +57,8 @@ std::pair<float, float> soften(float* scores, const float* bias, int64_t keys, f
   }
   total.store(lanes);
   // what is not finite would else become a large number: exp_u20 takes it for the largest it knows
-  const auto sum = std::isfinite(largest) ? std::accumulate(lanes, lanes + SIZE, 0.0f) : NAN;
+  const bool finite = ordered && std::isfinite(largest);
+  const auto sum = finite ? std::accumulate(lanes, lanes + SIZE, 0.0f) : NAN;
   return {sum, largest + std::log(sum)};
 }
 
@@ -76,6 +78,7 @@ void lay_keys(const Look& look, typename Format::Unit* to) {
   }
 }
 
+// The attention of one head, with scratch for MOST queries at a time.
 template <typename Format>
 void mix(const Look& look) {
   using Unit = typename Format::Unit;
