@@ -329,7 +329,7 @@ async def test_settings_that_cannot_hold_are_refused(choices: dict[str, Any], sa
 async def test_the_doctor_reads_the_adapters_before_a_start(tmp_path: Path) -> None:
     """The weights of the model stay where they are; a folder that is missing is said too."""
     adapter(saved_bert(tmp_path), tmp_path / LEFT, "bert", 1, use_dora=True)
-    own = {"model": str(tmp_path), "device": "cpu"}
+    own = {"model": str(tmp_path), "device": "cpu", "dtype": "float32"}
 
     _, found = examine_models([Settings(**own, adapter=(f"{LEFT}={tmp_path / LEFT}",))])
     assert "use_dora" in found.what

@@ -50,7 +50,7 @@ def examined(small: str) -> Callable[..., Result]:
 
 def test_it_looks_at_all_that_a_start_needs(examined: Callable[..., Result]) -> None:
     """A line each; here the service starts, as the other tests show."""
-    result = examined("--model", BUNDLED_MODEL)
+    result = examined("--model", BUNDLED_MODEL, "--dtype", "float32")
 
     said = {line[6:20].strip(): line[22:] for line in result.stdout.splitlines()}
     assert [*said] == [*WHAT[:-1], "replicas 1", "model", "settings"]
