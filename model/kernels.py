@@ -22,12 +22,7 @@ from torch.nn import functional as F
 
 from model import cuda
 from model.config import Activation, NormKind
-from model.native.operators import (
-    ONEDNN_NAMES,
-    HalfLinear,
-    attend_compiled,
-    find_attention,
-)
+from model.native.operators import ONEDNN_NAMES, HalfLinear, attend_compiled, find_attention
 from model.packing import Sequence, pack_sequences
 from model.positions import hiding_bias
 from model.reach import EVERYWHERE, Reach

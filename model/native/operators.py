@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Activation
-from model.native.library import OperatorMissing, load_operator
+from model.native import library
 
 PANEL = 64  # outputs side by side; as native/kinds.h
 # oneDNN's name of each activation, and the algorithm
@@ -82,8 +82,8 @@ def find_attention(half: bool) -> bool:
     """Tell whether `attend_compiled` runs on this machine."""
     x: Any = torch.zeros(1, 1, 1, 16)
     try:
-        load_operator()
+        library.load_operator()
         torch.ops.headlight.attend(x, x, x, None, 1.0, half)
-    except (OperatorMissing, RuntimeError):  # it is not built, or has nothing for this processor
+    except (library.OperatorMissing, RuntimeError):  # not built, or not for this processor
         return False
     return True
