@@ -4,7 +4,7 @@ A text alone is a string and a pair two of them: a request may hold thousands.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, LiteralString, final
+from typing import Annotated, Any, Literal, LiteralString, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,15 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.maps.choices import HEAD_NAME, Form, Level, Specials, Weight, group_heads_by_layer
+from model.maps.choices import (
+    HEAD_NAME,
+    HEADS_NAME,
+    Form,
+    Level,
+    Specials,
+    Weight,
+    group_heads_by_layer,
+)
 from service.wire import ForeignRequest, Integers, Wire
 
 Floats = Literal["float32", "float16"]  # number format of an array
@@ -32,10 +40,10 @@ MOST_SCALE = 100.0  # of a gate; much more overflows
 # Layers or heads as requests name them; the tag is what an error calls each form
 All = Annotated[Literal["all"], Tag("<all>")]
 Listed = Annotated[Integers, Tag("<list>")]
-ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
 Indices = Annotated[
     All | Listed, Discriminator(lambda value: "<list>" if isinstance(value, list) else "<all>")
 ]
+ByLayer = Annotated[dict[str, Indices], Tag("<by layer>")]
 
 
 def _heads_tag(value: object) -> str:
@@ -47,39 +55,60 @@ def _heads_tag(value: object) -> str:
 
 # A head such as L5H11, and heads by layer, by name, or of all layers alike
 HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME.pattern}$")]
+HeadsName = Annotated[str, Field(pattern=f"^{HEADS_NAME.pattern}$")]
 Heads = Annotated[
     All | Listed | ByLayer,
     Discriminator(_heads_tag),
     BeforeValidator(
         group_heads_by_layer,
         json_schema_input_type=Literal["all"]
-        | HeadName
+        | HeadsName
         | list[int]
-        | list[HeadName]
-        | dict[str, list[int]],
+        | list[HeadsName]
+        | dict[str, list[int] | Literal["all"]],
     ),
 ]
+LAYER_AND_HEAD: LiteralString = 'expected "layer" and "head" as numbers, or "head" as "L5H11" alone'
 Scale = Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
 
 
-class Gate(Wire):
+class OneHead(Wire):
+    """A head, by its number in a layer or by its name."""
+
+    layer: int | None = None
+    """The layer, counted from 0; left out where `head` is a name, which has it."""
+    head: Annotated[
+        Annotated[int, Tag("<number>")] | Annotated[HeadName, Tag("<name>")],
+        Discriminator(lambda value: "<name>" if isinstance(value, str) else "<number>"),
+    ]
+    """The head of that layer, counted from 0; or its name, such as "L5H11"."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return the layer and the head, both counted from 0."""
+        if self.layer is None:
+            layer, head = str(self.head)[1:].split("H")
+            return int(layer), int(head)
+        return self.layer, int(self.head)
+
+    @model_validator(mode="after")
+    def _check_layer(self) -> Self:
+        """Refuse a number without a layer, and a name with one."""
+        if isinstance(self.head, str) != (self.layer is None):
+            raise PydanticCustomError("number_and_form", LAYER_AND_HEAD)
+        return self
+
+
+class Gate(OneHead):
     """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
 
-    layer: int
-    """The layer, counted from 0."""
-    head: int
-    """The head of that layer, counted from 0."""
     scale: Scale
     """The factor: 0 drops the head, 1 changes nothing."""
 
 
-class Patch(Wire):
+class Patch(OneHead):
     """One head's mixed values before W_O, taken from another input, position by position."""
 
-    layer: int
-    """The layer, counted from 0."""
-    head: int
-    """The head of that layer, counted from 0."""
     source: int = Field(alias="from")
     """The input that they are taken from, counted from 0: one without patches, with as many
     tokens. In POST /v1/similarity, `left` is 0 and the first on the right 1; in POST /v1/maxsim,
@@ -123,7 +152,8 @@ class Attention(Wire):
     """The layers to show, counted from 0, or from the last by negative numbers."""
     heads: Heads = "all"
     """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
-    name, "L5H11" or a list of such; the latter two choose the layers too."""
+    name: "L5H11", "L0" for all of layer 0, or a list of such; the latter two choose the layers
+    too."""
     form: Form = "full"
     """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
     statistics, who dominates whom, or one map through all layers."""

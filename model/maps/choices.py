@@ -10,6 +10,9 @@ Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
 Specials = Literal["keep", "drop", "renormalize"]  # what happens to special tokens
 HEAD_NAME = re.compile(r"L(0|[1-9][0-9]{0,8})H(0|[1-9][0-9]{0,8})", re.ASCII)  # layer and head
+HEADS_NAME = re.compile(
+    r"L(0|[1-9][0-9]{0,8})(H(0|[1-9][0-9]{0,8}))?", re.ASCII
+)  # or all of a layer
 STATISTIC_FIELDS = (  # of the form stats
     "self",
     "previous",
@@ -26,21 +29,24 @@ STATISTIC_FIELDS = (  # of the form stats
 
 
 def group_heads_by_layer(heads: Any) -> Any:
-    """Group heads named as "L5H11", one or a list, by layer; return any other value as it is.
+    """Group heads named as "L5H11" by layer; "L0" is all heads of layer 0.
+
+    Returns:
+        The heads by layer, of one name or a list of names; any other value as it is.
 
     Example:
-        >>> group_heads_by_layer(["L5H11", "L0H5", "L5H2"])
-        {'5': [11, 2], '0': [5]}
+        >>> group_heads_by_layer(["L5H11", "L0", "L5H2"])
+        {'5': [11, 2], '0': 'all'}
     """
     names = [heads] if isinstance(heads, str) else heads
-    if not isinstance(names, list) or not names or not all(map(_is_head_name, names)):
+    if not isinstance(names, list) or not names or not all(map(_is_name, names)):
         return heads
-    by_layer: dict[str, list[int]] = {}
-    for layer, head in (name[1:].split("H") for name in names):
-        by_layer.setdefault(layer, []).append(int(head))
-    return by_layer
+    by_layer: dict[str, list[int | str]] = {}
+    for layer, _, head in (name[1:].partition("H") for name in names):
+        by_layer.setdefault(layer, []).append(int(head) if head else "all")
+    return {layer: "all" if named == ["all"] else named for layer, named in by_layer.items()}
 
 
-def _is_head_name(value: object) -> bool:
-    """Tell whether a value is the name of a head, such as "L5H11"."""
-    return isinstance(value, str) and HEAD_NAME.fullmatch(value) is not None
+def _is_name(value: object) -> bool:
+    """Tell whether a value is the name of a head or of a layer."""
+    return isinstance(value, str) and HEADS_NAME.fullmatch(value) is not None

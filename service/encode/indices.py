@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from service.core import Placer
 from service.inputs import Attention, Gate, Patch, Sweep
@@ -65,12 +65,8 @@ def chosen_heads(
             raise IndexError(f"layers has {sorted(numbers)}, but heads names {sorted(keyed)}")
         by_layer = dict(zip(keyed, attention.heads.values(), strict=True))
     else:
-        every = list(range(heads)) if attention.heads == "all" else attention.heads
-        by_layer = dict.fromkeys(numbers, every)
-    resolved = {
-        layer: tuple(_sort_indices(by_layer[layer], heads, "heads[{}]", "head"))
-        for layer in sorted(by_layer)
-    }
+        by_layer = dict.fromkeys(numbers, attention.heads)
+    resolved = {layer: _resolve_heads(by_layer[layer], heads) for layer in sorted(by_layer)}
     if not resolved or not all(resolved.values()):
         raise IndexError(f"no head is named; this model has {layers} layers of {heads} heads")
     return resolved
@@ -82,10 +78,11 @@ def resolve_gates(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, d
     Raises:
         IndexError: a head does not exist, or is named twice; the message says which.
     """
-    _check_heads([(gate.layer, gate.head) for gate in gates], layers, heads, "gates")
+    places = [gate.place for gate in gates]
+    _check_heads(places, layers, heads, "gates")
     scales: dict[int, dict[int, float]] = {}
-    for gate in gates:
-        scales.setdefault(gate.layer, {})[gate.head] = gate.scale
+    for (layer, head), gate in zip(places, gates, strict=True):
+        scales.setdefault(layer, {})[head] = gate.scale
     return scales
 
 
@@ -95,10 +92,11 @@ def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[i
     Raises:
         IndexError: a head does not exist, or is named twice; the message says which.
     """
-    _check_heads([(patch.layer, patch.head) for patch in patches], layers, heads, "patch")
+    places = [patch.place for patch in patches]
+    _check_heads(places, layers, heads, "patch")
     sources: dict[int, dict[int, int]] = {}
-    for patch in patches:
-        sources.setdefault(patch.layer, {})[patch.head] = patch.source
+    for (layer, head), patch in zip(places, patches, strict=True):
+        sources.setdefault(layer, {})[head] = patch.source
     return sources
 
 
@@ -153,6 +151,13 @@ def locate_spans(
         (first_token, start, _), (last_token, _, stop) = tokens[opening], tokens[closing - 1]
         located.append(Span((first, last), (first_token, last_token + 1), (start, stop)))
     return located
+
+
+def _resolve_heads(named: Sequence[int] | Literal["all"], heads: int) -> tuple[int, ...]:
+    """Resolve the heads that are named of one layer, in order."""
+    if named == "all":
+        return tuple(range(heads))
+    return tuple(_sort_indices(named, heads, "heads[{}]", "head"))
 
 
 def _parse_layer(key: str) -> int:

@@ -299,9 +299,9 @@ async def test_a_patch_takes_a_heads_output_from_another_input(client: httpx.Asy
 
 
 async def test_a_patch_takes_what_the_sources_gates_leave(client: httpx.AsyncClient) -> None:
-    """A head dropped in the source is a head dropped in the patched input."""
-    source = {"text": DOG, "gates": [gate(2, 5)]}
-    patched = {"text": DOG, "patch": [{"layer": 2, "head": 5, "from": 0}]}
+    """A head dropped in the source is a head dropped in the patched input; also by its name."""
+    source = {"text": DOG, "gates": [{"head": "L2H5", "scale": 0}]}
+    patched = {"text": DOG, "patch": [{"head": "L2H5", "from": 0}]}
 
     found = (await ask(client, source, patched, gates=[gate(2, 5, 3.0)], encoding="base64"))[1]
 

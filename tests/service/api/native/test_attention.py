@@ -282,8 +282,9 @@ async def test_rows_count_the_units_shown(client: httpx.AsyncClient) -> None:
         ("L5H11", {"5": [11]}),
         (["L5H11"], {"5": [11]}),
         (["L5H11", "L0H5", "L5H2"], {"0": [5], "5": [2, 11]}),
+        (["L5H11", "L0"], {"0": [*range(12)], "5": [11]}),
     ],
-    ids=["one", "a list", "of two layers"],
+    ids=["one", "a list", "of two layers", "a whole layer"],
 )
 async def test_heads_are_named_as_papers_write_them(
     client: httpx.AsyncClient, heads: Any, by_layer: dict[str, list[int]]
