@@ -56,9 +56,10 @@ from model.pooling import Pooling
 from model.positions import Rope
 from model.task_heads import Classifier, Projection
 from service.engine import numerics
-from service.engine.lanes import Lanes, is_finite, to_array
+from service.engine.arrays import is_finite, to_array
+from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
-from service.engine.proof import CANARY_TEXT
+from service.engine.trust import CANARY_TEXT
 from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.engine.work import Outputs, Result, Work
 

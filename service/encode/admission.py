@@ -14,10 +14,11 @@ import numpy as np
 
 from service.core import Step
 from service.encode.worker import Worker
+from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
-from service.engine.lanes import NonFiniteOutput, ProcessBroken
+from service.engine.lanes import ProcessBroken
 from service.engine.work import Result, Work
 from service.inputs import Base64Array, Item, Text, Texts, text_and_pair
 from service.observe.metrics import Metrics

@@ -13,10 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from model import packing
@@ -30,6 +28,13 @@ from model.loading.checkpoint import Model
 from model.maps.forms import show
 from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead
+from service.engine.arrays import (
+    copy_finite,
+    copy_states,
+    name_arrays,
+    to_array,
+    to_arrays,
+)
 from service.engine.work import Array, Maps, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
@@ -48,18 +53,6 @@ def breaks_process(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return False
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
-
-
-class NonFiniteOutput(Exception):
-    """The forward pass produced NaN or infinity.
-
-    Args:
-        layer: the first hidden state that has one: 0 = embeddings, i = after i layers.
-    """
-
-    def __init__(self, layer: int) -> None:
-        super().__init__(f"hidden state {layer} is not finite")
-        self.layer = layer
 
 
 class Lanes:
@@ -164,7 +157,7 @@ class Lanes:
         if pooling and outputs.count(Outputs(pooling)) == len(outputs):  # the usual case
             encoded = encoder(packed)
             vectors = self._pool_indices(encoded, range(len(outputs)), pooling)
-            (arrays,) = _copy_finite(encoder, encoded, [vectors])
+            (arrays,) = copy_finite(encoder, encoded, [vectors])
             return [Result(vector) for vector in arrays]
         encoded = encoder(
             packed,
@@ -172,7 +165,7 @@ class Lanes:
             traces=frozenset().union(*(each.traces for each in outputs)),
         )
         answers = self._answer_sequences(encoder, encoded, outputs)
-        states = _copy_states(encoded, outputs)
+        states = copy_states(encoded, outputs)
         return [
             self._cut_result(encoded, i, work, answers[i], states) for i, work in enumerate(works)
         ]
@@ -205,7 +198,7 @@ class Lanes:
             *self._pool_parts(encoded, outputs),
             *self._apply_task_heads(encoded, outputs),
         ]
-        arrays = _copy_finite(encoder, encoded, [numbers for _, _, numbers in made])
+        arrays = copy_finite(encoder, encoded, [numbers for _, _, numbers in made])
         answers: list[dict[str, Array]] = [{} for _ in outputs]
         for (name, indices, _), array in zip(made, arrays, strict=True):
             for index, each in zip(indices, array, strict=True):
@@ -272,7 +265,7 @@ class Lanes:
         Args:
             index: of the sequence in the batch.
             answers: of `_answer_sequences`.
-            states: as `_copy_states` returns them.
+            states: as `copy_states` returns them.
         """
         rows, outputs = encoded.packed.rows(index), work.outputs
         return Result(
@@ -296,8 +289,8 @@ class Lanes:
         if self.model.adapters:
             traces = _with_own_attention(traces, self._encoder_with(work.adapter))
         shown = show(traces, rows, selection)
-        heads = {layer: _to_arrays(tensors) for layer, tensors in shown.heads.items()}
-        return Maps(self.model.encoder.kernels.path, heads, _to_arrays(shown.whole))
+        heads = {layer: name_arrays(tensors) for layer, tensors in shown.heads.items()}
+        return Maps(self.model.encoder.kernels.path, heads, name_arrays(shown.whole))
 
     def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
         """Return the steps of one sequence through the layer to explain, by name; {} if none is."""
@@ -325,40 +318,6 @@ def _flush_denormals() -> None:
     torch.set_flush_denormal(True)
 
 
-def _first_non_finite(encoder: Encoder, packed: packing.Packed) -> int:
-    """Encode a batch whose last state is not finite again; return its first state that is not."""
-    last = encoder.config.layers
-    hidden = encoder(packed, hidden=frozenset(range(last + 1))).hidden
-    non_finite = (state for state in sorted(hidden) if not is_finite(hidden[state]))
-    return next(non_finite, last)
-
-
-def is_finite(rows: torch.Tensor) -> bool:
-    """Tell whether no number is NaN or infinity."""
-    return bool(_extremes(rows).isfinite().all())
-
-
-def _extremes(rows: torch.Tensor) -> torch.Tensor:
-    """Return the least and the largest number, (2,) float32, which show any NaN or infinity."""
-    return torch.stack(rows.aminmax()).float()
-
-
-def _copy_finite(encoder: Encoder, encoded: Encoded, made: Sequence[torch.Tensor]) -> list[Array]:
-    """Return what was made of a batch as arrays, of a GPU in the same copy as its extremes.
-
-    Raises:
-        NonFiniteOutput: the last state, or what was made of it, has NaN or infinity.
-    """
-    extremes = [_extremes(encoded.last)] if encoded.finite is None else []
-    arrays = to_arrays([*made, *extremes])
-    finite = [bool(np.isfinite(array).all()) for array in arrays]
-    if encoded.finite is False or not all(finite[len(made) :]):
-        raise NonFiniteOutput(_first_non_finite(encoder, encoded.packed))
-    if not all(finite):
-        raise NonFiniteOutput(encoder.config.layers)
-    return arrays[: len(made)]
-
-
 def _with_own_attention(traces: Mapping[int, Trace], encoder: Encoder) -> dict[int, Trace]:
     """Return traces with the attention weights of an encoder, that of one sequence's adapter."""
     return {i: replace(trace, attention=encoder.layers[i].attention) for i, trace in traces.items()}
@@ -368,60 +327,3 @@ def _copy_entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
     """Return a copy of what another pass of the sequence needs to begin inside a layer."""
     residual, mixed = encoded.hidden[layer][rows], encoded.traces[layer].z[rows]
     return packing.Entry(layer, residual.clone(), mixed.clone())
-
-
-def _copy_states(
-    encoded: Encoded, outputs: Sequence[Outputs]
-) -> dict[int | None, dict[int, Array]]:
-    """Return the hidden states to answer, (tokens, width), by state (None: last) and sequence."""
-    packed = encoded.packed
-    last = {None: _rows_by_sequence(encoded.last, packed, [each.tokens for each in outputs])}
-    return last | {
-        layer: _rows_by_sequence(state, packed, [layer in each.hidden for each in outputs])
-        for layer, state in encoded.hidden.items()
-    }
-
-
-def _rows_by_sequence(
-    state: torch.Tensor, packed: packing.Packed, returned: list[bool]
-) -> dict[int, Array]:
-    """Return the rows of a hidden state, (tokens, width), by the index of their sequence.
-
-    Args:
-        returned: of each sequence, whether its rows are returned.
-    """
-    indices = [index for index, is_returned in enumerate(returned) if is_returned]
-    slices = [packed.rows(index) for index in indices]
-    return dict(zip(indices, to_arrays([state[rows] for rows in slices]), strict=True))
-
-
-def to_arrays(tensors: Sequence[torch.Tensor]) -> list[Array]:
-    """Return tensors of one device as arrays, as `to_array` does; see `copy_together`."""
-    if not tensors or tensors[0].device.type == "cpu":
-        return [to_array(tensor) for tensor in tensors]
-    return copy_together(tensors)
-
-
-def copy_together(tensors: Sequence[torch.Tensor]) -> list[Array]:
-    """Copy tensors from a GPU, all of one dtype at once, since each copy waits for it."""
-    by_dtype = defaultdict[torch.dtype, list[int]](list)
-    for index, tensor in enumerate(tensors):
-        by_dtype[tensor.dtype].append(index)
-    arrays: dict[int, Array] = {}
-    for indices in by_dtype.values():
-        whole = to_array(torch.cat([tensors[index].flatten() for index in indices]))
-        ends = list(accumulate(tensors[index].numel() for index in indices))
-        for index, part in zip(indices, np.split(whole, ends[:-1]), strict=True):
-            arrays[index] = part.reshape(tensors[index].shape)
-    return [arrays[index] for index in range(len(tensors))]
-
-
-def _to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Return tensors as arrays of the same dtype."""
-    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-
-
-def to_array(tensor: torch.Tensor) -> Array:
-    """Return a tensor as an array; floating-point numbers as float32."""
-    numbers = tensor.float() if tensor.is_floating_point() else tensor
-    return numbers.cpu().numpy()

@@ -275,7 +275,7 @@ def test_however_many_sequences_are_waited_for_once(bundled: Model, asked: str) 
         results = Lanes(replace(bundled, config=BERT, encoder=built), []).run_batch(works, 1)
 
     assert all(isinstance(one, Result) for one in results)
-    assert watch.waits == [("service/engine/lanes.py", "to_array")]
+    assert watch.waits == [("service/engine/arrays.py", "to_array")]
     assert watch.products == [sum(map(len, works))] * 4 * LAYERS + [64] * (asked == "classes")
 
 

@@ -20,7 +20,8 @@ from model.maps.units import divide_into_units
 from model.native import library, stack
 from model.packing import Sequence
 from service.engine import loading
-from service.engine.lanes import Lanes, NonFiniteOutput
+from service.engine.arrays import NonFiniteOutput
+from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import locate_model
 from service.engine.work import Outputs, Result, Work
