@@ -42,6 +42,7 @@ from service.commands.terminal import (
 )
 from service.commands.texts import encode, heads, space
 from service.models import load_models
+from service.ray_session import check_ray
 from service.settings import Settings, describe_error
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
 
             print_now(out, encode.show_example(address))
         while not stopped.wait(1):
-            launch.check_ray()
+            check_ray()
 
 
 @click.command(cls=SectionedCommand)

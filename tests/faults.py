@@ -27,7 +27,7 @@ from unittest.mock import patch
 import torch
 
 from model.encoder import Encoded, Encoder
-from service import launch
+from service import launch, ray_session
 from service.cli import main
 from service.replica import Replica
 from service.settings import Settings
@@ -93,11 +93,13 @@ async def start_replica(encoder: Any) -> Replica:
 @contextmanager
 def own_ray(
     *arguments: Any,
-    right: Callable[..., AbstractContextManager[Path]] = launch.start_own_ray,
+    right: Callable[..., AbstractContextManager[Path]] = ray_session.start_own_ray,
 ) -> Iterator[Path]:
-    """launch.start_own_ray, on which faulty replicas are deployed."""
+    """ray_session.start_own_ray, on which faulty replicas are deployed."""
     with right(*arguments) as run:
-        from service import app  # not before launch has set the environment, which Ray then reads
+        from service import (
+            app,  # not before ray_session has set the environment, which Ray then reads
+        )
 
         with patch.object(app.Encoder.func_or_class, "_start_replica", start_replica):
             yield run

@@ -376,7 +376,7 @@ ROWS = (
         "observe.observer.SUMMARY_SECONDS", "a line sums them up", "probes and 401s not told singly"
     ),
     # start and stop
-    Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
+    Row("ray_session.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
     Row("cluster.network.READY_SECONDS", "the start fails", "from deployed to ready"),
     Row(
         "preflight.cluster.PROBE_SECONDS",

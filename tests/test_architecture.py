@@ -412,6 +412,7 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
             "service.fleet",
             "service.launch",
             "service.preflight",
+            "service.ray_session",
         },
     ),
     "imports prometheus_client": (uses("prometheus_client"), {"service.observe.metrics"}),
@@ -693,7 +694,7 @@ def test_a_planted_breach_is_caught(house: Path, file: str, line: str, sentence:
             UPSTREAM,
             "`_temp_dir`",
             "`_temp_dir` `_ghost`",
-            "service/launch.py is said to use _ghost",
+            "service/ray_session.py is said to use _ghost",
         ),
         (
             STATE,

@@ -161,7 +161,7 @@ def own_ray_variables(settings: Settings, block: int, run: Path, cores: int) -> 
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # by which launch.AGENT ends
+        "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # ray_session.AGENT ends by it
         # A raylet asks for its store before it is there, and would ask again after 1 s.
         "RAY_raylet_client_connect_timeout_milliseconds": "20",
         "RAY_raylet_client_num_connect_attempts": "500",

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from service import launch
+from service import ray_session
 from service.cli import main
 from service.cluster import haproxy, network, tls
 from service.cluster.drain import Frontend
@@ -241,12 +241,14 @@ def test_what_haproxys_wrapper_reads_is_there_when_ray_starts(
     """The variables of our own settings are gone by then, these two are not."""
     seen: dict[str, str] = {}
     monkeypatch.setenv("HEADLIGHT_MODEL", "another")
-    monkeypatch.setattr(launch, "start_ray_processes", lambda *_: seen.update(os.environ))
+    monkeypatch.setattr(ray_session, "start_ray_processes", lambda *_: seen.update(os.environ))
     cert, key = write(tmp_path, 1)
     settings = Settings(tls_cert=cert, tls_key=key)
     before = dict(os.environ)
     try:
-        with launch.start_own_ray(settings, lambda _: None, tls.read_certificate(settings)) as run:
+        with ray_session.start_own_ray(
+            settings, lambda _: None, tls.read_certificate(settings)
+        ) as run:
             assert seen[haproxy.TLS_VARIABLE] == str(run / "tls.pem") and (run / "tls.pem").exists()
     finally:
         os.environ.clear()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from service import keyring, keys, launch
+from service import keyring, keys, ray_session
 from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER
@@ -334,7 +334,7 @@ async def test_a_key_is_seen_nowhere(
         ]
     monkeypatch.setenv("HEADLIGHT_API_KEYS", KEY)
     monkeypatch.setenv("HEADLIGHT_MAX_SEQUENCES", "3")
-    launch.forget_settings()
+    ray_session.forget_settings()
     told = str(dict(os.environ))
 
     for text in (*pages, caplog.text, repr(settled), str(settled.model_dump()), told):

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from service import launch
+from service import ray_session
 from service.preflight import apart
 from tests import quiet_ray  # noqa: F401
 
@@ -24,7 +24,7 @@ def free() -> int:
 @pytest.fixture
 def nothing_of_rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A start that gets as far as Ray fails here at once; one process makes all checks."""
-    monkeypatch.setattr(launch, "start_ray_processes", None)
+    monkeypatch.setattr(ray_session, "start_ray_processes", None)
     monkeypatch.setattr(
         apart, "checking", lambda models, say: nullcontext(partial(apart.check_here, models))
     )
