@@ -788,7 +788,7 @@ LABELS = [
         422,
         "out_of_range",
         ("another unit", {"unit": "page"}),
-        ("another method", {"method": "sum"}),
+        ("another method", {"method": "shares"}),
         ("nothing shown", {"top": 0}),
         ("too much shown", {"top": 1025}),
         ("more than all kept", {"prune": 1.01}),

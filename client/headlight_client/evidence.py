@@ -51,7 +51,7 @@ class Evidence:
 
     index: int
     score: float
-    method: Literal["sum", "maxsim", "occlusion", "alone"]
+    method: Literal["alone", "occlusion", "sum", "maxsim"]
     highlights: Sequence[Highlight]
     rest: float | None
     without: float | None

@@ -55,7 +55,7 @@ class HighlightOptions(TypedDict, total=False):
 
     model: str  # the expected model; another one is refused
     unit: Literal["sentence", "word", "token"]  # what documents are divided into
-    method: Literal["shares", "alone"]  # how units are scored
+    method: Literal["alone", "occlusion", "sum", "maxsim"]  # how units are scored
     top: int  # how many units to highlight
     prune: float  # largest share of a document's characters in `pruned`
     control: bool  # whether to score documents without their highlights too

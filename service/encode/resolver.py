@@ -126,7 +126,7 @@ class Resolver:
         """Refuse more tokens than a request may have; `holds` begins the message."""
         limit = self._most_tokens
         if tokens > limit:
-            detail = f"{holds} {tokens:,}, and the limit is {limit:,}"
+            detail = f"{holds} {tokens:,} tokens, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
 

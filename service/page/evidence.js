@@ -89,6 +89,7 @@ function seen(mark) {
 }
 
 function meaning({ method, rest }) {
+  if (method === "alone") return "Each share is the score of that part by itself.";
   if (method === "occlusion") return "A share is what the score loses without it alone, so shares need not sum to the score.";
   return `Each share is what that part adds to the score. The rest adds ${fixed(rest)}; all sum to the score.`;
 }

@@ -17,7 +17,7 @@ GATES = [{"layer": 0, "head": 0, "scale": 0.5}]
 
 async def test_evidence_comes_typed(call: Any, client: httpx.AsyncClient, address: str) -> None:
     """The numbers of the JSON, best first; what a short document does not have is None."""
-    options = {"top": 1, "prune": 0.4, "unit": "sentence"}
+    options = {"top": 1, "prune": 0.4, "unit": "sentence", "method": "sum"}
     told = await call(address, "highlight", QUERY, tuple(TEXTS), **options)
     body = {"query": QUERY, "documents": TEXTS, **options}
     expected = (await client.post("/v1/highlight", json=body)).json()
@@ -43,7 +43,7 @@ async def test_evidence_comes_typed(call: Any, client: httpx.AsyncClient, addres
 
 async def test_no_shortened_text_comes_unasked(call: Any, address: str) -> None:
     """Nor a control that was refused."""
-    told = await call(address, "highlight", QUERY, TEXTS[:1], control=False, top=1, method="alone")
+    told = await call(address, "highlight", QUERY, TEXTS[:1], control=False, top=1)
 
     assert told.results[0].method == "alone" and told.results[0].rest is None
     assert told.results[0].pruned is None and told.results[0].control is None

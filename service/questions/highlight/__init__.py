@@ -12,6 +12,8 @@ from service.inputs import Document, Documents, Gates, Input, Item, Texts
 from service.questions.compared import BothOr, SidePrompts
 from service.wire import Wire
 
+Method = Literal["alone", "occlusion", "sum", "maxsim"]  # what makes a unit strong
+
 MOST_TOP = 1024  # most units that a request may show of a document
 LONE_QUERY: LiteralString = (  # message of a validation error
     'a query is one sequence, and no document has its length: no "pair", "spans" or "patch"'
@@ -48,9 +50,11 @@ class HighlightRequest(Ask):
     """The documents, texts or {"text"}: 1 to 64."""
     unit: Literal["sentence", "word", "token"] = "sentence"
     """What a document is divided into: sentences by a rule, words or tokens by the tokenizer."""
-    method: Literal["shares", "alone"] = "shares"
-    """What makes a unit strong: its share of the document's score, or the score of the unit by
-    itself, which finds the sentence that answers more often and says nothing of the document's."""
+    method: Method | None = None
+    """What makes a unit strong: "alone", the score of its own text; "occlusion", what the score
+    loses without it; "sum" (models pooled by a mean) and "maxsim" (models of many vectors), its
+    exact part of the score. Left out or null: "alone" where the model pools a text, which finds the
+    sentence that answers most often; else "maxsim" or, of a reranker, "occlusion"."""
     top: Annotated[int, Field(ge=1, le=MOST_TOP)] = 3
     """How many units to show, the strongest."""
     prune: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None

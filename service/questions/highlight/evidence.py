@@ -1,8 +1,9 @@
 """What carries the scores of documents: the shares of their units, and copies without some of them.
 
-    shares     exact where the score is a sum over tokens: of a linear pooling, of late interaction
-    occlusion  elsewhere: the score less that of the text without the unit
-    alone      where a request asks for it: the score of each unit by itself
+    alone      the score of each unit by itself
+    occlusion  the score less that of the text without the unit
+    sum        the unit's exact share of the score, where the pooling is a sum over tokens
+    maxsim     the same of late interaction, which is a sum over matches
     without    the score of the text without its strongest units
     controls   the scores of the text without as many other units, drawn at random
 
@@ -23,33 +24,43 @@ from service.encode.shown import short_numbers
 from service.encode.worker import Steps
 from service.engine.work import Result, Work, cosine
 from service.inputs import Text, Texts, text_and_pair
-from service.questions.highlight import HighlightRequest
+from service.questions.highlight import HighlightRequest, Method
 from service.questions.highlight.passage import Passage, count_draws, make_passage
 from service.refusals import Refused
+from service.wording.words import quote_names
 
 MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together
 # Bytes of memory of a copy, and of each of its tokens and characters, as admission counts them
 COPY_BYTES, TOKEN_BYTES, CHARACTER_BYTES = 1800, 70, 4
 
 # Details of refusals
-EVIDENCE_TAKES = "with its controls, and units left out or read one at a time, it takes the work of"
-TOO_MUCH_EVIDENCE = (
-    "with its controls, and units left out or read one at a time, it takes at least "
-)
-TOO_MUCH_EVIDENCE += "{count:,} {what}, and the limit is {limit:,}"
+EVIDENCE_TAKES = "with its units and controls it takes the work of"
+TOO_MUCH_EVIDENCE = "with its units and controls it takes at least {count:,} {what}, and the limit "
+TOO_MUCH_EVIDENCE += "is {limit:,}"
 
-SUM_METHODS = ("sum", "maxsim")  # methods whose shares and rest add up to the score
+SUM_METHODS: Sequence[Method] = ("sum", "maxsim")  # shares and rest add up to the score
 Way = Literal["pooled", "maxsim", "rerank"]  # how a document is scored
-Method = Literal["sum", "maxsim", "occlusion", "alone"]  # how units get their shares
+METHODS: dict[Way, Sequence[Method]] = {  # methods that each way has; the default comes first
+    "pooled": ("alone", "occlusion", "sum"),
+    "maxsim": ("maxsim", "alone", "occlusion"),
+    "rerank": ("occlusion", "alone"),
+}
 
 
 def choose_method(ask: HighlightRequest, way: Way, linear: LinearPooling | NotLinear) -> Method:
-    """Return the method by which units get their shares: exact ones, if the way has them."""
-    if ask.method == "alone":
-        return "alone"
-    if way == "maxsim":
-        return "maxsim"
-    return "sum" if way == "pooled" and isinstance(linear, LinearPooling) else "occlusion"
+    """Return the method by which units get their shares.
+
+    Raises:
+        Refused: the request asks for one that the model does not have.
+    """
+    methods = METHODS[way]
+    if isinstance(linear, NotLinear):
+        methods = [method for method in methods if method != "sum"]
+    method = ask.method or methods[0]
+    if method not in methods:
+        detail = f'expected {quote_names(methods)} for this model, received "{method}"'
+        raise Refused.at("out_of_range", "method", detail=detail)
+    return method
 
 
 class Score(NamedTuple):

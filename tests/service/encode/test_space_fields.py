@@ -116,7 +116,7 @@ HIGHLIGHT: Fields = {
     **{f"query.{name}": names_no_space(query={"text": A_TEXT, "gates": [GATE]}) for name in GATES},
     **GATES,
     "unit": keeps_bits(unit="word"),
-    "method": keeps_bits(method="alone"),
+    "method": keeps_bits(method="occlusion"),
     "top": keeps_bits(top=1),
     "prune": keeps_bits(prune=0.5),
     "control": keeps_bits(control=False),

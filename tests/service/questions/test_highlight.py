@@ -1,7 +1,9 @@
 """What carries a document's score, held to brute force and to the routes for scores alone."""
 
+import json
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file
 
 from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.questions.highlight import evidence
 from service.questions.highlight.passage import DRAWS, Passage
 from tests.late_interaction import pylate
 from tests.served_model import Listen, Outer, Served, serve
@@ -96,7 +99,7 @@ async def test_shares_are_those_of_the_tokens_and_add_up(
     client: httpx.AsyncClient, unit: str
 ) -> None:
     """Each by brute force over POST /v1/encode's token vectors, in float64."""
-    told = await one(client, unit=unit, top=1000)
+    told = await one(client, unit=unit, method="sum", top=1000)
     body = {"inputs": [QUERY, TEXT], "tokens": True}
     query, document = (await client.post("/v1/encode", json=body)).json()["data"]
     rows, columns = (
@@ -125,7 +128,7 @@ async def test_sentences_have_their_characters_and_numbers(client: httpx.AsyncCl
 
 async def test_what_is_not_shown_is_in_the_rest(client: httpx.AsyncClient) -> None:
     """With the special tokens."""
-    few, every = await one(client, top=2), await one(client, top=5)
+    few, every = [await one(client, method="sum", top=top) for top in (2, 5)]
     hidden = sum(unit["share"] for unit in every["highlights"][2:])
     assert few["rest"] == pytest.approx(every["rest"] + hidden, abs=1e-12)
 
@@ -135,7 +138,7 @@ async def test_controls_are_scores_of_the_shortened_texts(
     client: httpx.AsyncClient, unit: str
 ) -> None:
     """To the bit."""
-    await hold_to(cosine, client, unit)
+    await hold_to(cosine, client, unit, method="sum")
 
 
 async def test_a_query_is_an_item(client: httpx.AsyncClient) -> None:
@@ -170,7 +173,7 @@ async def test_an_answer_has_the_same_bits_among_others(client: httpx.AsyncClien
 async def test_equal_ones_come_in_order(client: httpx.AsyncClient) -> None:
     """Units, and documents."""
     same = "Go home! Go home! Go home! It rains."
-    told = (await ask(client, same, same, method="alone", top=9, prune=0))["results"]
+    told = (await ask(client, same, same, top=9, prune=0))["results"]
     assert [result["index"] for result in told] == [0, 1]
     units = [unit["units"][0] for unit in told[0]["highlights"]]
     assert [unit for unit in units if unit < 3] == [0, 1, 2]
@@ -198,7 +201,7 @@ async def test_a_sentence_that_carries_a_document_stands_out(client: httpx.Async
 
 async def test_a_blank_document_has_no_unit(client: httpx.AsyncClient) -> None:
     """Its special tokens make the score."""
-    told = await one(client, " \r\n ", prune=0.5)
+    told = await one(client, " \r\n ", method="sum", prune=0.5)
     assert (told["highlights"], told["pruned"]) == ([], "")
     assert told["rest"] == pytest.approx(told["score"], abs=CLOSE)
 
@@ -216,45 +219,46 @@ async def test_a_pruned_text_keeps_the_strongest_units_that_fit(client: httpx.As
 
 async def test_what_was_cut_is_no_part_of_the_document(client: httpx.AsyncClient) -> None:
     """And is refused where nothing is to be cut."""
-    told = await one(client, LONG, truncate="right", top=1000, control=False)
+    told = await one(client, LONG, method="sum", truncate="right", top=1000, control=False)
     assert told["truncated"]
     shown = max(unit["characters"][1] for unit in told["highlights"])
     assert shown < len(LONG) and told["length"] > 256
-    assert "documents" in str(await ask(client, "a", LONG, status=422))
+    assert "documents" in str(await ask(client, "a", LONG, method="sum", status=422))
 
 
 @pytest.mark.parametrize("unit", UNITS)
 async def test_alone_each_unit_has_the_score_of_its_own_text(first: Served, unit: str) -> None:
     """To the bit, best first; a text of one unit and what is pruned go by it too."""
-    told = await one(first.http, SHORT, unit=unit, method="alone", top=1000, prune=0)
+    told = await one(first.http, SHORT, unit=unit, top=1000, prune=0)
     shown = told["highlights"]
     assert (told["method"], told["rest"]) == ("alone", None)
+    assert told == await one(first.http, SHORT, unit=unit, top=1000, prune=0, method="alone")
     assert [found["share"] for found in shown] == [
         await cosine(first.http, found["text"]) for found in shown
     ]
     assert [found["share"] for found in shown] == sorted((f["share"] for f in shown), reverse=True)
     assert len(shown) >= 3 and told["pruned"] == shown[0]["text"]
-    await hold_to(cosine, first.http, unit, SHORT, method="alone")
-    single = await one(first.http, "One", unit=unit, method="alone")
+    await hold_to(cosine, first.http, unit, SHORT)
+    single = await one(first.http, "One", unit=unit)
     assert single["highlights"][0]["share"] == single["score"]
 
 
 async def test_alone_a_document_that_was_cut_has_all_its_sentences(
     client: httpx.AsyncClient,
 ) -> None:
-    """Those too that no one read of it."""
-    told = await one(client, LONG, method="alone", truncate="right", top=1000)
+    """Also those that were not read with it."""
+    told = await one(client, LONG, truncate="right", top=1000)
     assert told["truncated"] and len(told["highlights"]) == 15
     text = LONG + " The train leaves at noon, the last one at ten."
-    told = await one(client, text, method="alone", truncate="right", top=1, control=False)
+    told = await one(client, text, truncate="right", top=1, control=False)
     assert told["highlights"][0]["text"] == text[len(LONG) + 1 :]
-    blank = await one(client, " ", method="alone", prune=0.5)
+    blank = await one(client, " ", prune=0.5)
     assert (blank["highlights"], blank["pruned"]) == ([], "")
 
 
 async def test_what_takes_too_much_is_refused_before_any_work(client: httpx.AsyncClient) -> None:
     """By its tokens, and by its characters where they hold no token."""
-    alone = {"top": 1, "method": "alone", "truncate": "right", "control": False}
+    alone = {"top": 1, "truncate": "right", "control": False}
     short = ["Go! " * 40] * 64
     assert (await ask(client, *short, status=422, **alone))["code"] == "batch_too_large"
     wide = [("The" + " a" * 180 + ". ") * 27] * 64
@@ -296,9 +300,9 @@ async def first(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-async def test_a_pooling_that_is_no_sum_leaves_out_units(first: Served, unit: str) -> None:
+async def test_occlusion_leaves_out_units(first: Served, unit: str) -> None:
     """One at a time; a document of one unit has the whole score in it."""
-    told = await one(first.http, SHORT, unit=unit, top=1000)
+    told = await one(first.http, SHORT, unit=unit, method="occlusion", top=1000)
     whole = units(SHORT, told)
     assert (told["method"], told["rest"]) == ("occlusion", None)
     for shown in told["highlights"]:
@@ -307,9 +311,48 @@ async def test_a_pooling_that_is_no_sum_leaves_out_units(first: Served, unit: st
         assert shown["share"] == worth
     order = [shown["share"] for shown in told["highlights"]]
     assert order == sorted(order, reverse=True)
-    await hold_to(cosine, first.http, unit, SHORT)
-    alone = await one(first.http, "One")
+    await hold_to(cosine, first.http, unit, SHORT, method="occlusion")
+    alone = await one(first.http, "One", method="occlusion")
     assert alone["highlights"][0]["share"] == alone["score"]
+
+
+async def test_every_model_can_leave_out_units(client: httpx.AsyncClient, late: Served) -> None:
+    """Also one whose exact shares are known."""
+    for http, score in ((client, cosine), (late.http, maxsim)):
+        told = await one(http, SHORT, method="occlusion", top=9)
+        whole, scored = units(SHORT, told), await score(http, SHORT)
+        for shown in told["highlights"]:
+            without = await score(http, whole.without([shown["units"][0]]))
+            assert shown["share"] == scored - without and told["rest"] is None
+
+
+async def test_a_method_that_the_model_lacks_is_refused(
+    client: httpx.AsyncClient, first: Served, reranker: Served
+) -> None:
+    """With those that it has."""
+    for http, asked, offered in (
+        (client, "maxsim", '"alone", "occlusion" or "sum"'),
+        (first.http, "sum", '"alone" or "occlusion"'),
+        (reranker.http, "sum", '"occlusion" or "alone"'),
+    ):
+        refused = await ask(http, SHORT, method=asked, status=422)
+        expected = f'method: expected {offered} for this model, received "{asked}".'
+        assert (refused["code"], refused["detail"]) == ("out_of_range", expected)
+
+
+async def test_the_pages_example_keeps_its_answer_when_it_is_shortened(
+    client: httpx.AsyncClient,
+) -> None:
+    """To 30 %, where exact shares lose it."""
+    written = Path(evidence.__file__).parents[2] / "page" / "evidence.js"
+    script = written.read_text("utf-8").partition("EXAMPLE = [")[2].partition(",\n];")[0]
+    query, document = json.loads(f"[{script}]")
+    answer = document[document.index("The world will little note") :]
+
+    for method, kept in ((None, True), ("sum", False)):
+        told = await one(client, document, query=query, method=method, prune=0.3)
+        assert (answer in told["pruned"]) is kept and len(told["pruned"]) <= 0.3 * len(document)
+        assert (told["highlights"][0]["text"] == answer) is kept
 
 
 async def test_late_interaction_shares_its_matches(late: Served) -> None:

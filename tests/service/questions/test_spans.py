@@ -180,7 +180,7 @@ async def test_tokens_of_spans_count_as_often_as_a_span_has_them(
 
     assert fits.json()["admitted"] is True
     assert (refused.status_code, refused.json()["code"]) == (413, "too_many_tokens")
-    assert "spans hold 300,042, and the limit is 300,000" in refused.json()["detail"]
+    assert "spans hold 300,042 tokens, and the limit is 300,000" in refused.json()["detail"]
 
 
 async def test_a_span_has_the_tokens_that_a_look_at_each_finds(
