@@ -44,3 +44,9 @@ def refusals() -> dict[str, str]:
     """What each client raises, by title."""
     rows = re.findall(r"^\| (\S+ [\d.]+.*?) \| `(\w+)`", PAGE, re.MULTILINE)
     return dict(rows)
+
+
+def applications() -> list[str]:
+    """Those of the page that have their requests recorded, in order."""
+    (table,) = re.findall(r"^\| application \|.*\n\|[-|]*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
