@@ -8,11 +8,9 @@ sentence_transformers.py.
 """
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,26 +24,30 @@ from model.loading import sentence_transformers, tasks
 from model.loading.adapters import count_stored, read_adapter
 from model.loading.agreement import read_tokenizer
 from model.loading.assembly import build_encoder, draw_tensors, expected_shapes
-from model.loading.files import CONFIG, TOKENIZER, WEIGHTS, find_weight_files
+from model.loading.digests import (
+    digest_checkpoint,
+    hash_facts,
+    hash_file,
+    short_digest,
+    vector_facts,
+)
+from model.loading.files import TOKENIZER, WEIGHTS, find_weight_files
 from model.loading.formats import find_format
 from model.loading.modules import (
     MODULES_FILE,
     find_encoder_folder,
     find_weighed_files,
     read_modules,
-    read_overrides,
     read_raw_config,
 )
 from model.loading.pipeline.keys import check_module_keys
 from model.loading.plain import ReadingRules
 from model.loading.sentence_transformers import Prompts
-from model.loading.task_heads import HeadSource, list_digest_facts
+from model.loading.task_heads import HeadSource
 from model.loading.tensors import by_bare_name, open_tensors, translate_names
 from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead, VectorHead
 from model.text.tokenizer import Tokenizer
-
-DIGEST_DIGITS = 12  # hex digits of a digest that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,39 +149,18 @@ def load_checkpoint(
             form.select_encoder_tensors(tensors), expected_shapes(config), family
         )
         encoder = build_encoder(config, weights, device, dtype, kernels)
-        parts = HeadSource(
+        source = HeadSource(
             folder, raw, config, family, by_bare_name(tensors, family), device, kernels.single
         )
-        heads = form.read_heads(parts, ReadingRules(rules, tokenizer, max_tokens, prompts, roles))
+        heads = form.read_heads(source, ReadingRules(rules, tokenizer, max_tokens, prompts, roles))
     # a late interaction states its own lengths, which override that file's
     longest = (head.longest for head in heads if isinstance(head, VectorHead))
     max_tokens = next(longest, max_tokens)
-    paths = [
-        *files,
-        own / CONFIG,
-        own / TOKENIZER,
-        *find_weighed_files(folder),
-        *form.own_files(),
-    ]
-    choices = [choice for head in heads for choice in list_digest_facts(folder, head)]
-    over = read_overrides(folder).config
-    more = {"head": choices, "tokenizer": tokenizer.choices, "config": over, **form.digest_facts()}
-    digest, made_of = "", dict[str, str]()
+    digest, parts = "", dict[str, str]()
     if numbers:
-        sums = {path: _hash_file(path) for path in {*paths}}
-        counted = [sums[path] for path in paths]
-        digest = _digest_checkpoint(
-            counted, pooling, max_tokens, tokenizer.lower_case, prompts, more
+        digest, parts = digest_checkpoint(
+            folder, files, form, tokenizer, pooling, max_tokens, prompts, heads
         )
-        # () is kept since stored digests of vector spaces include it
-        own_parts = [sums[path] for path in (*files, own / CONFIG)], over, ()
-        words = [sums[own / TOKENIZER]], tokenizer.choices, ()
-        layers = [sums[path] for path in find_weighed_files(folder)], _layer_kinds(pooling)
-        made_of = {
-            "weights": _hash_facts(*own_parts),
-            "tokenizer": _hash_facts(*words),
-            "dense": _hash_facts(*layers),
-        }
     return Model(
         config,
         encoder,
@@ -187,7 +168,7 @@ def load_checkpoint(
         pooling,
         max_tokens,
         digest,
-        made_of,
+        parts,
         states_pooling=all(
             pooling is not default
             for default in (sentence_transformers.MEAN_POOLING, sentence_transformers.LAST_POOLING)
@@ -250,7 +231,7 @@ def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
         return
     device, kernels = model.encoder.device, model.encoder.kernels
     try:
-        its = _vector_facts(
+        its = vector_facts(
             sentence_transformers.read_pooling(own, {}, model.config.width, device, kernels),
             sentence_transformers.read_max_tokens(own, model.max_tokens),
             sentence_transformers.read_lower_case(own),
@@ -258,10 +239,10 @@ def _check_adapter_modules(model: Model, folder: Path, own: Path) -> None:
         )
     except CheckpointError as error:
         raise CheckpointError(f"adapter {own}: {error}") from error
-    ours = _vector_facts(model.pooling, model.max_tokens, model.tokenizer.lower_case, model.prompts)
+    ours = vector_facts(model.pooling, model.max_tokens, model.tokenizer.lower_case, model.prompts)
     for facts, place in ((its, own), (ours, folder)):
         facts["Dense"] = [
-            _hash_file(file) for file in find_weighed_files(place) if file.name == WEIGHTS
+            hash_file(file) for file in find_weighed_files(place) if file.name == WEIGHTS
         ]
     if other := [name for name in its | ours if its.get(name) != ours.get(name)]:
         problem = f"its {MODULES_FILE} and the model's differ in {', '.join(other)}"
@@ -291,7 +272,7 @@ def make_untrained(
     for name in sorted(weights):
         total.update(name.encode() + weights[name].numpy().tobytes())
     total.update(repr(config).encode() + (folder / TOKENIZER).read_bytes())
-    digest = _short_digest(total)
+    digest = short_digest(total)
     return Model(
         config,
         encoder,
@@ -299,7 +280,7 @@ def make_untrained(
         sentence_transformers.MEAN_POOLING,
         config.max_tokens,
         digest,
-        {"weights": digest, "tokenizer": _hash_facts(_hash_file(folder / TOKENIZER)), "dense": ""},
+        {"weights": digest, "tokenizer": hash_facts(hash_file(folder / TOKENIZER)), "dense": ""},
         trained=False,
         states_pooling=False,
     )
@@ -319,61 +300,3 @@ def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig) -> None:
         beyond += [f"token type {type_}, and the table of types has {config.types} rows"]
     if beyond:
         raise CheckpointError(f"{TOKENIZER} reaches {'; '.join(beyond)}")
-
-
-def _digest_checkpoint(
-    sums: Sequence[str],
-    pooling: Pooling,
-    max_tokens: int,
-    lower_case: bool,
-    prompts: Prompts,
-    more: Mapping[str, Any],
-) -> str:
-    """Return a checkpoint's digest, over files' hashes and settings read from other files.
-
-    Args:
-        sums: hashes of the files that count to the byte, in a fixed order.
-        more: other settings, left out where empty: of the task head, of the tokenizer where it
-            differs from its file, and those laid over config.json.
-    """
-    facts = _vector_facts(pooling, max_tokens, lower_case, prompts)
-    return _hash_facts({"files": sums, **facts, **{name: one for name, one in more.items() if one}})
-
-
-def _vector_facts(
-    pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
-) -> dict[str, Any]:
-    """Return the settings that sentence-transformers' files decide, by name."""
-    steps = _layer_kinds(pooling)
-    return {
-        "pooling": pooling.modes,
-        "normalize": pooling.normalize,
-        **({"layers": steps} if {"Norm", "Unit"} & {*steps} else {}),
-        **({"dimensions": pooling.dimensions} if pooling.dimensions else {}),
-        "max_tokens": max_tokens,
-        "lower_case": lower_case,
-        "prompts": {name: text for name, text in prompts.texts.items() if text},
-        "prompt": prompts.find(None),
-    }
-
-
-def _layer_kinds(pooling: Pooling) -> list[str]:
-    """Return the class names of a pooling's layers."""
-    return [type(layer).__name__ for layer in pooling.layers]
-
-
-def _hash_facts(*facts: Any) -> str:
-    """Return the digest of values that JSON can hold."""
-    written = json.dumps(facts[0] if len(facts) == 1 else facts, sort_keys=True)
-    return _short_digest(hashlib.sha256(written.encode()))
-
-
-def _hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content, 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _short_digest(total: "hashlib._Hash") -> str:
-    """Return `sha256:` and the first DIGEST_DIGITS hex digits of a hash."""
-    return f"sha256:{total.hexdigest()[:DIGEST_DIGITS]}"
