@@ -4,7 +4,7 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -40,6 +40,16 @@ Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts among a side's inputs."""
+
+    prompt: str  # before each
+    indices: list[int] = field(default_factory=list)  # of each in the inputs
+    parts: list[tuple[str] | tuple[str, str]] = field(default_factory=list)  # with its pair, if any
+    shortened: list[int] = field(default_factory=list)  # indices of those that were cut
+
+
+@dataclass(frozen=True, slots=True)
 class Reader:
     """Tokenizes and checks the inputs of requests for one model."""
 
@@ -62,66 +72,88 @@ class Reader:
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
-        inputs, at, facts = side.inputs, side.at, side.facts
-        role, documents = side.role, side.documents
-        truncate, prompt = self.tokenizer.resolve_truncation(side.cut), self.prompt_of(side)
-        if side.instruction is not None:
-            self._check_instruction()
-            prompt = side.instruction
-        if side.prompt_name is not None:
-            _check_texts(side)
-        texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
-        shortened = list[int]()
-        for index, item in enumerate(inputs):
-            text, pair = text_and_pair(item)
-            if text is None:
-                continue
-            if not text or pair is not None or len(text) > self.max_characters:
-                uncut, place = (text, pair), partial(at, index)
-                text, pair = self._bound_text(*uncut, place, truncate, documents is not None)
-                if (text, pair) != uncut:
-                    shortened.append(index)
-            texts.append(index)
-            parts.append((text,) if pair is None else (text, pair))
-            characters += len(prompt) + len(text)
-            if pair is not None:
-                characters += len(prompt) + len(pair)
+        truncate, role = self.tokenizer.resolve_truncation(side.cut), side.role
         limit, markers = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
             limit, markers = min(role.length, limit), role.marker_tokens
-        reading = self.tokenizer.read_texts(
-            parts,
-            limit - markers,
-            truncate,
-            prompt,
-            counted=side.counted or facts,
-            facts=facts,
-            last=documents.most if documents else None,
-            second_whole=documents is not None and documents.whole,
-        )
-        try:
-            if characters < THREAD_CHARACTERS:
-                tokenized = run_reading(reading)
-            else:
-                tokenized = await self.worker.run(reading, deadline, characters, record)
-        except SequenceTooLong as error:
-            _refuse_length(error.length + markers, limit, at(texts[error.index]))
-        remaining = zip(tokenized, parts, strict=True)
+        texts = self._bound_texts(side, truncate)
+        tokenized = await self._tokenize(side, texts, (limit, markers), truncate, deadline, record)
+        remaining = zip(tokenized, texts.parts, strict=True)
         works = [
-            self._read_numbers(side, item, partial(at, index), truncate, limit, record)
+            self._read_numbers(side, item, partial(side.at, index), truncate, limit, record)
             if isinstance(item, Item) and item.text is None
             else self._read_text(side, *next(remaining), record)
-            for index, item in enumerate(inputs)
+            for index, item in enumerate(side.inputs)
         ]
-        for index in shortened:  # these count as truncated, even if the cut saved no token
+        for index in texts.shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
-            task.check(works, at, filled=side.filled)
+            task.check(works, side.at, filled=side.filled)
         if any([task.fit for task in side.tasks]):
             for work in works:
                 fitted = tuple([task.fitted(work) for task in side.tasks])
                 work.outputs = replace(work.outputs, task_heads=fitted)
         return works
+
+    def _bound_texts(self, side: Side, truncate: Truncate) -> _Texts:
+        """Return a side's texts, each cut to `max_characters`; refuse what no text may be."""
+        texts, has_documents = _Texts(self._choose_prompt(side)), side.documents is not None
+        for index, item in enumerate(side.inputs):
+            text, pair = text_and_pair(item)
+            if text is None:
+                continue
+            if not text or pair is not None or len(text) > self.max_characters:
+                uncut, place = (text, pair), partial(side.at, index)
+                text, pair = self._bound_text(*uncut, place, truncate, has_documents)
+                if (text, pair) != uncut:
+                    texts.shortened.append(index)
+            texts.indices.append(index)
+            texts.parts.append((text,) if pair is None else (text, pair))
+        return texts
+
+    async def _tokenize(
+        self,
+        side: Side,
+        texts: _Texts,
+        lengths: tuple[int, int],
+        truncate: Truncate,
+        deadline: float,
+        record: Record | None,
+    ) -> Sequence[Tokenized]:
+        """Tokenize a side's texts, on a thread if they are long.
+
+        Args:
+            lengths: the most tokens of a sequence, and how many of them a role's markers take.
+        """
+        (limit, markers), documents = lengths, side.documents
+        reading = self.tokenizer.read_texts(
+            texts.parts,
+            limit - markers,
+            truncate,
+            texts.prompt,
+            counted=side.counted or side.facts,
+            facts=side.facts,
+            last=documents.most if documents else None,
+            second_whole=documents is not None and documents.whole,
+        )
+        characters = sum(len(texts.prompt) + len(part) for parts in texts.parts for part in parts)
+        try:
+            if characters < THREAD_CHARACTERS:
+                return run_reading(reading)
+            return await self.worker.run(reading, deadline, characters, record)
+        except SequenceTooLong as error:
+            place = side.at(texts.indices[error.index])
+            _refuse_length(error.length + markers, limit, place)
+
+    def _choose_prompt(self, side: Side) -> str:
+        """Return the instruction or prompt before each text of a side; refuse what it may not."""
+        prompt = self.prompt_of(side)
+        if side.instruction is not None:
+            self._check_instruction()
+            prompt = side.instruction
+        if side.prompt_name is not None:
+            _check_texts(side)
+        return prompt
 
     def prompt_of(self, side: Side) -> str:
         """Return the prompt before each text of a side, unless it has an instruction."""
@@ -171,11 +203,11 @@ class Reader:
         """
         most, last = self.max_characters, "text" if pair is None else "pair"
         kept = slice(-most, None) if truncate == "left" else slice(most)
-        for field, part in (("text", text), ("pair", pair)):
-            if part == "" and not (documents and field == last):
-                raise Refused.at("sequence_empty", *at(field), detail=EMPTY_TEXT)
+        for name, part in (("text", text), ("pair", pair)):
+            if part == "" and not (documents and name == last):
+                raise Refused.at("sequence_empty", *at(name), detail=EMPTY_TEXT)
             if part is not None and len(part) > most and truncate == "refuse":
-                raise Refused.at("text_too_long", *at(field), length=len(part), limit=most)
+                raise Refused.at("text_too_long", *at(name), length=len(part), limit=most)
         return text[kept], pair and pair[kept]
 
     def _read_text(
