@@ -138,7 +138,7 @@ class Layer:
         patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
-        entered = self._normalise(x, self.attention_norm) if self.config.pre_norm else x
+        entered = self.normalise(x, self.attention_norm) if self.config.pre_norm else x
         a, trace = self.attention(entered, x, packed, biases, gates, patches)
         return self._finish(a), trace
 
@@ -151,11 +151,11 @@ class Layer:
     def _finish(self, a: Tensor) -> Tensor:
         """Return the layer's output for a, the attention's output plus residual, (rows, width)."""
         if self.config.pre_norm:
-            return self._feed_forward(self._normalise(a, self.feed_forward_norm), a)
-        a = self._normalise(a, self.attention_norm)
-        return self._normalise(self._feed_forward(a, a), self.feed_forward_norm)
+            return self.feed_forward(self.normalise(a, self.feed_forward_norm), a)
+        a = self.normalise(a, self.attention_norm)
+        return self.normalise(self.feed_forward(a, a), self.feed_forward_norm)
 
-    def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return residual + down(activation(up x)), gated where the family is."""
         activation = self.config.activation
         if not self.config.gated:
@@ -163,7 +163,7 @@ class Layer:
         gate, up = self.up(x).chunk(2, dim=-1)
         return self.down.add_to(apply_gate(gate, up, activation), residual)
 
-    def _normalise(self, x: Tensor, norm: Affine | None) -> Tensor:
+    def normalise(self, x: Tensor, norm: Affine | None) -> Tensor:
         """Apply a norm over the last axis; return x as it is without one."""
         return x if norm is None else normalise(x, norm, self.config.norm_eps, self.config.norm)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from model.config import PoolingMode
 from model.maps.maps import top_places
@@ -142,6 +143,15 @@ class LinearPooling:
         own, dropped = rows[1 : 1 + shown], rows[1 + shown :].sum(0)
         length = float((bias + own.sum(0) + dropped).norm())
         return ComparedText(own, dropped, bias, length)
+
+    def carry_back(self, vectors: Tensor, width: int) -> Tensor:
+        """Return vectors whose products with a reduced one are those of these with the pooled one.
+
+        But for the bias's; (vectors, size) -> (vectors, width), where a reduced vector has `width`.
+        """
+        if self._map is not None:
+            return vectors @ self._map[self._kept]
+        return F.pad(vectors, (0, width - vectors.shape[1]))
 
     def _project(self, rows: Tensor) -> Tensor:
         """Apply the Dense layers without their biases, (rows, modes * width) -> (rows, size)."""

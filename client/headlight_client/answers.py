@@ -19,7 +19,10 @@ from headlight_client.formats import Array, read_json, read_safetensors
 METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
 ORIGIN_FIELDS = ("model", "weights", "numerics")  # of an answer: what computed it
 # arrays of a Similar
-COMPARISON_ARRAYS = ("matrix", "left_share", "right_share", "left_worth", "right_worth")
+COMPARISON_ARRAYS = (
+    *("matrix", "left_share", "right_share", "left_worth", "right_worth"),
+    *("left_heads", "right_heads", "left_rest", "right_rest", "worth"),
+)
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -160,6 +163,9 @@ class Similar:
         pairs: those of the largest shares.
         left_share, right_share: of each unit in the score, (left,) and (right,).
         left_worth, right_worth: the score less that without each unit, (left,) and (right,).
+        left_heads, right_heads: what each head of each text's pass adds, (layers, heads).
+        left_rest, right_rest: what else makes the score with a layer's heads, (layers,).
+        worth: how fast the score falls as a head is scaled down in both texts, (layers, heads).
         change: of a sweep, by head: the change of the score.
         share: of a sweep, by head: the change of the share of its pair (`sweep_pair`).
     """
@@ -172,6 +178,11 @@ class Similar:
     right_share: Array | None
     left_worth: Array | None
     right_worth: Array | None
+    left_heads: Array | None
+    right_heads: Array | None
+    left_rest: Array | None
+    right_rest: Array | None
+    worth: Array | None
     change: dict[Head, float]
     share: dict[Head, float]
 

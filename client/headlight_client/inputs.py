@@ -89,7 +89,7 @@ class ComparisonOptions(TypedDict, total=False):
 
     model: str  # the expected model; another one is refused
     form: Literal["full", "top", "score", "occlusion"]  # what to answer besides the score
-    by: Literal["layer", "input"]  # shares of the last layer's vectors, or of the input's tokens
+    by: Literal["layer", "input", "head"]  # shares of the last layer's vectors, of tokens, of heads
     k: int  # pairs of the form top
     level: Literal["token", "word"]  # what a row and a column stand for
     specials: Literal["keep", "drop"]  # special tokens

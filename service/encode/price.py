@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from model import disentangled
 from model.adapters import Adapter
-from model.carried import Sources
 from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
@@ -88,7 +87,7 @@ SPAN_FLOPS = 3_000_000  # cost of pooling a span: mostly calls, some 40 us
 EDIT_FLOPS = 300_000  # cost of gating or patching a head: calls, 3 us if a core does 92 GFLOP/s
 EDITED_FLOPS = 800  # cost of gating or patching each number of a head
 EXPLAINED_FLOPS = 1500  # cost of each attention score of an explained layer, besides the next
-CARRY_PASSES = 2  # cost of carrying sources, besides a pass for each: of the pass they are read off
+CARRY_PASSES = 2  # cost of what is carried, besides a pass for each: of the pass it is read off
 EXPLAIN_PASSES = 3  # cost of explaining a layer, in passes through it of SHORT_TOKENS or more
 
 
@@ -143,14 +142,16 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
         total += count * sum([head.count_flops(len(work)) for head in work.outputs.task_heads])
         if work.adapter:
             total += count * adapter_flops(adapters[work.adapter], len(work))
-        if work.outputs.carried:
-            total += count * carried_flops(config, work.outputs.carried)
+        total += count * carried_flops(config, work)
     return total
 
 
-def carried_flops(config: EncoderConfig, sources: Sources) -> int:
-    """Count the operations of carrying sources through all layers: about those of a pass each."""
-    return (len(sources) + CARRY_PASSES) * _pass_flops(config, len(sources.owners), None)
+def carried_flops(config: EncoderConfig, work: Work) -> int:
+    """Count the operations of carrying sources or targets through all layers: of a pass each."""
+    carried = work.outputs.carried or work.outputs.targets
+    if carried is None:
+        return 0
+    return (len(carried) + CARRY_PASSES) * _pass_flops(config, len(work), None)
 
 
 def _pass_flops(config: EncoderConfig, length: int, layer: int | None) -> int:
@@ -217,8 +218,7 @@ def make_cost_counter(
             extra += head.count_flops(length)
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
-        if outputs.carried:
-            extra += carried_flops(config, outputs.carried)
+        extra += carried_flops(config, work)
         if outputs.explained_layer is not None:
             extra += explanation_cost(config, length)
         if work.edited_heads:

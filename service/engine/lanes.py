@@ -22,6 +22,7 @@ from model.adapters import mix_adapters
 from model.attention import Trace
 from model.carried import carry_sources
 from model.encoder import Encoded, Encoder
+from model.head_shares import share_heads
 from model.kernels import PlainLinear, without_idle_threads
 from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
@@ -277,6 +278,7 @@ class Lanes:
             attention=self._show_maps(encoded, rows, work),
             steps=self._explain_layer(encoded, rows, work),
             carried=self._carry_sources(work),
+            shares=self._share_heads(work),
             kept={layer: _copy_entry(encoded, rows, layer) for layer in outputs.kept},
         )
 
@@ -311,6 +313,14 @@ class Lanes:
         torch.set_num_threads(1)  # as in _explain_layer
         encoder = self._encoder_with(work.adapter)
         return to_array(carry_sources(encoder, work.sequence, work.outputs.carried))
+
+    def _share_heads(self, work: Work) -> Array | None:
+        """Return what each head adds to a work's products with its targets; None without any."""
+        if work.outputs.targets is None:
+            return None
+        torch.set_num_threads(1)  # as in _explain_layer
+        encoder = self._encoder_with(work.adapter)
+        return to_array(share_heads(encoder, work.sequence, work.outputs.targets))
 
 
 def _flush_denormals() -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from model import packing
 from model.carried import Sources
+from model.head_shares import Targets
 from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.task_heads import TaskHead
@@ -37,6 +38,7 @@ class Outputs:
     explained_layer: int | None = None  # the layer to return every step of
     weights: bool = False  # whether to return the weights of that layer too
     carried: Sources | None = None  # parts of its input to carry through the layers
+    targets: Targets | None = None  # what each head's shares are of
     parts: Parts | None = None  # parts of the sequence to pool by themselves
     task_heads: tuple[TaskHead, ...] = ()  # heads to apply, with the request's options
     kept: frozenset[int] = frozenset()  # layers whose state other works need
@@ -74,6 +76,7 @@ class Result:
     steps: dict[str, Array] = field(default_factory=dict)  # steps of the explained layer, by name
     parts: Array | None = None  # vectors of parts, (parts, width or dimensions)
     carried: Array | None = None  # what each source carried adds, (sources, modes * width)
+    shares: Array | None = None  # of heads and the rest, (layers, heads + 1, targets)
     task: dict[str, Array] = field(default_factory=dict)  # outputs of the task heads, by name
     kept: dict[int, packing.Entry] = field(default_factory=dict)  # state inside each kept layer
 

@@ -1,6 +1,7 @@
 """model/carried.py, next to a twin in float64 that carries each vector by itself."""
 
 import copy
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -40,10 +41,13 @@ def pooled(encoder: Encoder, mode: PoolingMode, **sequence: Any) -> Tensor:
 
 
 class Twin:
-    """A pass in float64, vector by vector, and its parts: `parts[s][t]`, of biases where s is 0."""
+    """A pass in float64, vector by vector, and its parts: `parts[s][t]`, of biases where s is 0.
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.config = encoder, encoder.config
+    With gates, by layer and head, as factors of what is mixed.
+    """
+
+    def __init__(self, encoder: Encoder, gates: Mapping[int, Mapping[int, float]] = {}) -> None:
+        self.encoder, self.config, self.gates = encoder, encoder.config, gates
         packed = encoder.pack([Sequence(IDS)])
         self.x = [*encoder.embeddings(packed)[packed.rows(0)].double()]
         zero = torch.zeros(WIDTH).double()
@@ -106,21 +110,23 @@ class Twin:
 
     def attend(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
         """Values mixed head by head, as the layer's lesson has the probabilities."""
+        attention = self.encoder.layers[index].attention
+        x, parts = self.linear(x, parts, attention.project)
+        mixed, *mixed_parts = (torch.cat(self.mix(index, rows), 1) for rows in (x, *parts))
+        return self.linear([*mixed], [[*part] for part in mixed_parts], attention.output)
+
+    def mix(self, index: int, rows: Any) -> list[Tensor]:
+        """What each head mixes of rows of W^Q, W^K, W^V, (tokens, head_dim) each."""
         attention, state = self.encoder.layers[index].attention, torch.stack(self.x).float()
         pattern = explain_layer(self.encoder, index, state)["probabilities"].double()
-        x, parts = self.linear(x, parts, attention.project)
         size, keys = attention.head_dim, attention.parts[1]
-        start = (attention.heads + keys) * size
-
-        def mix(rows: Any) -> Any:
-            values, mixed = torch.stack(rows), []
-            for t in range(TOKENS):
-                firsts = [start + h // attention.sharing * size for h in range(attention.heads)]
-                heads = [pattern[h, t] @ values[:, at : at + size] for h, at in enumerate(firsts)]
-                mixed.append(torch.cat(heads))
-            return mixed
-
-        return self.linear(mix(x), [mix(part) for part in parts], attention.output)
+        start, values, gates = (attention.heads + keys) * size, torch.stack(rows), self.gates
+        mixed = []
+        for h in range(attention.heads):
+            at, gate = start + h // attention.sharing * size, gates.get(index, {}).get(h, 1)
+            own = [gate * pattern[h, t] @ values[:, at : at + size] for t in range(TOKENS)]
+            mixed.append(torch.stack(own))
+        return mixed
 
     def feed_forward(self, index: int, x: Any, parts: Any) -> tuple[Any, Any]:
         """Each activation as activation(z) / z, or where it gates, as the gate that it was."""

@@ -29,6 +29,9 @@ NOT_WITH_OCCLUSION: LiteralString = (
 NOT_BY_INPUT: LiteralString = (
     '"by": "input" goes with "form": "full" or "top", and without "sweep" and "patch"'
 )
+NOT_BY_HEAD: LiteralString = (
+    '"by": "head" goes without "form", "level", "specials", "sweep" and "patch"'
+)
 PAIR_NEEDS_SWEEP: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
 K_NEEDS_TOP: LiteralString = '"k" goes with "form": "top"'
 TOO_MANY_RIGHT: LiteralString = "it holds {count}, and the limit is {most}"
@@ -66,10 +69,10 @@ class ComparisonRequest(Ask):
     form: Literal["full", "top", "score", "occlusion"] = "full"
     """What to answer besides the score: the matrix of all pairs, the strongest, nothing, or what
     each token or word is worth, by leaving it out, which every model answers."""
-    by: Literal["layer", "input"] = "layer"
+    by: Literal["layer", "input", "head"] = "layer"
     """What shares are of: token vectors of the last layer, each of which has seen the whole text;
     or the tokens that enter the model, with the pass's attention and gates kept as they were, also
-    where a single token's vector is the text's."""
+    where a single token's vector is the text's; or each head of each layer, likewise."""
     k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
     """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"
@@ -125,6 +128,9 @@ class ComparisonRequest(Ask):
             raise PydanticCustomError("number_and_form", NOT_WITH_OCCLUSION)
         if self.by == "input" and (self.form not in EXPLAINED_FORMS or intervenes):
             raise PydanticCustomError("number_and_form", NOT_BY_INPUT)
+        usual = (self.form, self.level, self.specials) == ("full", "token", "keep")
+        if self.by == "head" and (not usual or intervenes):
+            raise PydanticCustomError("number_and_form", NOT_BY_HEAD)
         return self
 
     def texts(self) -> Texts:

@@ -35,8 +35,9 @@ from service.observe.record import Record
 from service.questions.compared import by_side
 from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
 from service.questions.similarity.carried import carry_works
+from service.questions.similarity.heads import HeadShares, weigh_shares
 from service.questions.similarity.occlusion import occlude_works
-from service.questions.similarity.table import ShareTable, weigh_tables
+from service.questions.similarity.table import ShareTable, cast_arrays, weigh_tables
 from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds
@@ -62,6 +63,7 @@ class Similarity:
         self._units: Sequence[Units] = ()
         self._occluded: Sequence[Sequence[Work]] = ()
         self._carried: Sequence[Sequence[Work]] = ()  # of each text, what carries its tokens
+        self._heads: HeadShares | None = None
         self._copies: Copies | None = None
 
     def sides(self) -> Sequence[Side]:
@@ -102,6 +104,9 @@ class Similarity:
     ) -> Step:
         """Return the step of all texts and any occluded copies; a sweep's copies run after it."""
         self._works, axes = works, (self._ask.level, self._ask.specials)
+        if self._ask.by == "head":
+            self._heads = HeadShares(works, self._resolver, self._linear_pooling)
+            return self._heads.step()
         if self._ask.form != "score":
             self._units = [
                 choose_units(*axes, work, place_of_work(self._sides, index))
@@ -132,15 +137,19 @@ class Similarity:
     def price(self, step: Step) -> Price:
         """Return the bytes of memory of shares and a sweep's changes, and of what makes them."""
         ask, held, works = self._ask, step.held, self._works
+        config, number = self._resolver.model.config, number_bytes(ask.dtype)
+        if self._heads:
+            shares = weigh_shares(len(ask.right), config.layers, config.heads, number)
+            return Price({"shares": shares}, self._custom.layout, held)
         sizes = [len(units.axis) for units in self._units]
         if ask.form in EXPLAINED_FORMS:
-            width, lengths = self._resolver.model.config.width, list(map(len, works))
+            width, lengths = config.width, list(map(len, works))
             if ask.by == "input":
                 width *= len(self._resolver.model.pooling.modes)
                 lengths = [size + 2 for size in sizes]
             held += _count_held(width, sizes, *lengths)
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
-        shares = weigh_tables(ask.form, ask.k, number_bytes(ask.dtype), sizes)
+        shares = weigh_tables(ask.form, ask.k, number, sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
         return Price(parts, self._custom.layout, held)
 
@@ -151,7 +160,8 @@ class Similarity:
             Refused: the deadline has passed, or float16 cannot hold a share.
         """
         by_form = {"score": self._score, "occlusion": self._score_occluded}
-        steps = by_form.get(self._ask.form, self._explain)()
+        explain = self._explain_heads if self._heads else self._explain
+        steps = by_form.get(self._ask.form, explain)()
         left, *right = await self._worker.run(steps, deadline)
         copies = self._copies
         if copies is None:
@@ -193,6 +203,19 @@ class Similarity:
             facts = {**_axis_facts(self._units[index]), "score": score, "method": "occlusion"}
             arrays = {name: np.array(numbers, dtype) for name, numbers in worth.items()}
             items.append(self._make_item(index, facts, arrays))
+            yield
+        return items
+
+    def _explain_heads(self) -> Steps[list[Item]]:
+        """Return items with scores and the shares of heads, one text on the right per step."""
+        torch.set_num_threads(1)  # as in _explain
+        left, *rights = [work.result.vector for work in self._works]
+        items, heads = [self._make_item(0, {})], self._heads
+        for index, right in enumerate(rights, 1):
+            score = cosine(left, right)
+            shares = heads.share(index, score) if heads else {}
+            arrays = cast_arrays(shares, self._ask.dtype)
+            items.append(self._make_item(index, {"score": score}, arrays))
             yield
         return items
 
@@ -247,9 +270,9 @@ class Similarity:
 
     @property
     def _linear(self) -> LinearPooling | NotLinear:
-        """Return the model's pooling as a sum over the tokens asked for, or why it is none."""
+        """Return the model's pooling as a sum over what is asked for, or why it is none."""
         resolve = self._resolver
-        return resolve.linear_inputs if self._ask.by == "input" else resolve.linear
+        return resolve.linear if self._ask.by == "layer" else resolve.linear_inputs
 
     @property
     def _linear_pooling(self) -> LinearPooling:

@@ -8,6 +8,7 @@ from torch import Tensor
 from model.maps.units import Units
 from model.similarity import StrongestShares
 from service.encode.answer import Array
+from service.inputs import Floats
 from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
 
@@ -26,9 +27,8 @@ class ShareTable:
     def __init__(self, ask: ComparisonRequest, left: Units, right: Units) -> None:
         self._left, self._right = left, right
         self._is_full, self._dtype = ask.form == "full", ask.dtype
-        self._torch_dtype = TORCH_DTYPES[ask.dtype]
         shape = (len(left.axis), len(right.axis)) if self._is_full else (0,)
-        self._matrix = torch.empty(shape, dtype=self._torch_dtype)
+        self._matrix = torch.empty(shape, dtype=TORCH_DTYPES[ask.dtype])
         self._strongest = StrongestShares(ask.k or DEFAULT_PAIRS)
         self._row_sums, self._column_sums = list[Tensor](), torch.zeros((), dtype=torch.float64)
         self._filled, self._total = 0, 0.0  # rows so far, and the sum of their shares
@@ -58,28 +58,28 @@ class ShareTable:
         """
         sums = {"left_share": torch.cat(self._row_sums), "right_share": self._column_sums}
         if self._is_full:
-            return self._cast({"matrix": self._matrix, **sums}), 0.0
+            return cast_arrays({"matrix": self._matrix, **sums}, self._dtype), 0.0
         rows, columns, shares = self._strongest.strongest_pairs()
         pairs = {
             "pairs.left": torch.tensor(self._left.axis, dtype=torch.int32)[rows],
             "pairs.right": torch.tensor(self._right.axis, dtype=torch.int32)[columns],
             "pairs.shares": shares,
         }
-        return self._cast({**pairs, **sums}), self._total - float(shares.sum())
+        return cast_arrays({**pairs, **sums}, self._dtype), self._total - float(shares.sum())
 
-    def _cast(self, arrays: dict[str, Tensor]) -> dict[str, Array]:
-        """Cast shares to the request's dtype; refuse those that float16 cannot hold.
 
-        By torch, as numpy takes many times as long for numbers near float16's least.
-        """
-        cast = {
-            name: array.to(self._torch_dtype) if array.is_floating_point() else array
-            for name, array in arrays.items()
-        }
-        is_half = self._torch_dtype is torch.float16
-        if is_half and not all(bool(array.isfinite().all()) for array in cast.values()):
-            raise Refused("nonfinite_output", layer=-1, dtype=self._dtype)
-        return {name: array.numpy() for name, array in cast.items()}
+def cast_arrays(arrays: dict[str, Tensor], dtype: Floats) -> dict[str, Array]:
+    """Cast shares to the request's dtype; refuse those that float16 cannot hold.
+
+    By torch, as numpy takes many times as long for numbers near float16's least.
+    """
+    cast = {
+        name: array.to(TORCH_DTYPES[dtype]) if array.is_floating_point() else array
+        for name, array in arrays.items()
+    }
+    if dtype == "float16" and not all(bool(array.isfinite().all()) for array in cast.values()):
+        raise Refused("nonfinite_output", layer=-1, dtype=dtype)
+    return {name: array.numpy() for name, array in cast.items()}
 
 
 def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
