@@ -423,7 +423,11 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     ),
     "imports more than a client needs": (
         within("headlight_client", uses_more_than("headlight_client", "httpx", "numpy")),
-        set(),
+        {"headlight_client.data"},
+    ),
+    "imports pyarrow": (
+        uses("pyarrow"),
+        {"headlight_client.data", "service.commands.bulk.parquet"},
     ),
     "reads the environment": (within("model", reads_environment), set()),
     "touches files": (within("model", touches_files), {"model.loading", "model.text.tokenizer"}),

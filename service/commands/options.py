@@ -32,11 +32,13 @@ KEY_FILE = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="print JSON, for programs")
 FORMAT = click.option(
     "--format",
-    type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
+    type=click.Choice(["jsonl", "txt", "csv", "tsv", "parquet"]),
     help="format of a file of texts  [default: by its extension, or jsonl]",
 )
 COLUMN = click.option(
-    "--column", help="column of csv or tsv: its name in the first row, or its number from 1"
+    "--column",
+    help="column of csv, tsv or parquet: its name, or its number from 1 where a first row of names "
+    "is missing",
 )
 TRUNCATE = click.option(
     "--truncate",

@@ -36,7 +36,7 @@ BUNDLED_MODEL = Settings.model_fields["model"].default
 @click.option("--file", type=FILE, help="encode a file of texts instead of TEXT; - reads stdin")
 @FORMAT
 @COLUMN
-@click.option("--out", type=FILE, help="with --file: the output, .safetensors or .npy")
+@click.option("--out", type=FILE, help="with --file: the output, .safetensors, .npy or .parquet")
 @click.option(
     "--precision",
     type=click.Choice(["float", "int8", "uint8", "binary", "ubinary"]),

@@ -25,7 +25,7 @@ from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options,
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
 from service.commands.bulk.source import Source, TextFile, check_lines
-from service.commands.bulk.vectors import OUTPUT_SUFFIXES, VectorFile
+from service.commands.bulk.vectors import OUTPUT_SUFFIXES, PARQUET_SUFFIX, VectorFile
 from service.commands.terminal import Failed, Unusable
 
 START_ADVICE = (
@@ -60,10 +60,16 @@ def encode_lines(
     """
     if out.suffix not in OUTPUT_SUFFIXES:
         raise Unusable(f"{out}: --out must end in {' or '.join(OUTPUT_SUFFIXES)}")
+    if out.suffix == PARQUET_SUFFIX and file.format != "parquet":
+        raise Unusable(f"{out}: a .parquet has all columns of a .parquet; {file.name} is none")
     with (
         connect(url, key, PATIENCE_SECONDS) as (client, info),
         file.as_regular_file(out.parent) as kept,
     ):
+        if out.suffix == PARQUET_SUFFIX:
+            from service.commands.bulk import parquet  # it needs pyarrow
+
+            parquet.check_output(kept)
         source = check_lines(kept, info)
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
@@ -73,7 +79,11 @@ def encode_lines(
         ) as vectors:
             pooled = precision == "float" or {"precision": precision}
             collect_rows(client, source, vectors, _pooled_vectors, truncate=truncate, pooled=pooled)
-            vectors.finish()
+            if out.suffix == PARQUET_SUFFIX:
+                parquet.write_vectors(kept, vectors.read(), origin, out)
+                vectors.partial.unlink()
+            else:
+                vectors.finish()
     return source.lines
 
 

@@ -3,6 +3,7 @@
 txt         a line is a text
 jsonl       a line is JSON: a string, or {"text": .., "pair"?: .., "id"?: ..}
 csv, tsv    a record has a text in one column; all records have as many columns (RFC 4180)
+parquet     a row has a text in one column; parquet.py
 """
 
 import csv
@@ -11,10 +12,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import click
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -25,8 +27,10 @@ BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of the
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # of columns, by format
+UNITS = {"csv": "record", "tsv": "record", "parquet": "row"}  # what holds a text; else a line
+PYARROW_MISSING = "pyarrow is missing (the package's extra parquet): pip install pyarrow"
 
-Format = Literal["jsonl", "txt", "csv", "tsv"]  # of a file of texts
+Format = Literal["jsonl", "txt", "csv", "tsv", "parquet"]  # of a file of texts
 Texts = str | tuple[str, str]  # a text, or a pair of them
 
 
@@ -57,8 +61,8 @@ class TextFile:
     Args:
         path: `-` is stdin.
         name: what messages call the file.
-        column: of csv and tsv alone: a name in the first record, or a number from 1 where the
-            first record, too, holds a text.
+        column: of parquet a name; of csv and tsv a name in the first record, or a number from 1
+            where the first record, too, holds a text; else None.
     """
 
     path: Path
@@ -71,26 +75,31 @@ class TextFile:
         """Return a path with its format, which its suffix names unless `form` is given.
 
         Raises:
-            Unusable: the column is missing or not valid.
+            Unusable: the column is missing or not valid, or pyarrow is missing.
         """
-        by_name: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".tsv": "tsv"}
+        by_name: dict[str, Format] = {f".{known}": known for known in get_args(Format)}
         form = form or by_name.get(path.suffix, "jsonl")
         name = "stdin" if str(path) == "-" else str(path)
-        if column is None and form in DELIMITERS:
+        if form == "parquet":
+            if column is None:
+                raise Unusable(f"{name} needs --column: the name of a column")
+            if find_spec("pyarrow") is None:
+                raise Unusable(PYARROW_MISSING)
+        elif column is None and form in DELIMITERS:
             raise Unusable(
                 f"{name} needs --column: a name in its first row, "
                 "or a number from 1 if its first row holds a text too"
             )
-        if column is not None and form not in DELIMITERS:
-            raise Unusable(f"--column is for csv and tsv; {name} is read as {form}")
-        if column is not None and column.isdecimal() and int(column) == 0:
+        elif column is not None and form not in DELIMITERS:
+            raise Unusable(f"--column is for csv, tsv and parquet; {name} is read as {form}")
+        elif column is not None and column.isdecimal() and int(column) == 0:
             raise Unusable("--column counts from 1")
         return cls(path, name, form, column)
 
     @property
     def unit(self) -> str:
-        """Return what messages call the part of the file that holds a text: record or line."""
-        return "record" if self.format in DELIMITERS else "line"
+        """Return what messages call the part of the file that holds a text: record, row or line."""
+        return UNITS.get(self.format, "line")
 
     @contextmanager
     def as_regular_file(self, folder: Path) -> Iterator["TextFile"]:
@@ -106,12 +115,14 @@ class TextFile:
             copy.flush()
             yield replace(self, path=Path(f"/proc/self/fd/{copy.fileno()}"))
 
-    def texts(self, lines: Iterable[bytes]) -> Iterator[Texts]:
-        """Parse the file's raw lines into texts.
+    def texts(self, lines: Iterable[Any]) -> Iterator[Texts]:
+        """Parse the file's raw lines, or the texts of its rows, into texts.
 
         Raises:
             BadLine: a line holds no text.
         """
+        if self.format == "parquet":
+            return iter(lines)
         decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
         if self.column is not None:
             return _read_column(decoded, DELIMITERS[self.format], self.column)
@@ -125,9 +136,9 @@ class Source:
     """A file whose lines were all checked, and what shows that it has not changed since.
 
     Args:
-        sha256: of the whole file.
+        sha256: of the whole file; of parquet, of its texts.
         lines: how many texts; a last line without an end counts.
-        digests: SHA-256 of all bytes up to the end of each block.
+        digests: SHA-256 of all bytes, or texts, up to the end of each block.
     """
 
     file: TextFile
@@ -154,10 +165,10 @@ class Source:
             **column,
         }
 
-    def _unchanged_lines(self) -> Iterator[bytes]:
+    def _unchanged_lines(self) -> Iterator[Any]:
         """Yield the raw lines of the file, a block only once its digest is what it was."""
         digests = iter(self.digests)
-        for block, digest in _read_blocks(self.file.path):
+        for block, digest in _read_blocks(self.file):
             if digest != next(digests, None):
                 break
             yield from block
@@ -180,15 +191,17 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
     most, number = info["limits"]["max_text_characters"], 0
     digests: list[bytes] = []
 
-    def hashed_lines() -> Iterator[bytes]:
+    def hashed_lines() -> Iterator[Any]:
         """Yield the file's lines, and add each block's digest to `digests`."""
-        for block, digest in _read_blocks(file.path):
+        for block, digest in _read_blocks(file):
             digests.append(digest)
             yield from block
 
     try:
         for number, texts in enumerate(file.texts(hashed_lines()), 1):
-            for text in (texts,) if isinstance(texts, str) else texts:
+            for text in (texts,) if isinstance(texts, str | None) else texts:
+                if text is None:
+                    raise BadLine(number, "the text is null", file.unit)
                 if not text:
                     raise BadLine(number, "the text is empty", file.unit)
                 if len(text) > most:
@@ -201,7 +214,16 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
     return Source(file, digests[-1].hex(), number, tuple(digests))
 
 
-def _read_blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
+def _read_blocks(file: TextFile) -> Iterator[tuple[list[Any], bytes]]:
+    """Yield what holds the texts of a file, a block at a time, with the digest of all so far."""
+    if file.format == "parquet":
+        from service.commands.bulk import parquet  # it needs pyarrow
+
+        return parquet.read_blocks(file)
+    return _read_lines(file.path)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
     """Yield the lines of a file, a block at a time, with the digest of all bytes so far."""
     digest, block, size, number = hashlib.sha256(), list[bytes](), 0, 0
     with path.open("rb") as file:

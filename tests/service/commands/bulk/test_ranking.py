@@ -269,7 +269,7 @@ REFUSED = {
     "no head": (("--head", "5.11"), "'5.11' is not a head; head 11 of layer 5 is L5H11"),
     "no file": (("--corpus", "none.jsonl"), "No such file or directory: 'none.jsonl'"),
     "a model": (("--model", "x"), "--head excludes --model, --threshold, --plot and"),
-    "no column": (("--column", "1"), "--column is for csv and tsv"),
+    "no column": (("--column", "1"), "--column is for csv, tsv and parquet"),
     "no url": (("--url", "nowhere"), "'nowhere' is not an address"),
 }
 

@@ -170,7 +170,7 @@ def test_a_bad_record_is_named_by_its_number(
     ("name", "column", "line"),
     [
         ("a.csv", None, "a.csv needs --column: a name in its first row, or a number from 1"),
-        ("a.txt", "text", "--column is for csv and tsv; a.txt is read as txt"),
+        ("a.txt", "text", "--column is for csv, tsv and parquet; a.txt is read as txt"),
         ("a.csv", "0", "--column counts from 1"),
     ],
 )
