@@ -3,6 +3,7 @@
 import fnmatch
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
+from service.cli import serve
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = ROOT / "Dockerfile"
@@ -152,6 +155,20 @@ def test_composes_prometheus_and_grafana_are_set_up_as_without_containers() -> N
     assert written["datasource"] == yaml.safe_load(text)
     for name in ("headlight", "prometheus"):
         assert name in compose["services"]
+
+
+def test_the_pages_container_is_started_as_the_image_starts_it() -> None:
+    """With all that its own command has, which arguments replace, and with flags that there are."""
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    (command,) = re.findall(r"^docker run (?:.*\\\n)+.*$", page, re.MULTILINE)
+    _, _, words = command.replace("\\\n", " ").partition("headlight:0.1.0-cpu ")
+    name, *given = shlex.split(words)
+    own, *always = yaml.safe_load(dict(instructions()[2])["CMD"])
+
+    context = serve.make_context(name, given)
+
+    assert name == own and " ".join(always) in " ".join(given)
+    assert context.params["model_arguments"] == ("/models/my-model",)
 
 
 def steps(root: Path) -> Iterator[str]:

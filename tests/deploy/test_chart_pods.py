@@ -221,10 +221,10 @@ def test_replicas_follow_the_load_between_their_bounds(service: dict[str, Any]) 
     assert (group["replicas"], group["maxReplicas"]) == (2, 9)
 
 
-@pytest.mark.parametrize("case", ["volume"])
+@pytest.mark.parametrize("case", ["own-model"])
 def test_a_model_on_a_volume_is_read_from_there(service: dict[str, Any]) -> None:
     """By the head too, where Ray builds the application."""
-    assert settings(service).model == "/models/minilm"
+    assert settings(service).model == "/models/my-model"
     for pod in pods(service):
         claim = {"claimName": "models", "readOnly": True}
         assert {"name": "models", "persistentVolumeClaim": claim} in pod["volumes"]

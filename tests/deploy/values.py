@@ -23,7 +23,6 @@ def spread(role: str) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "gpu": {"device": "cuda"},
-    "volume": {"model": {"source": "pvc", "name": "minilm", "pvc": {"claimName": "models"}}},
     "hub": {
         "model": {"source": "hub", "name": "org/model@v1", "hub": {"secretName": "hub-token"}},
         "networkPolicy": {"dnsNamespace": "openshift-dns"},

@@ -55,7 +55,7 @@ LONG = {"inputs": ["well " * 200] * 30, "encoding": "base64"}  # of seconds
 NOTHING: dict[str, Any] = {"applications": []}
 Change = Callable[[dict[str, Any]], None]
 
-TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
+TOKEN, VARIABLES, START, DEPLOY = commands("A Ray cluster")
 (TWO,) = commands("Several models at one address")
 WIDTHS = {"all-MiniLM-L6-v2": 384, "transformer-base": 512}  # of deploy/serve/two-models.yaml
 ENDED = {"RUNNING", "DEPLOY_FAILED", "UNHEALTHY"}

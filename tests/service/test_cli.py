@@ -13,6 +13,8 @@ from service.commands.options import COMMON
 from service.settings import Settings
 from tests import quiet_ray  # noqa: F401
 
+DEPLOY = Path(__file__).parent.parent.parent / "docs" / "deploy.md"
+
 
 def serve(*arguments: str, **environ: str) -> Result:
     """Run `headlight serve` with arguments it refuses."""
@@ -29,6 +31,8 @@ def test_every_setting_is_an_option_with_its_sentence() -> None:
             continue
         assert f"--{name.replace('_', '-')} " in said
         assert str(field.description) in said
+    others = (f"`{name}`" for name, field in Settings.model_fields.items() if field.exclude)
+    assert f"but {' and '.join(others)} is a flag" in DEPLOY.read_text()
 
 
 def test_the_help_fits_two_screens() -> None:
