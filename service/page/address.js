@@ -6,12 +6,14 @@ import { ORDERS } from "./overview.js";
 
 export const MOST_HEADS = 4; // open at once
 
-const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to", unit: "sentence", top: "3", prune: "0.3" };
+const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to", lines: "one", by: "layer", unit: "sentence", top: "3", prune: "0.3" };
 const CHOICES = {
   level: ["token", "word"],
   specials: ["keep", "drop", "renormalize"],
   weight: ["probability", "value_norm"],
   direction: ["to", "by"],
+  lines: ["one", "all"],
+  by: ["layer", "input"],
   ...EVIDENCE,
 };
 const TOGETHER = ["compare", "pair", "evidence"];

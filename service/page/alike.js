@@ -1,17 +1,23 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
 import { ask } from "./api.js";
-import { fixed, folded, make, shaded, table, token } from "./dom.js";
+import { choice, fixed, folded, make, refill, shaded, table, token } from "./dom.js";
 import { names, numbered, places } from "./session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
 const TOP = 10;
 const MOST_IN_TABLE = 60;
 
+// What shares may be of, and what a cell then is
+const KINDS = {
+  layer: ["words in the last layer", "Each cell is what a pair of words adds to the score, in context: a word's vector in the last layer holds what it took from the others. The cells and the rest sum to the score."],
+  input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells and the rest sum to the score. Which heads carry a pair is told of the last layer alone."],
+};
+
 /** Asks why two texts are alike; where that cannot be said, how alike they are, and the reason. */
 export async function why(left, right, view) {
   const look = { level: "word", specials: view.specials === "drop" ? "drop" : "keep" };
-  const texts = { left, right: [right] }, request = { ...texts, ...look, form: "full" };
+  const texts = { left, right: [right] }, request = { ...texts, ...look, form: "full", by: view.by };
   try {
     return { texts, request, answer: await ask("v1/similarity", request) };
   } catch (error) {
@@ -20,32 +26,33 @@ export async function why(left, right, view) {
   }
 }
 
-/** Empties its place, for what may be said of it in words. */
-export function clear(section) {
+/** Draws its choice alone, and what may be said of it in words; `change` is called with what shares are to be of. */
+export function clear(section, { by }, change, ...said) {
   section.hidden = false;
-  section.replaceChildren(make("h2", {}, "Why alike"));
+  const kinds = Object.entries(KINDS).map(([name, [title]]) => [name, title]);
+  refill(section, make("h2", {}, "Why alike"), ...said.slice(0, 1), make("div", { className: "bar" }, choice("Shares of", kinds, by, change)), ...said.slice(1));
 }
 
-/** Draws it; `focus` is called with a pair's places in the matrix and its button; `sweep` for the score. */
-export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus, sweep) {
+/** Draws it; `focus` is called with a pair's places in the matrix and its button; `sweep` with the score's button. */
+export function draw(section, { texts, request, answer, reason }, view, { change, focus, sweep }) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
-  clear(section);
-  section.append(make("p", { className: "bar" }, score, "cosine of the two vectors", make("button", { type: "button", onclick: sweep }, "Which heads make them alike?")));
-  if (reason) return section.append(make("p", { className: "note" }, reason));
-  const [rows, columns] = axes({ texts: { left, right: [right] }, request, answer });
-  section.append(
-    make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; the cells and the rest sum to it. Words are taken in context: a word's vector holds what it took from the others."),
-    make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, focus)), shares(found, rows, columns));
+  const heads = make("button", { type: "button", onclick: ({ target }) => sweep(target) }, "Which heads make them alike?");
+  const bar = make("p", { className: "bar" }, score, "cosine of the two vectors", heads);
+  if (reason) return clear(section, view, change, bar, make("p", { className: "note" }, reason));
+  const [rows, columns] = axes({ texts, request, answer });
+  clear(section, view, change, bar,
+    make("p", { className: "note" }, KINDS[request.by][1]),
+    make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, request.by === "layer" && focus)), shares(found, rows, columns));
 }
 
 /** The names of the matrix' rows and columns. */
 const axes = ({ texts: { left, right: [right] }, request, answer }) =>
   [[left, answer.left], [right, answer.right[0]]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
 
-/** What a pair of the matrix is called, and the token it begins with; null where the matrix has none such. */
+/** What a pair of the matrix is called, and the token it begins with; null where the matrix has none such, or of whose pairs no heads are told. */
 export function paired(found, [i, j]) {
-  if (!found?.request) return null;
+  if (found?.request?.by !== "layer") return null;
   const [rows, columns] = axes(found), first = places(found.answer.left, found.request);
   return rows[i] && columns[j] ? { name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] } : null;
 }
@@ -53,16 +60,18 @@ export function paired(found, [i, j]) {
 function pairs({ matrix }, rows, columns, focus) {
   const all = matrix.flatMap((row, i) => row.map((share, j) => [share, i, j])).sort((a, b) => b[0] - a[0]).slice(0, TOP);
   const list = all.map(([share, i, j]) => {
+    const pair = [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share)];
+    if (!focus) return pair;
     const open = make("button", { type: "button", onclick: ({ target }) => focus(i, j, target) }, "Which heads?");
     open.setAttribute("aria-label", `Which heads carry ${rows[i]} and ${columns[j]}?`);
-    return [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share), make("td", {}, open)];
+    return [...pair, make("td", {}, open)];
   });
-  return table("The pairs that add most", ["Pair", "adds", "carried by"], list);
+  return table("The pairs that add most", ["Pair", "adds", ...(focus ? ["carried by"] : [])], list);
 }
 
-function matrix({ matrix, rest }, rows, columns) {
+function matrix({ matrix, rest, bias = null }, rows, columns) {
   const most = matrix.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  const fill = () => table(`What each pair adds; rest ${fixed(rest)}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
+  const fill = () => table(`What each pair adds; rest ${fixed(rest)}${bias === null ? "" : `, of which biases ${fixed(bias)}`}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
   return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? fill() : folded("All pairs as a table", fill);
 }
 

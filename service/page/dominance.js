@@ -38,7 +38,7 @@ function show(place, session, found, focus) {
     chosen.replaceChildren(make("h3", {}, "Who dominates ", token(labels[i]), " in each head"), table(`Each head's strongest part of ${labels[i]}`, ["Head", "dominated by", "its share", "own share"], list));
   };
   place.replaceChildren(
-    make("p", { className: "note" }, `A head's output for a token is a sum of values. Shares are of their norms. ${wins[0][1]} is most often the largest part (${wins[0][2]} times).`),
+    make("p", { className: "note" }, `A head's output for a token is a sum of values. Shares are of their norms. '${wins[0][1]}' is most often the largest part (${wins[0][2]} times).`),
     table("For each token: the token whose value is most often the largest part", ["Token", "dominated by", "heads", "mean own share", "dominates others"], rows), chosen);
   place.refocus();
 }

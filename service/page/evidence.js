@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { choice, copied, fixed, make, refill, scrolled, shade } from "./dom.js";
 import { commands } from "./exports.js";
+import { tell } from "./said.js";
 
 export const CHOICES = { unit: ["sentence", "word", "token"], top: ["1", "3", "5", "10"], prune: ["0.1", "0.3", "0.5", "0.7"] };
 const DARKEST = 0.75; // of the ramp of colours, for the strongest
@@ -20,18 +21,18 @@ export async function find(query, document, { unit, top, prune }) {
 }
 
 /** Draws it; `change` is called with the name of a choice and its new value. */
-export function draw(section, { request, answer }, view, change, say) {
+export function draw(section, { request, answer }, view, change) {
   const [result] = answer.results, [document] = request.documents, ranked = result.highlights;
   const marks = ranked.map((found, i) => mark(found, i, ranked[0].share));
-  const [box, copyCurl] = commands(say);
+  const [box, copyCurl] = commands();
   refill(section, ...heading(view, change),
     make("p", { className: "bar" }, make("output", { "aria-label": "Score", className: "score" }, fixed(result.score)), "score of the document for the query"),
     make("p", {}, control(result, request.unit)),
     scrolled("The document with its evidence", make("blockquote", { className: "whole", dir: "auto" }, ...pieces(document, ranked, marks))),
     make("h3", {}, "Strongest first"), list(ranked, marks),
     make("p", { className: "note" }, meaning(result)),
-    make("h3", {}, "Shortened"), ...shortened(result.pruned, view, change, say),
-    make("p", {}, make("button", { type: "button", onclick: () => copyCurl("v1/highlight", request) }, "Copy curl")), box);
+    make("h3", {}, "Shortened"), ...shortened(result.pruned, view, change),
+    make("p", {}, make("button", { type: "button", onclick: ({ target }) => copyCurl(target, "v1/highlight", request) }, "Copy curl")), box);
 }
 
 /** Draws the choices alone, for what may be said in words. */
@@ -95,8 +96,8 @@ function meaning({ method, rest }) {
 }
 
 /** The document with only its strongest units, to be copied. */
-function shortened(pruned, { prune }, change, say) {
-  const copy = async () => say((await copied(pruned)) ? "Copied the shortened text to the clipboard." : "This browser lets the page copy nothing: select the shortened text.");
+function shortened(pruned, { prune }, change) {
+  const copy = async ({ target }) => tell(target, (await copied(pruned)) ? "Copied the shortened text to the clipboard." : "This browser lets the page copy nothing: select the shortened text.");
   return [
     make("div", { className: "bar" },
       choice("Keep", CHOICES.prune.map((share) => [share, `${100 * share} %`]), prune, (value) => change("prune", value)),

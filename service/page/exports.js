@@ -3,6 +3,7 @@
 import { at, copied, kept, make, scrolled } from "./dom.js";
 import { curl } from "./api.js";
 import { figure, pngOf, svgOf } from "./figure.js";
+import { tell } from "./said.js";
 
 const button = (title, act) => make("button", { type: "button", onclick: act }, title);
 
@@ -18,11 +19,11 @@ export function drawWhole(section, taken) {
 }
 
 /** Draws the buttons of heads; `taken` gives {heads: [Head]} too. */
-export function draw(section, taken, say) {
+export function draw(section, taken) {
   const first = () => taken().heads.find((head) => head.map);
   const pictured = (kind, head) => figure(kind, head, { ...head.words(), model: at("model").textContent });
-  const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
-  const [box, copyCurl] = commands(say);
+  const needs = (act) => ({ target }) => (first() ? act(first(), target) : tell(target, "Open a head first."));
+  const [box, copyCurl] = commands();
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
     ...["matrix", "lines"].flatMap((kind) => [
@@ -30,17 +31,17 @@ export function draw(section, taken, say) {
       button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head)), `${head.name}-${kind}.svg`)))]),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     ...whole(taken),
-    button("Copy curl", needs((head) => copyCurl("v1/encode", head.map.request)))), box);
+    button("Copy curl", needs((head, target) => copyCurl(target, "v1/encode", head.map.request)))), box);
 }
 
-/** Makes a box for a curl command, hidden until there is one, and the function that copies one and shows it there. */
-export function commands(say) {
+/** Makes a box for a curl command, hidden until there is one, and the function that copies one, shows it there, and tells so next to a control. */
+export function commands() {
   const command = make("pre"), box = scrolled("The curl command", command);
   box.hidden = true;
-  return [box, async (path, body) => {
+  return [box, async (control, path, body) => {
     command.textContent = curl(path, body);
     box.hidden = false;
-    say((await copied(command.textContent)) ? "Copied the curl command to the clipboard." : "The curl command is below the buttons.");
+    tell(control, (await copied(command.textContent)) ? "Copied the curl command to the clipboard." : "The curl command is below.");
   }];
 }
 

@@ -1,6 +1,7 @@
 // A head as a figure for print: its matrix or its lines with the tokens, the scale, the texts and the model,
 // on white, in one theme's colours whatever the reader's is.
 
+import { stroke } from "./columns.js";
 import { draw, marked, printed } from "./dom.js";
 
 const INK = "#1c2430", PALE = "#566070", ACCENT = "#1f5fae";
@@ -68,21 +69,20 @@ function matrix({ map: { names, size, values } }) {
   return { group, width: edge + side + 1, height: edge + LINE + side + 1, notes: every > 1 ? [`Every ${every}th token is named.`] : [] };
 }
 
-/** The lines of the token in focus. */
+/** The lines of the token in focus, or of all. */
 function lines(head) {
-  const { names } = head.map, row = head.row(), here = head.here(), step = 20, gap = 220;
+  const { names } = head.map, row = head.row(), step = 20, gap = 220;
+  const all = head.view.lines === "all", here = all ? -1 : head.here();
   const shown = names.map(short), edge = widest(shown), group = draw("g", {});
   const y = (place) => step * (place + 0.5);
-  row.forEach((share, i) => {
-    if (share > 0.005) group.append(draw("line", { x1: edge, x2: edge + gap, y1: y(here), y2: y(i), stroke: ACCENT, "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "stroke-linecap": "round" }));
-  });
+  for (const { from, to, share, faint } of head.lines()) group.append(draw("line", { x1: edge, x2: edge + gap, y1: y(from), y2: y(to), stroke: ACCENT, ...stroke(share, faint), "stroke-linecap": "round" }));
   shown.forEach((name, i) => {
     const weight = i === here ? { "font-weight": "bold" } : {};
     group.append(written(name, { x: edge - 6, y: y(i) + 4, "text-anchor": "end", ...TOKEN, ...weight }));
-    group.append(draw("rect", { x: edge + gap + 6, y: step * i + 2, width: 10, height: step - 4, fill: printed(Math.sqrt(row[i])), stroke: PALE, "stroke-width": 0.5 }));
-    group.append(written(name, { x: edge + gap + 22, y: y(i) + 4, ...TOKEN }));
+    if (!all) group.append(draw("rect", { x: edge + gap + 6, y: step * i + 2, width: 10, height: step - 4, fill: printed(Math.sqrt(row[i])), stroke: PALE, "stroke-width": 0.5 }));
+    group.append(written(name, { x: edge + gap + (all ? 6 : 22), y: y(i) + 4, ...TOKEN }));
   });
-  return { group, width: 2 * edge + gap + 22, height: step * names.length, notes: [`What ${short(names[here])} ${head.direction()}.`] };
+  return { group, width: 2 * edge + gap + 22, height: step * names.length, notes: [`What ${all ? "each token" : short(names[here])} ${head.direction()}.`] };
 }
 
 /** What a colour stands for; the square root of a share shows small ones, too. */

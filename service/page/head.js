@@ -1,21 +1,24 @@
-// One head, close: lines from the token in focus, its matrix, its equation, and the same as a table.
+// One head, close: lines between its tokens, its matrix, its equation, and the same as a table.
 
-import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token } from "./dom.js";
+import { fixed, folded, make, paint, shaded, table, token } from "./dom.js";
 import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 import { Axes } from "./axes.js";
+import { Columns } from "./columns.js";
 
 const SPECIALS = { drop: ["special tokens hidden"], renormalize: ["special tokens left out, the rest shared out again"] };
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
+const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
+const MOST_LINES = 2000; // of all tokens, the strongest
 const MOST_IN_TABLE = 40; // places of which the whole matrix is a table; beyond it is that of one row
 
 export class Head {
   /**
    * @param session what was asked
    * @param focus {place}: the token in focus, shared by all heads that are open
-   * @param actions close(name), refocus(place), failed(error)
+   * @param actions close(name), refocus(place, chosen), leads(head), failed(error, place)
    */
   constructor(session, focus, actions) {
     Object.assign(this, { session, focus, actions, view: null });
@@ -24,7 +27,7 @@ export class Head {
     this.canvas.onpointermove = (event) => this.map && this.point(event);
     this.canvas.onclick = (event) => this.map && this.tap(event);
     this.said = make("p", { className: "value" });
-    this.columns = new Columns((place) => this.actions.refocus(place), (place) => this.map && this.tell(...this.sided(place)));
+    this.columns = new Columns((place) => this.refocus(place), (place) => this.map && this.tell(...this.sided(place)));
     this.mark = make("i", { className: "mark" });
     this.axes = new Axes(make("div", { className: "frame" }, this.canvas, this.mark));
     this.mixture = make("div", { className: "mixture exact" });
@@ -81,8 +84,9 @@ export class Head {
       const map = await mapOf(this.session, this.name, asked);
       if (this.view === asked && this.region.isConnected) this.show(map); // not another view, nor closed meanwhile
     } catch (error) {
-      if (this.view === asked) this.reveal(false);
-      this.actions.failed(error);
+      if (this.view !== asked) return;
+      this.reveal(false);
+      this.actions.failed(error, this.said);
     }
   }
 
@@ -102,7 +106,33 @@ export class Head {
     this.reveal(true);
     this.columns.name(map.names);
     this.axes.name(map.names);
-    this.draw();
+    if (this.actions.leads(this)) this.refocus(this.strongest(), false);
+    else this.draw();
+  }
+
+  /** Brings a place of the map into focus, here and in all that is open; `chosen` by the reader. */
+  refocus(place, chosen = true) {
+    this.actions.refocus(this.map.spans[place][0], chosen);
+  }
+
+  /** The word whose row has the largest share of another word or, where columns are looked at, that other word. */
+  strongest() {
+    this.map.strongest ??= this.pair();
+    return this.map.strongest[this.view.direction === "to" ? 0 : 1];
+  }
+
+  /** The query and the key, two words, with the largest share. */
+  pair() {
+    const words = this.map.names.flatMap((name, i) => (!this.map.special[i] && /[\p{L}\p{N}]/u.test(name) ? [i] : []));
+    let strongest = Array(2).fill(words[0] ?? this.here()), most = 0;
+    for (const query of words) {
+      for (const key of words) {
+        if (query === key || this.at(query, key) <= most) continue;
+        most = this.at(query, key);
+        strongest = [query, key];
+      }
+    }
+    return strongest;
   }
 
   /** What stands around a figure of it: its name and role, how it is looked at, and what its numbers are. */
@@ -124,17 +154,32 @@ export class Head {
   /** What the token in focus attends to, or by whom it is attended. */
   row() {
     const here = this.here();
-    return Array.from({ length: this.map.size }, (_, i) => (this.view.direction === "to" ? this.at(here, i) : this.at(i, here)));
+    return Array.from({ length: this.map.size }, (_, i) => this.share(here, i));
   }
 
+  /** The share of a token at the left with one at the right. */
+  share(left, right) {
+    return this.view.direction === "to" ? this.at(left, right) : this.at(right, left);
+  }
+
+  /** The place of the token in focus, or of the word that it is in. */
   here() {
-    return Math.min(this.focus.place, this.map.size - 1);
+    const place = this.map.spans.findIndex(([, end]) => this.focus.place < end);
+    return place < 0 ? this.map.size - 1 : place;
+  }
+
+  /** The lines of the token in focus, or of all. */
+  lines() {
+    const faint = this.view.lines === "all", found = [];
+    for (const from of faint ? this.labels.keys() : [this.here()])
+      for (let to = 0; to < this.map.size; to++) if (this.share(from, to) > LEAST) found.push({ from, to, share: this.share(from, to), faint });
+    return found.sort((a, b) => a.share - b.share).slice(-MOST_LINES); // the strongest on top
   }
 
   /** Draws what depends on the token in focus. */
   draw() {
     const here = this.here();
-    this.columns.show(this.name, this.row(), here, this.direction(), this.labels[here]);
+    this.columns.show(this.name, this.row(), this.lines(), here, this.direction(), this.labels[here]);
     const { map } = this, whole = map.size <= MOST_IN_TABLE;
     const fill = () => (this.map !== map ? "" : whole ? this.whole() : this.single(here)); // "": the head was left meanwhile
     if (!whole || !this.numbers) this.numbers = this.twin(fill, whole);
@@ -163,7 +208,7 @@ export class Head {
   /** Chooses the token of a cell, and says the cell's value, which a finger cannot point at. */
   tap(event) {
     const cell = this.pointed(event);
-    this.actions.refocus(cell[this.view.direction === "to" ? 0 : 1]);
+    this.refocus(cell[this.view.direction === "to" ? 0 : 1]);
     this.tell(...cell);
   }
 
@@ -198,8 +243,9 @@ export class Head {
         const vector = await gated(this.session, [{ layer, head, scale: Number(value) }]);
         if (value === slider.value) moved.textContent = fixed(cosine(this.session.pooled, vector)); // not moved on meanwhile
       } catch (error) {
-        if (value === slider.value) moved.textContent = "\u2013";
-        this.actions.failed(error);
+        if (value !== slider.value) return;
+        moved.textContent = "\u2013";
+        this.actions.failed(error, slider);
       }
     };
     return make("p", { className: "bar" }, make("label", {}, "Scale this head", slider), make("span", {}, "cosine to the unchanged encoding ", moved));
@@ -223,88 +269,4 @@ export class Head {
     const caption = `${this.name}: ${this.labels[here]} ${this.direction()}`;
     return table(caption, ["Token", "share"], order.map((i) => [this.labels[i], fixed(row[i])]));
   }
-}
-
-// A head's tokens in two columns, with lines from the one in focus. Made once for an axis, and only
-// recoloured for another head or token: the reader's place and focus stay, and 512 tokens cost nothing anew.
-
-const ROW = 25.6; // of a token, in pixels: 1.6rem
-const LEVELS = 128; // of colour
-const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
-
-class Columns {
-  /**
-   * @param choose called with the place of a token that is to be in focus
-   * @param tell called with the place of one whose share is to be said
-   */
-  constructor(choose, tell) {
-    Object.assign(this, { choose, tell });
-    this.left = make("ol", { onkeydown: (event) => this.key(event) });
-    this.right = make("ol", { onpointerover: ({ target }) => this.point(target.closest("span")), onclick: ({ target }) => this.point(target.closest("span")) });
-    this.svg = draw("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });
-    this.box = scrolled("", make("div", { className: "lines" }, this.left, this.svg, this.right));
-    this.here = 0;
-  }
-
-  /** Names the rows, where they are others than before. */
-  name(names) {
-    if (this.names?.length === names.length && names.every((name, i) => name === this.names[i])) return;
-    Object.assign(this, { names, levels: [] });
-    this.buttons = names.map((name, i) => make("button", { type: "button", tabIndex: -1, "aria-pressed": "false", onclick: () => this.choose(i) }, token(name)));
-    this.cells = names.map((name) => make("span", {}, token(name)));
-    this.left.replaceChildren(...this.buttons.map((button) => make("li", {}, button)));
-    this.right.replaceChildren(...this.cells.map((cell) => make("li", {}, cell)));
-    this.svg.setAttribute("viewBox", `0 0 100 ${ROW * names.length}`);
-    this.svg.setAttribute("height", ROW * names.length);
-  }
-
-  /** Draws the shares of the token in focus; `label` says what they are. */
-  show(head, row, here, label, name) {
-    this.box.ariaLabel = `Lines of ${head}`;
-    this.left.ariaLabel = `Token that ${label}`;
-    this.right.ariaLabel = `What ${name} ${label}`;
-    this.row = row;
-    row.forEach((share, i) => this.colour(i, Math.round(LEVELS * Math.sqrt(share))));
-    this.svg.replaceChildren(...row.flatMap((share, i) => (share > LEAST ? [line(here, i, share)] : [])));
-    this.focus(here);
-  }
-
-  /** Colours a cell, if its colour is another than before: of 512 shares most stay next to nothing. */
-  colour(i, level) {
-    if (this.levels[i] === level) return;
-    this.levels[i] = level;
-    shade(this.cells[i], level / LEVELS);
-  }
-
-  focus(here) {
-    this.press(this.buttons[this.here], false);
-    this.press(this.buttons[here], true);
-    this.here = here;
-  }
-
-  point(cell) {
-    if (!cell || !this.row) return;
-    cell.title = fixed(this.row[this.cells.indexOf(cell)]);
-    this.tell(this.cells.indexOf(cell));
-  }
-
-  press(button, pressed) {
-    button?.setAttribute("aria-pressed", pressed);
-    if (button) button.tabIndex = pressed ? 0 : -1;
-  }
-
-  /** One stop of the Tab key; the arrows walk along the tokens. */
-  key(event) {
-    const last = this.buttons.length - 1, here = this.buttons.indexOf(document.activeElement);
-    const steps = { ArrowDown: Math.min(last, here + 1), ArrowUp: Math.max(0, here - 1), Home: 0, End: last };
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    this.buttons[steps[event.key]].focus();
-    this.choose(steps[event.key]);
-  }
-}
-
-function line(from, to, share) {
-  const y = (place) => ROW * (place + 0.5);
-  return draw("line", { x1: 0, x2: 100, y1: y(from), y2: y(to), "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "vector-effect": "non-scaling-stroke" });
 }

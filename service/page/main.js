@@ -1,4 +1,4 @@
-// The page as a whole: the form, what is shown, and what happens between the parts.
+// The page as a whole: what is asked, what is shown, and what happens between the parts.
 
 import { ask, Refused, useKey } from "./api.js";
 import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
@@ -6,23 +6,17 @@ import { Head } from "./head.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { ofEncoding, ofPair, ofScore, open } from "./session.js";
+import { tell, wait } from "./said.js";
 import * as address from "./address.js";
 import * as alike from "./alike.js";
 import * as dominance from "./dominance.js";
 import * as evidence from "./evidence.js";
 import * as exports from "./exports.js";
+import * as form from "./form.js";
 import * as models from "./models.js";
 import * as texts from "./texts.js";
 
-// The second is drawn at first sight; each is compared, if it has two texts, but for the last
-const EXAMPLES = [
-  ["All is well", ""],
-  ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
-  ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
-  evidence.EXAMPLE,
-];
-
-const shown = { ...address.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
+const shown = { ...address.read(), open: [], focus: { place: 1, chosen: false }, session: null, alike: null, of: "text" };
 const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
 const overview = new Overview(at("overview"), ordered, toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
@@ -34,15 +28,16 @@ const say = (text, bad = false) => {
   at("status").classList.toggle("bad", bad);
 };
 
-/** Says why something did not come: in the place of a part of the page, or for the whole. */
+/** Says why something did not come: in a part of the page, next to a control, or for the whole. */
 function failed(error, place = null) {
   if (!(error instanceof Refused)) throw error;
   if (error.status === 401) {
     at("keys").hidden = false;
     at("key").focus();
   }
-  if (place) place.append(refusal(error.message));
-  else say(error.message, true);
+  if (!place) say(error.message, true);
+  else if (place.matches("section, div")) place.append(refusal(error.message));
+  else tell(place, error.message, true);
 }
 
 /** Names the model, and offers what it can do; a service with keys says so only to who has one. */
@@ -59,9 +54,12 @@ async function introduce() {
 }
 
 /** Asks for what the form holds, or an example, and draws it; `kept` in the address. */
-async function show(given = { text: at("text").value, other: at("other").value, together: together().value }, kept = true) {
+async function show(given = form.read(), kept = true) {
   const turn = ++asked;
-  if (Object.keys(given).some((name) => given[name] !== shown[name])) shown.order = address.found(shown.order) ? "place" : shown.order; // found of other texts
+  if (Object.keys(given).some((name) => given[name] !== shown[name])) {
+    shown.focus.chosen = false;
+    if (address.found(shown.order)) shown.order = "place"; // found of other texts
+  }
   Object.assign(shown, given);
   useKey(at("key").value);
   if (!told.model) introduce();
@@ -75,8 +73,8 @@ async function show(given = { text: at("text").value, other: at("other").value, 
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   at("alike").hidden ||= !shown.compared;
-  for (const id of ["alike", "overview"]) at(id).ariaBusy = "true";
-  shown.likened = shown.compared && compare(turn, alike.why({ text }, { text: other }, shown.view));
+  at("overview").ariaBusy = "true";
+  shown.likened = shown.compared && compare(turn);
   shown.drawn = open(pair ? { text, pair: other } : { text }).then((opened) => {
     if (turn !== asked) return;
     shown.session = opened;
@@ -104,7 +102,7 @@ async function mark(turn) {
   try {
     const found = await evidence.find(text, other, view);
     if (turn !== asked) return;
-    evidence.draw(section, found, view, remark, say);
+    evidence.draw(section, found, view, remark);
     exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));
     say(`${found.answer.usage.tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
   } catch (error) {
@@ -126,19 +124,29 @@ function remark(name, value) {
 }
 
 /** Says why two texts are alike, whether the heads come or not. */
-async function compare(turn, asking) {
+async function compare(turn) {
+  const { text, other, view } = shown, { by } = view, section = at("alike");
+  const act = { change, focus: (i, j, button) => carried(`pair ${i} ${j}`, button), sweep: (button) => carried("score", button) };
+  section.ariaBusy = "true";
   try {
-    const found = await asking;
-    if (turn !== asked) return;
+    const found = await alike.why({ text }, { text: other }, view);
+    if (turn !== asked || by !== view.by) return;
     shown.alike = found;
-    alike.draw(at("alike"), found, (i, j, button) => waiting(button, () => carried(`pair ${i} ${j}`)), ({ target }) => waiting(target, () => carried("score")));
+    alike.draw(section, found, view, act);
   } catch (error) {
-    if (turn !== asked) return;
-    alike.clear(at("alike"));
-    failed(error, at("alike"));
+    if (turn !== asked || by !== view.by) return;
+    alike.clear(section, view, change);
+    failed(error, section);
   }
-  at("alike").ariaBusy = "false";
+  section.ariaBusy = "false";
   at("views").hidden = false;
+}
+
+/** Says it anew, after a choice of what shares are of; the heads stay. */
+function change(by) {
+  shown.view.by = by;
+  address.write(shown);
+  shown.likened = compare(asked);
 }
 
 /** Takes away all that is shown of a text's heads. */
@@ -154,7 +162,7 @@ function draw() {
   at("views").hidden = false;
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
-  const worth = make("button", { type: "button", onclick: ({ target }) => waiting(target, () => find("worth")) }, "What each head is worth");
+  const worth = make("button", { type: "button", onclick: ({ target }) => sweep(target, () => find("worth", target)) }, "What each head is worth");
   overview.order = address.found(shown.order) ? "place" : shown.order;
   overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), worth]);
   name(session);
@@ -163,7 +171,7 @@ function draw() {
   shown.open = [];
   details();
   const asked = [shown.text, shown.other];
-  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike } }), say);
+  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike } }));
 }
 
 /** Tells the heads' roles in all that is shown, once they are there or do not come. */
@@ -176,19 +184,20 @@ async function name(session) {
 
 /** Lets the reader choose which of two compared texts the heads are shown of. */
 function ofWhich() {
-  return choice("Heads of", [["text", "the text"], ["other", "the other text"]], shown.of, async (which) => {
+  return (shown.which = choice("Heads of", [["text", "the text"], ["other", "the other text"]], shown.of, async (which) => {
     const turn = ++asked;
     try {
       const session = await open({ text: shown[which] });
       if (turn !== asked) return;
       Object.assign(shown, { session, of: which });
+      shown.focus.chosen = false;
       draw();
     } catch (error) {
       if (turn !== asked) return;
       draw(); // which heads are shown has not changed
-      failed(error);
+      failed(error, shown.which);
     }
-  });
+  }));
 }
 
 /** Opens the heads that are chosen, and only those; a head takes the place of one that goes. */
@@ -216,15 +225,17 @@ function looks() {
     address.write(shown);
     for (const head of shown.open) head.load(shown.view);
   };
-  const { direction, weight, specials, level } = shown.view;
+  const { direction, lines, weight, specials, level } = shown.view;
   return make("div", { className: "bar", role: "group", "aria-label": "How heads are shown" },
     choice("The token", [["to", "attends to"], ["by", "is attended by"]], direction, set("direction")),
+    choice("Lines", [["one", "of the token in focus"], ["all", "of all tokens"]], lines, set("lines")),
     choice("Weight", [["probability", "probability"], ["value_norm", "value norm"]], weight, set("weight")),
     choice("Special tokens", [["keep", "shown"], ["drop", "hidden: rows sum to less than 1"], ["renormalize", "left out, the rest shared out again"]], specials, set("specials")),
     choice("Level", [["token", "tokens"], ["word", "words"]], level, set("level")));
 }
 
-const actions = { close, refocus, failed };
+// A head that is opened leads to its strongest token, until the reader chooses one
+const actions = { close, refocus, failed, leads: (head) => !shown.focus.chosen && head === shown.open.at(-1) };
 
 /** Closes a head; who goes on with the keyboard is at its map again. */
 function close(name) {
@@ -241,24 +252,25 @@ function toggle(name, beside = false, always = false) {
   details();
 }
 
-function refocus(place) {
-  shown.focus.place = place;
+function refocus(place, chosen) {
+  Object.assign(shown.focus, { place, chosen: shown.focus.chosen || chosen });
   for (const head of shown.open) if (head.map) head.draw();
   refocusDominance();
 }
 
-/** Orders the heads by a number for each, under its title. */
-async function rank(asking, title) {
+/** Orders the heads by a number for each, under its title; says so next to a control, or for the whole. */
+async function rank(asking, title, control) {
   const turn = asked;
   try {
     const worth = await asking;
     if (turn !== asked) return false;
     overview.rank(worth, title);
-    say(`Heads sorted by what each ${title}.`);
+    const said = `Heads sorted by what each ${title}.`;
+    control ? tell(control, said) : say(said);
     overview.cells[0].focus();
     return true;
   } catch (error) {
-    failed(error);
+    failed(error, control);
     return false;
   }
 }
@@ -269,26 +281,8 @@ function ordered(order) {
   address.write(shown);
 }
 
-/** Tells next to a button what it waits for, and how long it has: it is one request, whose answer comes whole. */
-async function waiting(button, act) {
-  if (button.ariaBusy === "true") return;
-  const began = performance.now(), told = make("output", { className: "note" });
-  const tell = () => (told.textContent = ` Without each of ${shown.session?.all.length ?? "the"} heads: ${Math.floor((performance.now() - began) / 1000)} s`);
-  button.ariaBusy = "true";
-  button.after(told);
-  tell();
-  const clock = setInterval(tell, 500);
-  try {
-    await act();
-  } finally {
-    clearInterval(clock);
-    told.remove();
-    button.ariaBusy = "false";
-  }
-}
-
 /** Orders the heads by what is asked of the service: what each is worth, adds to the score, or to a pair of words. */
-async function find(order) {
+async function find(order, control = null) {
   const turn = asked, [, ...pair] = address.PAIR.exec(order)?.map(Number) ?? [];
   if (order !== "worth") await shown.likened;
   if (turn !== asked) return null;
@@ -296,68 +290,41 @@ async function find(order) {
   if (order !== "worth" && !(likeness && about)) return null; // a pair or a score that these texts do not have
   const asking = order === "worth" ? ofEncoding(session) : pair.length ? ofPair(likeness.request, pair) : ofScore(likeness.texts);
   const title = order === "worth" ? "moves the encoding" : `adds to ${about.name ?? "the score"}`;
-  if (!(await rank(asking, title))) return null;
+  if (!(await rank(asking, title, control))) return null;
   shown.found = order;
   ordered(order);
   return about;
 }
 
 /** Leads from the score, or from a pair of words, to the heads that carry it: those without which it is less. */
-async function carried(order) {
-  if (!(await drawn())) return;
-  const about = await find(order);
+const carried = (order, button) => sweep(button, async () => {
+  if (!(await drawn())) return tell(button, "There are no heads to sort.", true);
+  const about = await find(order, button);
   if (!about) return;
   if (about.name) {
-    shown.focus.place = about.place;
+    Object.assign(shown.focus, { place: about.place, chosen: true });
     toggle(overview.cells[0].dataset.head, false, true);
   }
   at("overview").scrollIntoView();
-}
+});
+
+const sweep = (button, act) => wait(button, `Without each of ${shown.session?.all.length ?? "the"} heads`, act);
 
 /** Tells whether the heads are there, once they are or are not to come. */
 const drawn = () => shown.drawn.then(() => true, () => false);
 
-const together = () => document.querySelector("input[name=together]:checked");
-
-function fill({ text, other, together }) {
-  at("text").value = text;
-  at("other").value = other;
-  document.querySelector(`input[name=together][value=${together}]`).checked = true;
-  label();
-}
-
-/** Calls the texts what they are to each other. */
-function label() {
-  const evidence = together().value === "evidence";
-  document.querySelector("label[for=text]").textContent = evidence ? "Query" : "Text";
-  document.querySelector("label[for=other]").textContent = evidence ? "Document" : "Other text";
-  at("other").rows = evidence ? 8 : 2;
-}
-
-at("ask").onsubmit = (event) => {
-  event.preventDefault();
-  show();
-};
-for (const radio of document.getElementsByName("together")) radio.onchange = label;
-for (const example of EXAMPLES) {
-  const [text, other] = example, together = example === evidence.EXAMPLE ? "evidence" : "compare";
-  const show = () => (fill({ text, other, together }), at("ask").requestSubmit());
-  const swapped = other && ` / ${other.split(" ").at(-1)}`; // the source texts' pairs differ in their last word
-  at("examples").append(make("button", { type: "button", onclick: show }, together === "evidence" ? text : text + swapped));
-}
-document.querySelector("button[type=submit]").disabled = false;
 onTheme(() => shown.session && draw());
+
 /** Draws an example for who comes without a text, as the service computes it; the address stays as it is. */
 function begin() {
-  if (!told.model || asked || shown.text) return; // without a key nothing is computed
-  const [text, other] = EXAMPLES[1];
-  [at("text").placeholder, at("other").placeholder] = [text, other]; // not in the way of who writes
-  show({ text, other, together: "compare" }, false);
+  if (!told.model || asked || shown.text || form.read().text || form.read().other) return; // without a key nothing is computed
+  form.fill(form.FIRST);
+  show(form.FIRST, false);
 }
 
 /** Fills the boxes with what the address holds; nothing is sent before the reader presses Show. */
 function follow() {
-  fill(shown);
+  form.fill(shown);
   say(shown.text ? "This address holds a text. Press Show to send it to this service." : "");
 }
 
@@ -371,5 +338,6 @@ addEventListener("hashchange", () => {
   at("views").hidden = true;
   follow();
 });
+form.open(show);
 follow();
 introduce().then(begin);

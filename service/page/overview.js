@@ -76,7 +76,7 @@ export class Overview {
     this.roles.value = this.role;
     this.notes = make("div", {}, ...this.missing());
     this.twin = this.folded(false);
-    this.said = make("p", { className: "note help" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it beside the others.");
+    this.said = make("p", { className: "note help" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it next to the others.");
     const grid = this.grid();
     refill(this.section,
       make("h2", {}, "All heads"),

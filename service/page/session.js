@@ -67,7 +67,7 @@ class Maps {
 
 const keyOf = (head, { level, specials, weight }) => [head, level, specials, weight].join();
 
-/** One head's exact map for a view: its values, its axis' names, and the request it came by. */
+/** One head's exact map for a view: its values, its axis' names and tokens, and the request it came by. */
 export async function mapOf({ item, sequence, maps }, name, view) {
   const [layer, head] = place(name);
   const common = { layers: [layer], heads: [head], level: view.level, specials: view.specials };
@@ -78,7 +78,9 @@ export async function mapOf({ item, sequence, maps }, name, view) {
   const about = answer.data[0].attention;
   const labels = names(item, answer.data[0], about);
   const values = normed ? spread(tensors, `0.attention.${layer}.${head}`, about.axis, labels.length) : tensors[`0.attention.${layer}.${head}`].values;
-  const map = { names: labels, size: labels.length, values, request };
+  const { special } = sequence, all = about.spans ?? special.map((_, i) => [i, i + 1]);
+  const spans = (about.axis ?? [...all.keys()]).map((place) => all[place]);
+  const map = { names: labels, size: labels.length, values, request, spans, special: spans.map(([from]) => special[from]) };
   maps.keep(name, view, map);
   return map;
 }

@@ -29,6 +29,10 @@ LOOK = """const [told] = arguments, seen = () => { %s };
 SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
 COMPARED = """const alike = document.getElementById("alike");
     return alike.hidden || alike.ariaBusy !== "true";"""
+# What an action says next to its control
+SAID = "return [...document.querySelectorAll('output.said')].map((one) => one.textContent).join()"
+FAILED = "return document.querySelector('output.said.bad')?.textContent"
+SORTED = f"{SAID}.includes('Heads sorted')"
 # WebDriver's names of keys that write nothing
 KEYS = {"tab": "\ue004", "enter": "\ue007", "right": "\ue014", "down": "\ue015"}
 # Deque's rules of accessibility

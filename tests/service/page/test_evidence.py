@@ -9,7 +9,18 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from tests.service.page.browser import AXE, NEEDED, SHOWN, WIDE, Page, ask, fresh, labelled, taken
+from tests.service.page.browser import (
+    AXE,
+    NEEDED,
+    SAID,
+    SHOWN,
+    WIDE,
+    Page,
+    ask,
+    fresh,
+    labelled,
+    taken,
+)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
@@ -148,7 +159,7 @@ async def test_what_takes_from_the_score_is_not_dark(browser: Page, address: str
           (share, i) => ({ characters: [i, i + 1], text: "ab"[i], share }));
         const result = { score: -0.4, highlights: ranked, rest: -0.1, without: -0.1, pruned: "a" };
         const request = { documents: ["abc"], unit: "word" }, section = document.body;
-        draw(section, { request, answer: { results: [result] } }, {}, () => {}, () => {});
+        draw(section, { request, answer: { results: [result] } }, {}, () => {});
         return [...section.querySelectorAll("mark")].map(
           (mark) => getComputedStyle(mark).backgroundColor)"""
     )
@@ -167,7 +178,7 @@ async def test_what_was_found_by_leaving_it_out_is_called_no_part_of_a_sum(
         const result = { score: 0.4, method: "occlusion", highlights: ranked, rest: null };
         const request = { documents: ["abc"], unit: "word" }, section = document.body;
         const answer = { results: [{ ...result, without: 0.2, control: null, pruned: "a" }] };
-        draw(section, { request, answer }, {}, () => {}, () => {});
+        draw(section, { request, answer }, {}, () => {});
         return section.innerText"""
     )
 
@@ -268,11 +279,10 @@ async def test_what_is_shown_can_be_copied(
           (button) => button.textContent === name).click();
         window.press("Copy the shortened text")"""
     )
-    status = "return document.getElementById('status').textContent"
-    await browser.wait(f"{status}.startsWith('Copied the shortened text')")
+    await browser.wait(f"{SAID}.startsWith('Copied the shortened text')")
     pruned = await browser.run("return window.copied")
     await browser.run("window.press('Copy curl')")
-    await browser.wait(f"{status}.startsWith('Copied the curl')")
+    await browser.wait(f"{SAID}.includes('Copied the curl')")
     command = shlex.split(await browser.run("return window.copied"))
     result = (await client.post(command[1], json=json.loads(command[-1]))).json()["results"][0]
 

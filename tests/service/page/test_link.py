@@ -4,17 +4,21 @@ import json
 
 import pytest
 
-from tests.service.page.browser import COMPARED, NEEDED, SHOWN, Page, ask, fresh
+from tests.service.page.browser import COMPARED, NEEDED, SHOWN, SORTED, Page, ask, fresh
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
 HEADS = """return [...document.querySelectorAll("[role=gridcell]")].map(
   (cell) => [cell.dataset.head, cell.lastChild.textContent])"""
-SORTED = "return document.getElementById('status').textContent.includes('sorted')"
+# Also of an order that a link holds, which Show brings
+ORDERED = "return document.getElementById('status').textContent.includes('sorted')"
 
 
 async def test_an_example_is_drawn_at_first_sight(browser: Page, address: str) -> None:
-    """Computed by the service; the address stays empty, so that it holds what a reader asked."""
+    """Computed by the service; the address stays empty, so that it holds what a reader asked.
+
+    Its texts stand in the boxes: Show sends them, and who writes writes over them.
+    """
     await fresh(browser, address)
     await browser.wait(SHOWN)
     await browser.wait(COMPARED)
@@ -25,6 +29,15 @@ async def test_an_example_is_drawn_at_first_sight(browser: Page, address: str) -
     score = await browser.run("return document.querySelector('#alike .score').textContent")
     assert {"/v1/encode", "/v1/similarity"} <= {*asked} and 0.8 < float(score) < 1
     assert await browser.run("return location.hash") == ""
+    boxes = "return ['text', 'other'].map((id) => document.getElementById(id).value)"
+    texts = [f"A dog ate the food because it was {word}" for word in ("hungry", "tasty")]
+    assert await browser.run(boxes) == texts
+
+    await browser.click("document.getElementById('other')")
+    await browser.press("Well done")
+    await browser.click("document.querySelector('button[type=submit]')")
+    await browser.wait("return location.hash")
+    assert await browser.run(boxes) == [texts[0], "Well done"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +58,7 @@ async def test_what_was_found_is_in_the_link(browser: Page, address: str, button
 
     await fresh(browser, address, link)
     await browser.run("document.querySelector('button[type=submit]').click()")
-    await browser.wait(SORTED)
+    await browser.wait(ORDERED)
 
     assert await browser.run(HEADS) == found
     assert found != sorted(found)

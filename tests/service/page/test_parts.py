@@ -12,7 +12,7 @@ from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, listening
 from tests.replica_internals import under
-from tests.service.page.browser import NEEDED, SHOWN, Page, ask, fresh, labelled
+from tests.service.page.browser import FAILED, NEEDED, SHOWN, SORTED, Page, ask, fresh, labelled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
@@ -202,7 +202,8 @@ async def test_heads_that_do_not_come_leave_the_likeness_and_nothing_of_another_
     assert "dog" not in shown and "All heads" not in shown
     assert await browser.run("return document.getElementById('exports').hidden")
     await browser.click("document.querySelector('#alike .bar button')")
-    said = await browser.wait("return document.querySelector('#status.bad')?.textContent")
+    assert await browser.wait(FAILED) == "There are no heads to sort."
+    said = await browser.run("return document.querySelector('#status.bad').textContent")
     assert "no room for it" in said, "it says still why there is nothing to order"
 
 
@@ -217,7 +218,7 @@ async def test_the_other_texts_heads_that_do_not_come_leave_the_first_ones(
         """const select = document.querySelectorAll("#overview select")[2];
         select.value = "other"; select.onchange()"""
     )
-    await browser.wait("return document.querySelector('#status.bad')")
+    assert await browser.wait(FAILED) == "no room for it"
 
     shown = "return document.querySelectorAll('#overview select')[2].value"
     assert await browser.run(shown) == "text"
@@ -283,16 +284,16 @@ async def test_a_pair_is_asked_once_with_its_progress_next_to_the_button(
     await browser.wait("return !!window.answer")
     told = await browser.run(f"return {button}.nextSibling.textContent")
     await browser.run("window.answer()")
-    await browser.wait("return document.getElementById('status').textContent.includes('sorted')")
-    await browser.wait(f"return !{button}.nextSibling")
+    await browser.wait(SORTED)
+    after = await browser.run(f"return {button}.nextSibling.textContent")
     asked = await browser.run("return window.asked")
     await browser.run("window.fetch = window.inner")
     await refuse(browser, "sweep_pair")
     await browser.click(button)
-    await browser.wait("return document.querySelector('#status.bad')")
-    await browser.wait(f"return !{button}.nextSibling")
+    refused = await browser.wait(FAILED)
 
-    assert told.strip() == "Without each of 72 heads: 0 s"
+    assert told == "Without each of 72 heads: 0 s" and refused == "no room for it"
+    assert after == "Heads sorted by what each adds to [SEP] · [SEP]."
     assert [url.endswith("/v1/similarity") for url in asked].count(True) == 1
     assert len(asked) <= 2, "and the map of the head that it opens"
 
@@ -308,8 +309,7 @@ async def test_a_scale_that_fails_claims_no_cosine(browser: Page, address: str) 
         """const slider = document.querySelector(".head input[type=range]");
         slider.value = 0; slider.onchange()"""
     )
-    await browser.wait("return document.querySelector('#status.bad')")
-
+    assert await browser.wait(FAILED) == "no room for it"
     assert await browser.run(f"return {labelled('Cosine without L0H5')}.textContent") == "–"
 
 
