@@ -6,7 +6,7 @@ import { ORDERS } from "./overview.js";
 
 export const MOST_HEADS = 4; // open at once
 
-const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to", lines: "one", by: "layer", unit: "sentence", top: "3", prune: "0.3" };
+const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to", lines: "one", by: "layer", method: "model", unit: "sentence", top: "3", prune: "0.3" };
 const CHOICES = {
   level: ["token", "word"],
   specials: ["keep", "drop", "renormalize"],

@@ -5,7 +5,9 @@ import { choice, copied, fixed, make, refill, scrolled, shade } from "./dom.js";
 import { commands } from "./exports.js";
 import { tell } from "./said.js";
 
-export const CHOICES = { unit: ["sentence", "word", "token"], top: ["1", "3", "5", "10"], prune: ["0.1", "0.3", "0.5", "0.7"] };
+// How units are found strong; the exact parts of a score have two names, by how a model scores
+const METHODS = { model: "the model's default", alone: "each one's own score", occlusion: "leaving each out", exact: "exact shares of the score" };
+export const CHOICES = { method: Object.keys(METHODS), unit: ["sentence", "word", "token"], top: ["1", "3", "5", "10"], prune: ["0.1", "0.3", "0.5", "0.7"] };
 const DARKEST = 0.75; // of the ramp of colours, for the strongest
 
 // Lincoln's address at Gettysburg, 1863, as far as most models read
@@ -14,9 +16,10 @@ export const EXAMPLE = [
   "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great battle-field of that war. We have come to dedicate a portion of that field, as a final resting place for those who here gave their lives that that nation might live. It is altogether fitting and proper that we should do this. But, in a larger sense, we can not dedicate \u2013 we can not consecrate \u2013 we can not hallow \u2013 this ground. The brave men, living and dead, who struggled here, have consecrated it, far above our poor power to add or detract. The world will little note, nor long remember what we say here, but it can never forget what they did here.",
 ];
 
-/** Asks for it; the request stays with the answer, for who wants to repeat it. */
-export async function find(query, document, { unit, top, prune }) {
-  const request = { query, documents: [document], unit, top: Number(top), prune: Number(prune) };
+/** Asks for it of a model with these tasks; the request stays with the answer, for who wants to repeat it. */
+export async function find(query, document, { method, unit, top, prune }, tasks) {
+  const exact = tasks.includes("multi_vector") ? "maxsim" : "sum", how = method === "model" ? {} : { method: method === "exact" ? exact : method };
+  const request = { query, documents: [document], ...how, unit, top: Number(top), prune: Number(prune) };
   return { request, answer: await ask("v1/highlight", request) };
 }
 
@@ -40,11 +43,12 @@ export function clear(section, view, change) {
   refill(section, ...heading(view, change));
 }
 
-const heading = ({ unit, top }, change) => [
+const heading = ({ method, unit, top }, change) => [
   make("h2", {}, "Evidence"),
   make("div", { className: "bar", role: "group", "aria-label": "What is marked" },
     choice("Mark the strongest", CHOICES.top.map((most) => [most, most]), top, (value) => change("top", value)),
-    choice("Unit", CHOICES.unit.map((each) => [each, `${each}s`]), unit, (value) => change("unit", value))),
+    choice("Unit", CHOICES.unit.map((each) => [each, `${each}s`]), unit, (value) => change("unit", value)),
+    choice("Found by", Object.entries(METHODS), method, (value) => change("method", value))),
 ];
 
 /** What the score is without what is marked, next to what it is without as much that was drawn at random. */

@@ -17,7 +17,7 @@ import * as models from "./models.js";
 import * as texts from "./texts.js";
 
 const shown = { ...address.read(), open: [], focus: { place: 1, chosen: false }, session: null, alike: null, of: "text" };
-const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
+const told = { model: false, tasks: [], ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
 const overview = new Overview(at("overview"), ordered, toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
 let asked = 0; // of the presses of Show; what an earlier one brings is not drawn
@@ -45,8 +45,8 @@ async function introduce() {
   try {
     const info = await ask("info");
     at("model").textContent = `${info.model}: ${info.layers} layers of ${info.heads} heads, width ${info.width}`;
-    told.ranks(info.tasks ?? []);
-    told.model = true;
+    Object.assign(told, { model: true, tasks: info.tasks ?? [] });
+    told.ranks(told.tasks);
     models.offer(at("models"), info);
   } catch (error) {
     failed(error);
@@ -100,7 +100,7 @@ async function mark(turn) {
   at("alike").hidden = true;
   section.ariaBusy = "true";
   try {
-    const found = await evidence.find(text, other, view);
+    const found = await evidence.find(text, other, view, told.tasks);
     if (turn !== asked) return;
     evidence.draw(section, found, view, remark);
     exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));

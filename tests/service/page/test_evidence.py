@@ -37,8 +37,10 @@ SHADES = """return [...document.querySelectorAll("mark")].map(
 MARKED = "return document.querySelector('#evidence mark')"
 LIST = """return [...document.querySelectorAll(".ranked li")].map(
   ({ children: [share, text] }) => [share.textContent, text.textContent])"""
+SHORTENED = "return [...document.querySelectorAll('#evidence .whole')].at(-1).textContent"
 EXPORTS = """return [...document.querySelectorAll("#exports:not([hidden]) button")].map(
   (button) => button.textContent)"""
+EXACT = "Found by", "exact"
 SETTLED = "return document.getElementById('evidence').ariaBusy === 'false'"
 
 
@@ -101,10 +103,7 @@ async def test_every_number_and_every_mark_is_the_apis(
         f"(standard deviation {random['deviation']:.4f})."
     ) in said
     assert "Each share is the score of that part by itself." in said
-    shortened = await browser.run(
-        "return [...document.querySelectorAll('#evidence .whole')].at(-1).textContent"
-    )
-    assert shortened == result["pruned"]
+    assert await browser.run(SHORTENED) == result["pruned"]
 
 
 @pytest.mark.parametrize("unit", ["word", pytest.param("token", marks=pytest.mark.prove)])
@@ -113,11 +112,12 @@ async def test_a_choice_marks_anew_and_stays_in_the_link(
 ) -> None:
     """Another unit, more of them, and a longer rest; a colleague who presses Show sees the same."""
     await mark(browser, address, DOCUMENT)
-    for label, value in (("Unit", unit), ("Mark the strongest", "10"), ("Keep", "0.5")):
+    for label, value in (("Unit", unit), ("Mark the strongest", "10"), ("Keep", "0.5"), EXACT):
         await choose(browser, label, value)
         focused = await browser.run("return document.activeElement.value")
         assert focused == value, "the keyboard keeps its place"
-    result = await told(client, unit=unit, top=10, prune=0.5)
+    result = await told(client, unit=unit, top=10, prune=0.5, method="sum")
+    assert f"The rest adds {result['rest']:.4f}" in await browser.run(EVIDENCE)
     expected = [[f"{one['share']:.4f}", one["text"]] for one in result["highlights"]]
     assert await browser.run(LIST) == expected and len(expected) == 10
     link = await browser.run("return location.hash")
@@ -353,10 +353,20 @@ async def test_an_answer_that_a_reader_did_not_wait_for_is_not_drawn(
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.prove)])
-async def test_axe_finds_no_violation(browser: Page, address: str, theme: str) -> None:
-    """In either theme: the ink on each mark has contrast enough."""
+async def test_the_example_finds_the_answer_and_axe_no_violation(
+    browser: Page, address: str, theme: str
+) -> None:
+    """Marked first, and kept of 30 %; in either theme the ink on each mark has contrast enough."""
+    answer = (
+        "The world will little note, nor long remember what we say here, but it can never forget "
+    )
     async with browser.theme(theme):
-        await mark(browser, address, DOCUMENT)
+        await fresh(browser, address)
+        await browser.run("[...document.querySelectorAll('#examples button')].at(-1).click()")
+        await browser.wait(MARKED)
+        (_, first), *_ = await browser.run(LIST)
+        kept = await browser.run(SHORTENED)
+        assert first.startswith(answer) and answer in kept
         assert await violations(browser) == []
 
 
