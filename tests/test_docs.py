@@ -83,6 +83,27 @@ async def test_the_questions_page_gives_the_answers_shown(
     assert not said, "".join(said)
 
 
+async def test_the_mean_of_windows_is_that_of_their_vectors(
+    client: httpx.AsyncClient, address: str
+) -> None:
+    """Of docs/frameworks.md; each word is a token, and the last window is shorter."""
+    page = (DOCS / "frameworks.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(import httpx.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names = dict[str, Any]()
+    exec(code, names)
+    words = ["dog", "cat", "rain"] * 150
+
+    mean = await asyncio.to_thread(names["mean_of_windows"], " ".join(words), address)
+
+    windows = [" ".join(words[start : start + 200]) for start in range(0, 450, 200)]
+    told = (await client.post("/v1/encode", json={"inputs": windows})).json()["data"]
+    total = np.zeros(384)
+    for item in told:
+        total += np.array(item["pooled"]) / 3
+    assert [item["length"] for item in told] == [202, 202, 52]
+    np.testing.assert_allclose(mean, total / np.sqrt((total * total).sum()), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [pytest.param("tasks.md", classifier, marks=pytest.mark.prove), ("vectors.md", bundled)],

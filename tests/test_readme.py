@@ -79,6 +79,18 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= MOST_LINES
 
 
+def test_what_is_held_while_idle_is_said_alike() -> None:
+    """In README and on the page that has the measurement."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    ours = re.search(r"^\| all (\d+) \|.*?\| \d+ \| (\d+) \|", page, re.MULTILINE)
+    theirs = re.search(r"sentence-transformers .* MiB resident, (\d+) of them", page)
+    assert ours and theirs
+
+    text = README.read_text()
+    assert f"{ours[1]} processes, {ours[2]} MiB" in text
+    assert f"1 process, {theirs[1]} MiB" in text
+
+
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
     """Of README, ARCHITECTURE and each page of the docs."""
     for page in (README, ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")):
