@@ -19,7 +19,7 @@ Source: Modarressi et al. 2023, "DecompX" (arXiv 2306.02873).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -28,11 +28,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
-from model.config import Activation, PoolingMode
+from model.config import Activation, NormKind, PoolingMode
 from model.encoder import Encoder, Layer
 from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear
 from model.maps.tiles import MapReader
-from model.packing import Packed, Sequence
+from model.packing import Sequence
 from model.similarity import token_weights
 
 # activation(z) / z, with no division: at 0 it is the slope there
@@ -51,12 +51,14 @@ class Sources:
     Args:
         owners: the source that each token belongs to, from 1 on.
         numbers: the sources to carry.
-        modes: how tokens are reduced to one vector.
+        modes: how tokens are reduced to one vector; without any, layers' parts alone are wanted.
+        layers: how many layers to carry them through; None: all.
     """
 
     owners: Many[int]
     numbers: range
-    modes: tuple[PoolingMode, ...]
+    modes: tuple[PoolingMode, ...] = ()
+    layers: int | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -64,72 +66,133 @@ class Sources:
 
 def carry_sources(encoder: Encoder, sequence: Sequence, sources: Sources) -> Tensor:
     """Return what each source adds to the reduced vector, (sources, modes * width) float32."""
-    packed, owners = encoder.pack([sequence]), torch.tensor(sources.owners)
-    x = encoder.embeddings(packed)[packed.rows(0)].float()
-    numbers = torch.tensor(sources.numbers)[:, None]
-    own = (owners == numbers).to(x.device)[:, :, None]  # (sources, tokens, 1)
-    parts = torch.cat([x[None], x * own])
-    carrier = _Carrier(encoder, packed, biased=2 if 0 in sources.numbers else 1)
-    for index, layer in enumerate(encoder.layers):
-        parts = carrier.carry(parts, layer, sequence.gates.get(index, {}))
+    carrier = Carrier(encoder, sequence)
+    parts = carrier.enter(sources)
+    for index in range(len(encoder.layers)):
+        parts = carrier.carry(parts, index)
     parts = carrier.normalise(parts, encoder.norm)[1:]
-    weights = [token_weights(mode, len(owners)).to(parts) for mode in sources.modes]
+    weights = [token_weights(mode, len(sequence)).to(parts) for mode in sources.modes]
     return torch.cat([torch.einsum("t,stw->sw", weight, parts) for weight in weights], 1)
 
 
-class _Carrier:
+class Carrier:
     """Carries parts, (1 + sources, tokens, width), of which the first is the pass itself.
 
     Args:
-        packed: the sequence alone.
-        biased: how many of the first parts get biases.
+        sequence: without patches.
+
+    Attributes:
+        positions: of its tokens, (tokens,).
+        bias: added to the scores of every layer, (1 or heads, query, key); None: nothing.
+        unseen: how many of its last tokens are hidden as keys.
     """
 
-    def __init__(self, encoder: Encoder, packed: Packed, biased: int) -> None:
-        self._config, self._packed, self._biased = encoder.config, packed, biased
-        self._biases, self._dtype = encoder.biases(packed), encoder.embeddings.word.dtype
+    def __init__(self, encoder: Encoder, sequence: Sequence) -> None:
+        self._config, self._encoder, self._gates = encoder.config, encoder, sequence.gates
+        self._packed = encoder.pack([sequence])
+        self._own = self._packed.rows(0)
+        self.positions = self._packed.positions[self._own]
+        self.bias = encoder.biases(self._packed)[0]
+        self.unseen, self._dtype = sequence.unseen, encoder.embeddings.word.dtype
+        self._biased = 2  # how many of the first parts get biases
 
-    def carry(self, parts: Tensor, layer: Layer, gates: Mapping[int, float]) -> Tensor:
-        """Carry parts through a layer, as encoder.Layer describes it."""
-        pre_norm, norms = self._config.pre_norm, (layer.attention_norm, layer.feed_forward_norm)
-        entered = self.normalise(parts, norms[0]) if pre_norm else parts
-        parts = parts + self._attend(entered, layer.attention, gates)
-        if pre_norm:
-            return parts + self._feed_forward(self.normalise(parts, norms[1]), layer)
-        parts = self.normalise(parts, norms[0])
-        return self.normalise(parts + self._feed_forward(parts, layer), norms[1])
+    def enter(self, sources: Sources) -> Tensor:
+        """Return the parts of what enters the first layer: each source's own tokens."""
+        self._biased = 2 if 0 in sources.numbers else 1
+        x = self._encoder.embeddings(self._packed)[self._own].float()
+        numbers = torch.tensor(sources.numbers)[:, None]
+        own = (torch.tensor(sources.owners) == numbers).to(x.device)[:, :, None]
+        return torch.cat([x[None], x * own])  # own: (sources, tokens, 1)
+
+    def embed(self) -> Tensor:
+        """Return the parts of what enters the first layer: all, rest, word and position.
+
+        The rest are segments and biases: that of the norm, whose divisor is the pass's, and that
+        of a projection.
+        """
+        self._biased, embeddings = 2, self._encoder.embeddings
+        looked_up = embeddings.look_up(self._packed)
+        word = looked_up[0][self._own].float()
+        types, position = (
+            torch.zeros_like(word) if rows is None else rows[self._own].float()
+            for rows in looked_up[1:]
+        )
+        parts = torch.stack([word + types + position, types, word, position])
+        if embeddings.norm is not None:
+            parts = self._divide(parts, embeddings.norm, "layer", embeddings.eps)
+        return parts if embeddings.project is None else self._project(parts, embeddings.project)
+
+    def attention(self, index: int) -> MultiHeadAttention:
+        """Return the attention of the layer with this index."""
+        return self._encoder.layers[index].attention
+
+    def carry(self, parts: Tensor, index: int) -> Tensor:
+        """Carry parts through the layer with this index, as encoder.Layer describes it."""
+        layer = self._encoder.layers[index]
+        entered = self._enter_attention(parts, layer)
+        parts = parts + self._attend(entered, index)
+        if self._config.pre_norm:
+            return parts + self._feed_forward(self.normalise(parts, layer.feed_forward_norm), layer)
+        parts = self.normalise(parts, layer.attention_norm)
+        return self.normalise(parts + self._feed_forward(parts, layer), layer.feed_forward_norm)
+
+    def score_sides(self, parts: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys of parts in a layer, before any rotation.
+
+        Returns:
+            (1 + sources, tokens, heads, head_dim) each; norms divide as they did for the first.
+        """
+        layer, (count, tokens, _) = self._encoder.layers[index], parts.shape
+        attention, entered = layer.attention, self._enter_attention(parts, layer)
+        last = (attention.heads + attention.parts[1]) * attention.head_dim  # rows of W^Q and W^K
+        sides = self._project_rows(entered, attention, slice(last))
+        sides = sides.view(count, tokens, -1, attention.head_dim)
+        q, k = torch.split(sides, attention.parts[:2], 2)
+        if (norms := attention.norms) is not None:
+            q = self._divide(q, norms.query, norms.kind, norms.eps)
+            k = self._divide(k, norms.key, norms.kind, norms.eps)
+        return q, attention.repeat_shared(k, 2)
+
+    def _enter_attention(self, parts: Tensor, layer: Layer) -> Tensor:
+        """Return what the attention's projections read."""
+        return self.normalise(parts, layer.attention_norm) if self._config.pre_norm else parts
 
     def normalise(self, parts: Tensor, norm: Affine | None) -> Tensor:
         """Apply a norm with the divisors of the pass; return parts as they are without one."""
         if norm is None:
             return parts
-        if self._config.norm == "layer":
+        return self._divide(parts, norm, self._config.norm, self._config.norm_eps)
+
+    def _divide(self, parts: Tensor, norm: Affine, kind: NormKind, eps: float) -> Tensor:
+        """Apply a norm over the last axis with the divisors of the first part."""
+        if kind == "layer":
             parts = parts - parts.mean(-1, keepdim=True)
-        square = parts[0].square().mean(-1, keepdim=True)
-        scale = torch.rsqrt(square + self._config.norm_eps)
+        scale = torch.rsqrt(parts[0].square().mean(-1, keepdim=True) + eps)
         return self._add_bias(parts * (scale * norm[0].float()), norm[1])
 
-    def _attend(
-        self, parts: Tensor, attention: MultiHeadAttention, gates: Mapping[int, float]
-    ) -> Tensor:
+    def _attend(self, parts: Tensor, index: int) -> Tensor:
         """Mix the values of each part by the probabilities of the pass, and apply W^O."""
-        count, tokens, width = parts.shape
+        attention, (count, tokens, width) = self.attention(index), parts.shape
         rows = parts.new_zeros(len(self._packed.token_ids), width, dtype=self._dtype)
-        own = self._packed.rows(0)
-        rows[own] = parts[0].to(rows)
-        _, trace = attention(rows, rows, self._packed, self._biases)
+        rows[self._own] = parts[0].to(rows)
+        _, trace = attention(rows, rows, self._packed, [self.bias])
         first = -attention.parts[2] * attention.head_dim  # of the rows of W^V
-        bias = attention.project.bias
-        values = F.linear(parts, attention.project.weight()[first:].float())
-        values = self._add_bias(values, None if bias is None else bias[first:])
+        values = self._project_rows(parts, attention, slice(first, None))
         values = attention.repeat_shared(values.view(count, tokens, -1, attention.head_dim), 2)
         values = values.permute(2, 1, 0, 3).flatten(2)  # (heads, key, parts * head_dim)
         mixed = torch.empty_like(values)
-        for tile in MapReader(trace, own, range(attention.heads)).read_tiles():
+        for tile in MapReader(trace, self._own, range(attention.heads)).read_tiles():
             torch.bmm(tile.values, values[:, tile.keys], out=mixed[:, tile.queries])
         mixed = mixed.view(attention.heads, tokens, count, -1).permute(2, 1, 0, 3).flatten(2)
-        attention.edit_heads(mixed.view(count * tokens, -1), [(slice(None), gates)], ())
+        gates = [(slice(None), self._gates.get(index, {}))]
+        attention.edit_heads(mixed.view(count * tokens, -1), gates, ())
         return self._project(mixed, attention.output)
+
+    def _project_rows(self, parts: Tensor, attention: MultiHeadAttention, rows: slice) -> Tensor:
+        """Apply some rows of the input projections, with their biases."""
+        bias = attention.project.bias
+        made = F.linear(parts, attention.project.weight()[rows].float())
+        return self._add_bias(made, None if bias is None else bias[rows])
 
     def _feed_forward(self, parts: Tensor, layer: Layer) -> Tensor:
         """Carry parts through down(activation(up x)), or down(activation(gate x) * up x)."""

@@ -85,17 +85,24 @@ class Embeddings:
 
     def __call__(self, packed: Packed) -> Tensor:
         """Return the rows that enter the first layer, (rows, width)."""
-        x = self.of_word(packed.token_ids)
-        for rows, vectors in packed.embeddings:
-            x[rows] = packing.send(vectors, x.device).to(x.dtype)
+        x, *others = self.look_up(packed)
         # transformers adds in this order; float addition is not associative
-        if self.of_type is not None:
-            x = x.add_(self.of_type(packed.types))
-        if self.position is not None:
-            x = x.add_(F.embedding(packed.positions + self.offset, self.position))
+        for other in others:
+            if other is not None:
+                x = x.add_(other)
         if self.norm is not None:
             x = normalise(x, self.norm, self.eps)
         return x if self.project is None else self.project(x)
+
+    def look_up(self, packed: Packed) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return what is added up, (rows, embedding width): word, segment and position."""
+        word = self.of_word(packed.token_ids)
+        for rows, vectors in packed.embeddings:
+            word[rows] = packing.send(vectors, word.device).to(word.dtype)
+        types = None if self.of_type is None else self.of_type(packed.types)
+        if self.position is None:
+            return word, types, None
+        return word, types, F.embedding(packed.positions + self.offset, self.position)
 
 
 def _look_up_rows(table: Tensor, ids: Tensor) -> Tensor:

@@ -136,8 +136,11 @@ SweepField = Annotated[
 
 
 # Messages of validation errors
-ROWS_NEED_FORM: LiteralString = '"rows" goes with "form": "rows"'
-FORM_NEEDS_ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
+ROWS_NEED_FORM: LiteralString = '"rows" goes with "form": "rows" or "why"'
+FORM_NEEDS_ROWS: LiteralString = '"form": "rows" or "why" needs "rows", a list such as [0, 2]'
+WHY_OF_TOKENS: LiteralString = (
+    '"form": "why" goes with "level": "token", "specials": "keep" and "dtype": "float32"'
+)
 NEEDS_FORM: dict[str, LiteralString] = {
     "k": '"k" goes with "form": "top"',
     "size": '"size" goes with "form": "blocks"',
@@ -156,9 +159,11 @@ class Attention(Wire):
     too."""
     form: Form = "full"
     """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
-    statistics, who dominates whom, or one map through all layers."""
+    statistics, who dominates whom, or one map through all layers; or why heads look where they do:
+    the parts of queries and keys that some rows' scores come from."""
     rows: Integers = []
-    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0."""
+    """Of the forms rows and why, which need it: the queries to show, tokens or words counted from
+    0."""
     k: Annotated[int, Field(ge=1)] | None = None
     """Of the form top: how many keys to show of each row; 8 where left out."""
     size: Annotated[int, Field(ge=1)] | None = None
@@ -177,7 +182,7 @@ class Attention(Wire):
     @model_validator(mode="after")
     def _check_form_fields(self) -> "Attention":
         """Refuse what a form does not read: its sender expects it to have an effect."""
-        if (self.form == "rows") != bool(self.rows):
+        if (self.form in ("rows", "why")) != bool(self.rows):
             raise PydanticCustomError(
                 "rows_and_form", ROWS_NEED_FORM if self.rows else FORM_NEEDS_ROWS
             )
@@ -186,6 +191,9 @@ class Attention(Wire):
                 raise PydanticCustomError("number_and_form", NEEDS_FORM[name])
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
             raise PydanticCustomError("weight_and_form", WEIGHT_NEEDS_FORM)
+        divided = self.level, self.specials, self.dtype
+        if self.form == "why" and divided != ("token", "keep", "float32"):
+            raise PydanticCustomError("number_and_form", WHY_OF_TOKENS)
         return self
 
     @field_validator("rows")

@@ -418,7 +418,7 @@ NO_LIMITS = {
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "encode.admission.REQUEST_BYTES", "encode.admission.INPUT_BYTES", "encode.admission.ID_BYTES",
     "encode.admission.TYPE_BYTES", "encode.admission.TOKEN_BYTES", "encode.admission.COPY_BYTES",
-    "questions.similarity.carried.WORK_BYTES",
+    "questions.carried.WORK_BYTES",
     "questions.similarity.occlusion.TOKEN_BYTES", "questions.similarity.occlusion.COPY_BYTES",
     "questions.highlight.evidence.COPY_BYTES", "questions.highlight.evidence.TOKEN_BYTES",
     "questions.highlight.evidence.CHARACTER_BYTES",

@@ -17,6 +17,7 @@ from headlight_client.answers import (
     Span,
     Usage,
     Vectors,
+    Why,
 )
 from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
@@ -78,4 +79,5 @@ __all__ = [
     "Span",
     "Usage",
     "Vectors",
+    "Why",
 ]

@@ -23,6 +23,7 @@ COMPARISON_ARRAYS = (
     *("matrix", "left_share", "right_share", "left_worth", "right_worth"),
     *("left_heads", "right_heads", "left_rest", "right_rest", "worth"),
 )
+SCORE_PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -49,12 +50,29 @@ class Dominance(NamedTuple):
     own: Array
 
 
+class Why(NamedTuple):
+    """The parts of query and key that a head's scores come from.
+
+    Args:
+        parts: their names: in layer 0 those of both sides, above it the key's.
+        rows: the queries shown.
+        share: of how all rows' scores vary, (query part, key part) in layer 0, (key part,) above.
+        scores: less their row's mean, (row, query part, key part, key) or (row, key part, key);
+            NaN for a key that the row may not see.
+    """
+
+    parts: list[str | None]
+    rows: list[int]
+    share: Array
+    scores: Array
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """The attention of one input, in the requested form; the fields of other forms are empty.
 
     Args:
-        form: full, rows, blocks, top, stats, dominance or rollout.
+        form: full, rows, blocks, top, stats, dominance, rollout or why.
         path: how maps were computed, "fused" or "exact".
         facts: other fields of the answer: axis, spans, rows.
         maps: of full, rows and blocks: (query, key) by head.
@@ -63,6 +81,7 @@ class Attention:
         dominance: of dominance, by head.
         wins: of dominance: how many rows each unit dominates, (units,).
         rollout: of rollout: (query, key).
+        why: of why, by head.
     """
 
     form: str
@@ -74,6 +93,7 @@ class Attention:
     dominance: dict[Head, Dominance] = field(default_factory=dict)
     wins: Array | None = None
     rollout: Array | None = None
+    why: dict[Head, Why] = field(default_factory=dict)
 
 
 class Sparse(NamedTuple):
@@ -377,7 +397,7 @@ def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
     if own.get("offsets"):
         own["offsets"] = [*map(_to_pair, own["offsets"])]
     if attention:
-        own["attention"] = _read_attention(attention, arrays)
+        own["attention"] = _read_attention(attention, arrays, own.get("tokens"))
     if sparse:
         columns = arrays["sparse.indices"], arrays["sparse.values"]
         own["sparse"] = Sparse(*columns, sparse["tokens"])
@@ -414,12 +434,15 @@ def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
     return Score(index, score, **parts, text=_read_item(own, {}))
 
 
-def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
+def _read_attention(
+    facts: Mapping[str, Any], arrays: Arrays, tokens: list[str | None] | None
+) -> Attention:
     """Read one input's attention, from its JSON and all arrays of the input, by their names."""
     maps: dict[Head, Array] = {}
     stats: dict[Head, dict[str, float]] = {}
     edges: dict[Head, dict[str, Array]] = defaultdict(dict)
     dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
+    why: dict[Head, dict[str, Array]] = defaultdict(dict)
     for name, array in arrays.items():
         match name.split("."):
             case ["attention", layer, head]:
@@ -432,6 +455,8 @@ def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
                 edges[int(layer), int(head)][part] = array
             case ["dominance", layer, head, part]:
                 dominance[int(layer), int(head)][part] = array
+            case ["why", layer, head, part]:
+                why[int(layer), int(head)][part] = array
     return Attention(
         facts["form"],
         facts["path"],
@@ -442,7 +467,18 @@ def _read_attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
         dominance={head: Dominance(**parts) for head, parts in sorted(dominance.items())},
         wins=arrays.get("dominance.wins"),
         rollout=arrays.get("rollout"),
+        why={
+            head: Why(_name_parts(head[0], tokens, parts["share"]), facts["rows"], **parts)
+            for head, parts in sorted(why.items())
+        },
     )
+
+
+def _name_parts(layer: int, tokens: list[str | None] | None, share: Array) -> list[str | None]:
+    """Return the names of the parts of scores in a layer; None for tokens of embeddings."""
+    if layer == 0:
+        return [*SCORE_PARTS]
+    return [*(tokens or [None] * (len(share) - 1)), "bias"]
 
 
 def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:

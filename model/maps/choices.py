@@ -4,8 +4,9 @@ import re
 from typing import Any, Literal
 
 # how attention is shown: whole maps, some rows, each row's k strongest keys, maps pooled in blocks,
-# statistics, each row's strongest key, or one map through all layers; see forms.py
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
+# statistics, each row's strongest key, one map through all layers, see forms.py, or the parts that
+# scores come from, see why.py
+Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout", "why"]
 Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
 Specials = Literal["keep", "drop", "renormalize"]  # what happens to special tokens

@@ -27,7 +27,7 @@ class Selection:
     Args:
         heads: which heads, by layer, both counted from 0 and in order.
         weight: for top and dominance.
-        rows: for the form rows, the units whose rows to show.
+        rows: for the forms rows and why, the units whose rows to show.
         k: for top, how many keys a row.
         size: for blocks, the most blocks along a side.
         half: whether numbers are float16 instead of float32.
@@ -120,8 +120,8 @@ def _show_layer(
         case "dominance":
             dominant, share, own = find_dominance(reader)
             return {"dominant": axis[dominant.long()], "share": share, "own": own}
-        case "stats" | "rollout":
-            raise RuntimeError("made of all layers together: this is a bug")
+        case "stats" | "rollout" | "why":
+            raise RuntimeError("not made of one layer's maps: this is a bug")
 
 
 def _show_statistics(

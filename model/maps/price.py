@@ -26,7 +26,9 @@ CELL_FLOPS: Mapping[Form, int] = {
     "stats": 390,
     "dominance": 600,
     "rollout": 350,
+    "why": 13_000,
 }
+WHY_PARTS = 9  # of a score in layer 0, by the parts of query and key
 KEPT_KEY_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
@@ -87,6 +89,10 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
             return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
         case "rollout":
             return units * units * number
+        case "why":
+            lowest, shown = len(selection.heads.get(0, ())), 1 + len(selection.rows) * units
+            parts = WHY_PARTS * lowest + (units + 1) * (heads - lowest)
+            return parts * shown * number
 
 
 def scratch_bytes(selection: Selection) -> int:
@@ -102,6 +108,8 @@ def scratch_bytes(selection: Selection) -> int:
         is_answer = selection.units.is_token_level and not selection.half
         cells = selection.units.tokens * len(selection.units.axis)
         return FLOAT32_SIZE * cells * (1 if is_answer else 2)
+    if selection.form == "why":
+        return answer_bytes(selection)  # tiles of sources, which are joined
     if not selection.half or not selection.heads:
         return 0
     most = max(map(len, selection.heads.values()))
@@ -137,6 +145,8 @@ def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[
         scores, rolled = scores + heads * (cells + before), rolled + layers * cells
     if config.relative.terms:
         scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
+    if selection.form == "why":
+        scores *= 1 + WHY_PARTS
     if selection.form != "rollout" or not walks:
         return 2 * config.head_dim * scores
     # the lowest layer takes no product

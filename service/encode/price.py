@@ -147,11 +147,14 @@ def step_flops(config: EncoderConfig, adapters: Mapping[str, Adapter], step: Ste
 
 
 def carried_flops(config: EncoderConfig, work: Work) -> int:
-    """Count the operations of carrying sources or targets through all layers: of a pass each."""
-    carried = work.outputs.carried or work.outputs.targets
+    """Count the operations of carrying sources or targets through layers: of a pass each."""
+    sources = work.outputs.carried
+    carried = sources or work.outputs.targets
     if carried is None:
         return 0
-    return (len(carried) + CARRY_PASSES) * _pass_flops(config, len(work), None)
+    whole = (len(carried) + CARRY_PASSES) * _pass_flops(config, len(work), None)
+    layers = config.layers if sources is None or sources.layers is None else sources.layers
+    return whole * layers // config.layers
 
 
 def _pass_flops(config: EncoderConfig, length: int, layer: int | None) -> int:

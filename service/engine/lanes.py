@@ -26,9 +26,10 @@ from model.head_shares import share_heads
 from model.kernels import PlainLinear, without_idle_threads
 from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
-from model.maps.forms import show
+from model.maps.forms import Selection, show
 from model.pooling import Pooling
 from model.task_heads import Classifier, TaskHead
+from model.why import explain_scores
 from service.engine.arrays import (
     copy_finite,
     copy_states,
@@ -287,12 +288,21 @@ class Lanes:
         selection = work.outputs.attention
         if selection is None:
             return None
+        if selection.form == "why":
+            return self._explain_scores(work, selection)
         traces = encoded.traces
         if self.model.adapters:
             traces = _with_own_attention(traces, self._encoder_with(work.adapter))
         shown = show(traces, rows, selection)
         heads = {layer: name_arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, name_arrays(shown.whole))
+
+    def _explain_scores(self, work: Work, selection: Selection) -> Maps:
+        """Return the parts of a work's scores, in layers above 0 of the sources it carries."""
+        torch.set_num_threads(1)  # as in _explain_layer
+        encoder = self._encoder_with(work.adapter)
+        shown = explain_scores(encoder, work.sequence, selection, work.outputs.carried)
+        return Maps("exact", {layer: name_arrays(parts) for layer, parts in shown.items()}, {})
 
     def _explain_layer(self, encoded: Encoded, rows: slice, work: Work) -> dict[str, Array]:
         """Return the steps of one sequence through the layer to explain, by name; {} if none is."""
@@ -308,7 +318,7 @@ class Lanes:
 
     def _carry_sources(self, work: Work) -> Array | None:
         """Return what each of a work's sources to carry adds to its vector; None without any."""
-        if work.outputs.carried is None:
+        if work.outputs.carried is None or not work.outputs.carried.modes:
             return None
         torch.set_num_threads(1)  # as in _explain_layer
         encoder = self._encoder_with(work.adapter)

@@ -43,7 +43,8 @@ def pooled(encoder: Encoder, mode: PoolingMode, **sequence: Any) -> Tensor:
 class Twin:
     """A pass in float64, vector by vector, and its parts: `parts[s][t]`, of biases where s is 0.
 
-    With gates, by layer and head, as factors of what is mixed.
+    With gates, by layer and head, as factors of what is mixed. `entered` is what the attention of
+    each layer reads, the stream and its parts.
     """
 
     def __init__(self, encoder: Encoder, gates: Mapping[int, Mapping[int, float]] = {}) -> None:
@@ -54,6 +55,7 @@ class Twin:
         self.parts = [[zero] * TOKENS] + [
             [x if t == s else zero for t, x in enumerate(self.x)] for s in range(TOKENS)
         ]
+        self.entered = []
         for index in range(LAYERS):
             self.run_layer(index)
         if encoder.norm is not None:
@@ -65,6 +67,7 @@ class Twin:
         x, parts, first = self.x, self.parts, layer.attention_norm
         if pre_norm and first is not None:
             x, parts = self.norm(x, parts, first)
+        self.entered.append((x, parts))
         self.add(self.attend(index, x, parts))
         if not pre_norm and first is not None:
             self.x, self.parts = self.norm(self.x, self.parts, first)

@@ -1,13 +1,14 @@
 """The arrays of attention in an answer: nested in JSON, and named in a safetensors file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
-from service.encode.answer import Array, Records
+from model.why import PARTS
+from service.encode.answer import Array, Each, Records
 from service.engine.work import Maps
 
 
@@ -19,7 +20,7 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
         answer["axis"] = units.axis
     if len(units.spans) < units.tokens:
         answer["spans"] = units.spans
-    if selection.form == "rows":
+    if selection.form in ("rows", "why"):
         answer["rows"] = selection.rows
     if selection.form == "stats":
         heads = {str(layer): numbers for layer, numbers in selection.heads.items()}
@@ -27,10 +28,18 @@ def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
     return answer
 
 
-def to_json(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
-    """Return the arrays as nested JSON: by layer, then head."""
+def to_json(
+    selection: Selection, maps: Maps, encoding: str, tokens: Sequence[str | None]
+) -> dict[str, Any]:
+    """Return the arrays as nested JSON: by layer, then head.
+
+    Args:
+        tokens: of the sequence, which name the parts of scores.
+    """
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
+    if selection.form == "why":
+        return {"why": dict(_explained_json(selection, maps, tokens))}
     by_head = {
         str(layer): {
             str(head): _head_json(selection, arrays, place, encoding)
@@ -56,6 +65,28 @@ def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, en
         columns = {"token": _axis(selection), **of_head}
         return Records(columns) if encoding == "json" else columns
     return of_head if selection.form == "top" else next(iter(of_head.values()))
+
+
+def _explained_json(
+    selection: Selection, maps: Maps, tokens: Sequence[str | None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each layer's number, as text, with the parts of its heads' scores."""
+    for layer, arrays in maps.heads.items():
+        parts = [*tokens, "bias"] if layer else PARTS
+        yield (
+            str(layer),
+            {
+                str(head): {
+                    "parts": parts,
+                    "share": arrays["share"][place],
+                    "rows": Each(
+                        {"row": row, "scores": scores}
+                        for row, scores in zip(selection.rows, arrays["scores"][place], strict=True)
+                    ),
+                }
+                for place, head in enumerate(selection.heads[layer])
+            },
+        )
 
 
 def _axis(selection: Selection) -> Array:
@@ -90,4 +121,6 @@ def _tensor_name(selection: Selection, layer: int, head: int, name: str) -> str:
     """Return the name of a head's array in a safetensors answer."""
     if selection.form == "dominance":
         return f"dominance.{layer}.{head}.{name}"
+    if selection.form == "why":
+        return f"why.{layer}.{head}.{name}"
     return f"attention.{layer}.{head}" + (f".{name}" if selection.form == "top" else "")

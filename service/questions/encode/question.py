@@ -20,15 +20,20 @@ from service.encode.shown import Shown
 from service.encode.swept import Copies
 from service.encode.worker import Workers
 from service.engine.work import Parts, Work
-from service.inputs import numbered_items, sweep_of
+from service.inputs import Attention, numbered_items, sweep_of
 from service.observe.record import Record
 from service.outputs import Rerank, Wanted
-from service.questions.encode import EncodeRequest, maps
+from service.questions.encode import EncodeRequest, maps, why
 from service.refusals import Refused
 
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
 
-SPAN_POOLING = (  # the detail of a refusal
+# Details of refusals
+NOT_WITH_WHY = (
+    '"form": "why" explains the pass of the inputs as they are: without "sweep", and without '
+    '"patch", which takes values from another pass'
+)
+SPAN_POOLING = (
     'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
     '"pooled": {"mode": "mean"} goes with spans'
 )
@@ -45,6 +50,7 @@ class Encode:
         self._works: Sequence[Work] = ()
         self._spans: Mapping[int, Sequence[Span]] = {}
         self._copies: Copies | None = None
+        self._explained: Sequence[Sequence[Work]] = ()  # of each input, what explains its scores
         self._heads: Heads = {}
 
     def sides(self) -> Sequence[Side]:
@@ -54,6 +60,7 @@ class Encode:
         outputs = resolve.outputs(ask.pooled, ask.tokens, ask.layers)
         if ask.attention:
             self._heads = resolve.heads(ask.attention, "attention")
+            self._check_why(ask.attention)
         wanted: Sequence[Wanted] = (Rerank(),) if custom.rerank else ask.wanted
         self._tasks = tasks = resolve.tasks(wanted)
         if tasks:
@@ -95,6 +102,9 @@ class Encode:
         for index, located in self._spans.items():
             parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = replace(works[index].outputs, parts=parts)
+        if attention and attention.form == "why":
+            self._explained, step = why.carry_scores(works, self._resolver)
+            return step
         return self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
@@ -109,6 +119,12 @@ class Encode:
     async def make_items(self, deadline: float) -> Iterable[Item]:
         """Return an item for each input, computed when it is read."""
         return map(self._make_item, range(len(self._works)))
+
+    def _check_why(self, attention: Attention) -> None:
+        """Refuse to explain scores of a pass that takes values from another one."""
+        patched = any(item.patch for _, item in numbered_items(self._ask.inputs))
+        if attention.form == "why" and (self._ask.sweep or patched):
+            raise Refused.at("out_of_range", "attention", "form", detail=NOT_WITH_WHY)
 
     @property
     def _span_pooling(self) -> Pooling:
@@ -152,6 +168,7 @@ class Encode:
         """Return the item of one input: its facts, and its arrays in the request's formats."""
         work = self._works[index]
         cast, result, selection = self._cast, work.result, work.outputs.attention
+        shown = why.join_scores(self._explained[index]) if self._explained else result.attention
         facts = {**work.facts, "truncated": work.truncated, "length": work.length}
         if index in self._spans:
             facts["spans"] = [span.facts() for span in self._spans[index]]
@@ -173,15 +190,16 @@ class Encode:
             tasks=tasks,
             parts=self._quantize(result.parts),
         )
-        if selection is None or result.attention is None:
+        if selection is None or shown is None:
             return item
         if self._custom.layout.padded:
-            return replace(item, arrays=dict(maps.stack_layers(result.attention)))
+            return replace(item, arrays=dict(maps.stack_layers(shown)))
+        tokens = work.facts["tokens"] or [None] * len(work)
         return replace(
             item,
-            attention=maps.describe_maps(selection, result.attention.path),
-            maps=maps.to_json(selection, result.attention, self._ask.encoding),
-            arrays=dict(maps.named_tensors(selection, result.attention)),
+            attention=maps.describe_maps(selection, shown.path),
+            maps=maps.to_json(selection, shown, self._ask.encoding, tokens),
+            arrays=dict(maps.named_tensors(selection, shown)),
         )
 
 

@@ -13,7 +13,7 @@ from service.core import Step
 from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
-from service.questions.similarity.carried import TILE_ROWS, WORK_BYTES
+from service.questions.carried import TILE_ROWS, WORK_BYTES
 
 SHARING_TAKES = "with vectors carried back through the layers of the texts it takes the work of"
 

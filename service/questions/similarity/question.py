@@ -32,9 +32,9 @@ from service.encode.worker import Steps, Workers
 from service.engine.work import Result, Work, cosine
 from service.inputs import sweep_of
 from service.observe.record import Record
+from service.questions.carried import carry_works, number_sources
 from service.questions.compared import by_side
 from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
-from service.questions.similarity.carried import carry_works
 from service.questions.similarity.heads import HeadShares, weigh_shares
 from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, cast_arrays, weigh_tables
@@ -118,7 +118,8 @@ class Similarity:
             self._occluded, held = occluded
             return Step([*works, *chain.from_iterable(self._occluded)], held=held)
         if self._ask.by == "input":
-            self._carried, held = carry_works(works, self._units, self._resolver)
+            owners, modes = [*map(number_sources, self._units)], self._resolver.model.pooling.modes
+            self._carried, held = carry_works(works, owners, self._resolver, modes)
             others = chain.from_iterable(of_text[1:] for of_text in self._carried)
             return Step([*works, *others], held=held)
         return self._copies.step(works) if self._copies else Step(works)

@@ -28,9 +28,10 @@ OF_FORM: list[dict[str, Any]] = [  # one of every form
     {"form": "stats"},
     {"form": "dominance", "weight": "probability"},
     {"form": "rollout", "specials": "renormalize"},
+    {"form": "why", "rows": [1], "heads": ["L0H2", "L2H3"]},
 ]
 MIXED = EXAMPLES["/v1/attend", "scores"].value
-ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
+ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout", "Why"]  # by form
 TEXTS = ["All well", {"text": "A", "pair": "b"}]  # short: each number of an answer is checked
 ONE = {"token_ids": [7]}
 

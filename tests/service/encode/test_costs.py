@@ -30,6 +30,7 @@ from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
 from service.engine.work import Outputs, Parts, Work
+from service.questions.carried import TILE_ROWS
 from service.questions.encode.question import weigh_answer
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
@@ -84,6 +85,18 @@ def spans(tokens: int) -> Outputs:
     return Outputs(parts=Parts([(place, place + 2) for place in range(tokens - 1)], MEAN))
 
 
+def why(layer: int) -> Way:
+    """The parts of scores, of as many sources as a work carries."""
+
+    def outputs(tokens: int) -> Outputs:
+        units, count = divide_into_units(tokens), max(1, TILE_ROWS // tokens)
+        shown = Selection({layer: HEADS}, units, "why", rows=(1, 2))
+        sources = Sources(range(1, tokens + 1), range(count), layers=layer)
+        return Outputs(attention=shown, carried=sources if layer else None)
+
+    return outputs
+
+
 WORDS: dict[str, Any] = {"level": "word"}
 SCALED: dict[str, Any] = {"level": "word", "specials": "renormalize"}
 WAYS: dict[str, Way] = {
@@ -116,6 +129,8 @@ WAYS: dict[str, Way] = {
         carried=Sources(range(1, tokens + 1), range(8), ("mean",))
     ),
     "a kept layer": lambda tokens: Outputs(kept=frozenset({0, 1})),
+    "why": why(0),
+    "why, of carried sources": why(1),
 }
 LENGTHS = [
     pytest.param(SHORT, id="short"),
@@ -126,6 +141,8 @@ LENGTHS = [
 UNWEIGHED = (
     "an explained layer",
     "carried sources",
+    "why",
+    "why, of carried sources",
     "a kept layer",
     "top",
     "top by values",

@@ -17,7 +17,7 @@ from model.packing import Sequence
 from model.pooling import Pooling
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
-from service.questions.similarity import carried
+from service.questions import carried
 from service.replica import Replica
 from tests.conftest import application, connected
 from tests.replica_internals import pooled_by
@@ -142,11 +142,12 @@ async def test_its_price_is_known_before(
 async def test_works_hold_no_more_memory_than_is_counted() -> None:
     """Apart from what they make."""
     config, pooling = SimpleNamespace(width=0, feed_forward=0), Pooling(("mean",), normalize=True)
-    model = SimpleNamespace(config=config, pooling=pooling)
+    model = SimpleNamespace(config=config)
     resolver = cast(Resolver, SimpleNamespace(model=model, check_tokens=lambda *told: None))
     works = [Work(Sequence([*range(1000, 1200)]), Outputs(pooling), length=200)]
     tracemalloc.start()
-    ((tiles,), held) = carried.carry_works(works, [divide_into_units(200)], resolver)
+    owners = [carried.number_sources(divide_into_units(200))]
+    ((tiles,), held) = carried.carry_works(works, owners, resolver, pooling.modes)
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 

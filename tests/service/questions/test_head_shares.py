@@ -16,7 +16,8 @@ from model.pooling import Pooling
 from model.similarity import LinearPooling
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
-from service.questions.similarity import NOT_BY_HEAD, carried, heads
+from service.questions import carried
+from service.questions.similarity import NOT_BY_HEAD, heads
 from service.questions.similarity.heads import HeadShares
 from service.replica import Replica
 from tests.conftest import application, connected

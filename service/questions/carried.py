@@ -1,10 +1,11 @@
-"""Shares of input tokens: works that each carry some of a text's sources through the model."""
+"""What input tokens do to a text: works that each carry some of its sources through the model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
 from model.carried import Sources
+from model.config import PoolingMode
 from model.maps.units import Units
 from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
@@ -17,20 +18,25 @@ WORK_BYTES = 600  # of a work, apart from what it makes
 
 
 def carry_works(
-    works: Sequence[Work], units: Sequence[Units], resolver: Resolver
+    works: Sequence[Work],
+    owners: Sequence[Sequence[int]],
+    resolver: Resolver,
+    modes: tuple[PoolingMode, ...] = (),
+    layers: int | None = None,
 ) -> tuple[list[list[Work]], int]:
     """Return the works that carry each text, of which the first is its own; and the bytes kept.
 
     Args:
-        units: of each work.
+        owners: of each work, the source that each token belongs to.
+        modes, layers: as of Sources.
 
     Raises:
         Refused: it takes the work of too many tokens.
     """
-    config, owners = resolver.model.config, list(map(number_sources, units))
+    config = resolver.model.config
     carried = sum(len(work) * (max(own) + 1) for work, own in zip(works, owners, strict=True))
     resolver.check_tokens(sum(map(len, works)) + carried, CARRYING_TAKES)
-    tiles = [_divide(work, own, resolver) for work, own in zip(works, owners, strict=True)]
+    tiles = [_divide(work, own, modes, layers) for work, own in zip(works, owners, strict=True)]
     rows = max(len(tile) * (1 + len(tile.outputs.carried or ())) for tile in chain(*tiles))
     made = SINGLE * rows * (6 * config.width + 3 * config.feed_forward)
     return tiles, made + WORK_BYTES * sum(map(len, tiles))
@@ -46,12 +52,13 @@ def number_sources(units: Units) -> tuple[int, ...]:
     )
 
 
-def _divide(work: Work, owners: tuple[int, ...], resolver: Resolver) -> list[Work]:
+def _divide(
+    work: Work, owners: Sequence[int], modes: tuple[PoolingMode, ...], layers: int | None
+) -> list[Work]:
     """Return works that together carry all sources, the given one first."""
     count, step = max(owners) + 1, max(1, TILE_ROWS // len(work))
-    modes = resolver.model.pooling.modes
     first, *others = [
-        Sources(owners, range(start, min(start + step, count)), modes)
+        Sources(owners, range(start, min(start + step, count)), modes, layers)
         for start in range(0, count, step)
     ]
     work.outputs = replace(work.outputs, carried=first)

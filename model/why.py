@@ -1,0 +1,191 @@
+"""Why a head scores a key as it does: the parts of query and key that its scores come from.
+
+A score is bilinear in what enters a layer, where the divisors of norms are kept as the pass had
+them. So with x_i = sum_a x_i^a, biases a part of their own,
+
+    s_ij = scale q_i k_j + added_ij = sum_ab s_ij^ab      s_ij^ab = scale q_i^a k_j^b + added_ij^ab
+
+In layer 0 both sides have the parts word, position and rest: segments, and the biases of the
+embeddings' norm, of a norm before the layer, and of W^Q and W^K. Above it the query is whole, and
+the key's parts are the tokens of the input, carried as carried.py does, and all biases together.
+What distance does to a score is in layer 0 position's, and above it the biases' but for the rest:
+
+    rotation         in layer 0, s^ab is that of both at one place; position's is what remains, by
+                     the rotation between them. Above it each part of a key is rotated with it
+    slopes, buckets  as they do not ask for content, position's on both sides; or the biases'
+    disentangled     q_i K_d is a's with position, or the biases'; Q_d k_j position's with b, or b's
+
+Softmax ignores a row's mean, which is taken out of each part, over the keys that the row may see.
+With t the sum of all parts, a part's share of how scores vary is its covariance with t over the
+variance of t, over all rows. Shares sum to 1; one that works against the others is negative:
+
+    share^ab = sum_ij s_ij^ab t_ij / sum_ij t_ij^2
+
+Source: Kamath et al. 2025, "Tracing Attention Computation Through Feature Interactions"
+(transformer-circuits.pub/2025/attention-qk).
+"""
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from model.carried import Carrier, Sources
+from model.encoder import Encoder
+from model.maps.forms import Selection
+from model.packing import Sequence
+from model.positions import beyond_reach
+
+PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
+EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns
+POSITION = PARTS.index("position")
+MOST_CELLS = 1 << 20  # scores, of all parts and heads, that are computed at a time
+
+# queries, (queries,) int64 -> scores by part, (.., heads, queries, keys)
+Scorer = Callable[[Tensor], Tensor]
+
+
+def explain_scores(
+    encoder: Encoder, sequence: Sequence, selection: Selection, sources: Sources | None = None
+) -> dict[int, dict[str, Tensor]]:
+    """Return the parts of some scores of one sequence, by layer and name.
+
+    Args:
+        selection: which heads, and which rows to show.
+        sources: for layers above 0, which parts of the input to carry there.
+
+    Returns:
+        In layer 0 scores, (heads, rows, query parts, key parts, keys), NaN for a key that the row
+        may not see, and share, (heads, query parts, key parts), of all rows, NaN where no score
+        varies. Above it both without the axis of query parts.
+    """
+    carrier, shown = Carrier(encoder, sequence), dict[int, dict[str, Tensor]]()
+    if 0 in selection.heads:
+        layer = LayerScores(carrier, 0, carrier.embed(), selection.heads[0])
+        shown[0] = layer.show(layer.embedded_scorer(), selection.rows)
+    if sources is None:
+        return shown
+    parts = carrier.enter(sources)
+    for index in range(1, max(selection.heads) + 1):
+        parts = carrier.carry(parts, index - 1)
+        if index in selection.heads:
+            layer = LayerScores(carrier, index, parts, selection.heads[index])
+            scorer = layer.carried_scorer(biased=0 in sources.numbers)
+            shown[index] = layer.show(scorer, selection.rows)
+    return shown
+
+
+class LayerScores:
+    """The scores of some heads of one layer, whole and in parts.
+
+    Args:
+        parts: what enters the layer, of which the first is the pass, (1 + parts, tokens, width).
+    """
+
+    def __init__(self, carrier: Carrier, index: int, parts: Tensor, heads: Many[int]) -> None:
+        self._attention, self._heads = carrier.attention(index), list(heads)
+        self._places = torch.arange(parts.shape[1], device=parts.device)
+        self._every, self._bias = slice(0, len(self._places)), carrier.bias
+        self._unseen = self._places >= len(self._places) - carrier.unseen
+        # (1 + parts, heads, tokens, head_dim) each, before rotation and as they are multiplied
+        self._still = [side.transpose(1, 2) for side in carrier.score_sides(parts, index)]
+        self._q, self._k = (self._rotate(side, carrier.positions) for side in self._still)
+
+    def show(self, score: Scorer, rows: Many[int]) -> dict[str, Tensor]:
+        """Return the scores of some rows and the shares of all, as explain_scores does."""
+        chosen, whole = self._places[list(rows)], self._whole_scorer()
+        shown = self._centre(score(chosen), chosen, math.nan)
+        height = max(1, MOST_CELLS * len(rows) // shown.numel())
+        covariance = variance = torch.zeros((), dtype=torch.float64, device=shown.device)
+        for queries in torch.split(self._places, height):
+            total = self._centre(whole(queries), queries)
+            # a part keeps its mean here: rows of the total have none that it could go with
+            covariance = (
+                covariance + torch.einsum("...hqk,hqk->...h", score(queries), total).double()
+            )
+            variance = variance + total.square().sum((1, 2)).double()
+        share = (covariance / variance).movedim(-1, 0).float()
+        return {"scores": shown.movedim((-3, -2), (0, 1)), "share": share}
+
+    def embedded_scorer(self) -> Scorer:
+        """Return what scores layer 0, (query parts, key parts, heads, queries, keys)."""
+        start, whole = torch.zeros_like(self._places), self._whole_scorer()
+        all_q, all_k = (self._rotate(side, start) for side in self._still)
+        still = self._multiplier(all_q[0], all_k[0])
+        all_q, all_k = all_q[EMBEDDED], all_k[EMBEDDED]
+        pairs = [[self._multiplier(q, k) for k in all_k] for q in all_q]
+
+        def score(queries: Tensor) -> Tensor:
+            """Return the scores of some queries."""
+            scores = torch.stack(
+                [torch.stack([multiply(queries) for multiply in row]) for row in pairs]
+            )
+            if not self._by_content:
+                scores[POSITION, POSITION] += whole(queries) - still(queries)
+                return scores
+            for part, (q, k) in enumerate(zip(all_q, all_k, strict=True)):
+                scores[part, POSITION] += self._added(q, torch.zeros_like(k), queries)
+                scores[POSITION, part] += self._added(torch.zeros_like(q), k, queries)
+            return scores
+
+        return score
+
+    def carried_scorer(self, *, biased: bool) -> Scorer:
+        """Return what scores a layer above 0, (key parts, heads, queries, keys).
+
+        Args:
+            biased: whether the first part is all biases.
+        """
+        q, all_k = self._q[0], self._k[1:]
+        products = [self._multiplier(q, k) for k in all_k]
+
+        def score(queries: Tensor) -> Tensor:
+            """Return the scores of some queries."""
+            scores = torch.stack([multiply(queries) for multiply in products])
+            if self._by_content:
+                for part, k in zip(scores, all_k, strict=True):
+                    part += self._added(torch.zeros_like(q), k, queries)
+            if biased:
+                scores[0] += self._added(q, torch.zeros_like(q), queries)
+            return scores
+
+        return score
+
+    @property
+    def _by_content(self) -> bool:
+        """Tell whether what distance adds follows from queries and keys."""
+        distances = self._attention.distances
+        return distances is not None and distances.by_content
+
+    def _whole_scorer(self) -> Scorer:
+        """Return what scores the pass itself, (heads, queries, keys)."""
+        q, k = self._q[0], self._k[0]
+        multiply = self._multiplier(q, k)
+        return lambda queries: multiply(queries) + self._added(q, k, queries)
+
+    def _multiplier(self, q: Tensor, k: Tensor) -> Scorer:
+        """Return what multiplies queries by all keys, of two sides, (heads, tokens, head_dim)."""
+        q, k = q[self._heads] * self._attention.scale, k[self._heads].mT
+        return lambda queries: q[:, queries] @ k
+
+    def _added(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
+        """Return what is added to products, (heads or 1, queries, keys)."""
+        added = self._attention.added_scores(q, k, self._bias, queries, self._every, self._heads)
+        return self._q.new_zeros(1, 1, 1) if added is None else added.float()
+
+    def _rotate(self, sides: Tensor, positions: Tensor) -> Tensor:
+        """Return (parts, heads, tokens, head_dim) rotated by tokens' positions."""
+        if self._attention.rotation is None:
+            return sides
+        rows = sides.transpose(1, 2)
+        turned = self._attention.rotation(rows.flatten(0, 1), positions.repeat(len(rows)))
+        return turned.view_as(rows).transpose(1, 2)
+
+    def _centre(self, scores: Tensor, queries: Tensor, hidden: float = 0.0) -> Tensor:
+        """Take each row's mean out of scores, over the keys it may see; set others to `hidden`."""
+        unseen = beyond_reach(queries, self._places, self._attention.reach) | self._unseen
+        seen = scores.masked_fill(unseen, 0.0)
+        mean = seen.sum(-1, keepdim=True) / (~unseen).sum(-1, keepdim=True)
+        return (seen - mean).masked_fill(unseen, hidden)
