@@ -20,7 +20,7 @@ const TOGETHER = ["compare", "pair", "evidence"];
 
 export const PAIR = /^pair (\d+) (\d+)$/;
 /** Tells whether an order is one that is asked of the service; its name stands in the address. */
-export const found = (order) => order === "worth" || order === "score" || PAIR.test(order);
+export const found = (order) => ["worth", "score", "shares"].includes(order) || PAIR.test(order);
 
 /** Returns what the address holds, and the default for what it does not. */
 export function read() {

@@ -14,6 +14,9 @@ const KINDS = {
   input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells and the rest sum to the score. Which heads carry a pair is told of the last layer alone."],
 };
 
+// Orders of the heads by what they add to the score
+const WAYS = { score: "Measure by removing each", shares: "Divide by exact shares" };
+
 /** Asks why two texts are alike; where that cannot be said, how alike they are, and the reason. */
 export async function why(left, right, view) {
   const look = { level: "word", specials: view.specials === "drop" ? "drop" : "keep" };
@@ -33,12 +36,12 @@ export function clear(section, { by }, change, ...said) {
   refill(section, make("h2", {}, "Why alike"), ...said.slice(0, 1), make("div", { className: "bar" }, choice("Shares of", kinds, by, change)), ...said.slice(1));
 }
 
-/** Draws it; `focus` is called with a pair's places in the matrix and its button; `sweep` with the score's button. */
-export function draw(section, { texts, request, answer, reason }, view, { change, focus, sweep }) {
+/** Draws it; `focus` is called with a pair's places in the matrix and its button; `carry` with an order of heads and its button. */
+export function draw(section, { texts, request, answer, reason }, view, { change, focus, carry }) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
-  const heads = make("button", { type: "button", onclick: ({ target }) => sweep(target) }, "Which heads make them alike?");
-  const bar = make("p", { className: "bar" }, score, "cosine of the two vectors", heads);
+  const ways = Object.entries(WAYS).map(([order, title]) => make("button", { type: "button", onclick: ({ target }) => carry(order, target) }, title));
+  const bar = make("div", { className: "bar" }, score, "cosine of the two vectors", make("span", { className: "bar", role: "group", "aria-label": "Which heads make them alike?" }, "Which heads make them alike?", ...ways));
   if (reason) return clear(section, view, change, bar, make("p", { className: "note" }, reason));
   const [rows, columns] = axes({ texts, request, answer });
   clear(section, view, change, bar,

@@ -5,7 +5,7 @@ import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
 import { Head } from "./head.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
-import { ofEncoding, ofPair, ofScore, open } from "./session.js";
+import { open } from "./session.js";
 import { tell, wait } from "./said.js";
 import * as address from "./address.js";
 import * as alike from "./alike.js";
@@ -15,6 +15,7 @@ import * as exports from "./exports.js";
 import * as form from "./form.js";
 import * as models from "./models.js";
 import * as texts from "./texts.js";
+import * as worth from "./worth.js";
 
 const shown = { ...address.read(), open: [], focus: { place: 1, chosen: false }, session: null, alike: null, of: "text" };
 const told = { model: false, tasks: [], ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
@@ -126,7 +127,7 @@ function remark(name, value) {
 /** Says why two texts are alike, whether the heads come or not. */
 async function compare(turn) {
   const { text, other, view } = shown, { by } = view, section = at("alike");
-  const act = { change, focus: (i, j, button) => carried(`pair ${i} ${j}`, button), sweep: (button) => carried("score", button) };
+  const act = { change, focus: (i, j, button) => carried(`pair ${i} ${j}`, button), carry: carried };
   section.ariaBusy = "true";
   try {
     const found = await alike.why({ text }, { text: other }, view);
@@ -162,16 +163,16 @@ function draw() {
   at("views").hidden = false;
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
-  const worth = make("button", { type: "button", onclick: ({ target }) => sweep(target, () => find("worth", target)) }, "What each head is worth");
+  const moved = make("button", { type: "button", onclick: ({ target }) => sweep(target, "Without each of", () => find("worth", target)) }, "What each head is worth");
   overview.order = address.found(shown.order) ? "place" : shown.order;
-  overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), worth]);
+  overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), moved]);
   name(session);
   pipeline.show(session);
   refocusDominance = dominance.draw(at("dominance"), session, shown.focus, failed);
   shown.open = [];
   details();
   const asked = [shown.text, shown.other];
-  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike } }));
+  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike, found: Object.fromEntries(overview.found) } }));
 }
 
 /** Tells the heads' roles in all that is shown, once they are there or do not come. */
@@ -258,14 +259,14 @@ function refocus(place, chosen) {
   refocusDominance();
 }
 
-/** Orders the heads by a number for each, under its title; says so next to a control, or for the whole. */
-async function rank(asking, title, control) {
+/** Orders the heads by what is found of them; says so next to a control, or for the whole. */
+async function rank(order, asking, control) {
   const turn = asked;
   try {
-    const worth = await asking;
+    const found = await asking;
     if (turn !== asked) return false;
-    overview.rank(worth, title);
-    const said = `Heads sorted by what each ${title}.`;
+    overview.rank(order, found);
+    const said = `Heads sorted by what each ${found.title}.`;
     control ? tell(control, said) : say(said);
     overview.cells[0].focus();
     return true;
@@ -277,27 +278,26 @@ async function rank(asking, title, control) {
 
 /** Keeps the order of the heads in the address. */
 function ordered(order) {
-  shown.order = order === "worth" ? shown.found : order;
+  shown.order = order;
   address.write(shown);
 }
 
-/** Orders the heads by what is asked of the service: what each is worth, adds to the score, or to a pair of words. */
+/** Orders the heads by what is asked of the service: what each is worth, adds to the score (in one of two ways), or to a pair of words. */
 async function find(order, control = null) {
   const turn = asked, [, ...pair] = address.PAIR.exec(order)?.map(Number) ?? [];
   if (order !== "worth") await shown.likened;
   if (turn !== asked) return null;
   const { session, alike: likeness } = shown, about = pair.length ? alike.paired(likeness, pair) : {};
   if (order !== "worth" && !(likeness && about)) return null; // a pair or a score that these texts do not have
-  const asking = order === "worth" ? ofEncoding(session) : pair.length ? ofPair(likeness.request, pair) : ofScore(likeness.texts);
-  const title = order === "worth" ? "moves the encoding" : `adds to ${about.name ?? "the score"}`;
-  if (!(await rank(asking, title, control))) return null;
-  shown.found = order;
+  const ask = { worth: () => worth.ofEncoding(session), score: () => worth.ofScore(likeness.texts), shares: () => worth.ofShares(likeness.texts) };
+  const asking = pair.length ? worth.ofPair(likeness.request, pair, about.name) : ask[order]();
+  if (!(await rank(order, asking, control))) return null;
   ordered(order);
   return about;
 }
 
 /** Leads from the score, or from a pair of words, to the heads that carry it: those without which it is less. */
-const carried = (order, button) => sweep(button, async () => {
+const carried = (order, button) => sweep(button, order === "shares" ? "Shares of" : "Without each of", async () => {
   if (!(await drawn())) return tell(button, "There are no heads to sort.", true);
   const about = await find(order, button);
   if (!about) return;
@@ -308,7 +308,7 @@ const carried = (order, button) => sweep(button, async () => {
   at("overview").scrollIntoView();
 });
 
-const sweep = (button, act) => wait(button, `Without each of ${shown.session?.all.length ?? "the"} heads`, act);
+const sweep = (button, what, act) => wait(button, `${what} ${shown.session?.all.length ?? "the"} heads`, act);
 
 /** Tells whether the heads are there, once they are or are not to come. */
 const drawn = () => shown.drawn.then(() => true, () => false);

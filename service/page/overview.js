@@ -23,13 +23,13 @@ export class Overview {
    * @param toggle called with a head's name to open it, or to close it if it is open; `beside` keeps others open
    */
   constructor(section, ordered, toggle) {
-    Object.assign(this, { section, ordered, toggle, order: "place", role: "all", worth: null });
+    Object.assign(this, { section, ordered, toggle, order: "place", role: "all", found: new Map() });
   }
 
   /** Draws a session's heads; `more` are controls next to its own. */
   show(session, chosen, more) {
-    Object.assign(this, { session, chosen, more, worth: null });
-    if (this.order === "worth" || session.lacks.statistics) this.order = "place";
+    Object.assign(this, { session, chosen, more, found: new Map() });
+    if (!Object.hasOwn(ORDERS, this.order) || session.lacks.statistics) this.order = "place";
     if (!session.all.some((head) => roleOf(head) === this.role)) this.role = "all";
     this.draw();
   }
@@ -49,14 +49,20 @@ export class Overview {
     for (const cell of this.cells) if (changed.has(cell.dataset.head)) cell.setAttribute("aria-selected", chosen.includes(cell.dataset.head));
   }
 
-  /** Orders the heads by what they are worth: a number for each head's name, largest first. */
-  rank(worth, title) {
-    Object.assign(this, { worth, title, order: "worth" });
+  /** Orders the heads by what was found of them: {title, meaning, numbers by head's name, parts}; the largest first. */
+  rank(order, found) {
+    this.found.set(order, found);
+    this.order = order;
     this.draw();
   }
 
+  /** What was found that the heads are ordered by. */
+  ranked() {
+    return this.found.get(this.order);
+  }
+
   listed() {
-    const rank = this.order === "worth" ? (head) => -this.worth[head.name] : ORDERS[this.order][1];
+    const numbers = this.ranked()?.numbers, rank = numbers ? (head) => -numbers[head.name] : ORDERS[this.order][1];
     const kept = this.session.all.filter((head) => this.role === "all" || roleOf(head) === this.role);
     return kept.sort((a, b) => rank(a) - rank(b));
   }
@@ -64,7 +70,7 @@ export class Overview {
   draw() {
     const known = this.session.lacks.statistics ? ["place"] : Object.keys(ORDERS);
     const orders = known.map((name) => [name, ORDERS[name][0]]);
-    if (this.worth) orders.push(["worth", this.title]);
+    for (const [name, { title }] of this.found) orders.push([name, title]);
     const redraw = (field) => (value) => {
       this[field] = value;
       this.draw();
@@ -75,6 +81,7 @@ export class Overview {
     this.roles.append(...this.options());
     this.roles.value = this.role;
     this.notes = make("div", {}, ...this.missing());
+    const meaning = this.ranked() ? [make("p", { className: "note" }, this.ranked().meaning)] : [];
     this.twin = this.folded(false);
     this.said = make("p", { className: "note help" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it next to the others.");
     const grid = this.grid();
@@ -84,7 +91,7 @@ export class Overview {
         choice("Order", orders, this.order, redraw("order")),
         role,
         ...this.more),
-      this.notes, more(grid, grid.children), grid, this.said, this.twin);
+      ...meaning, this.notes, more(grid, grid.children), grid, this.said, this.twin);
   }
 
   /** The roles that heads have, to choose from. */
@@ -140,12 +147,12 @@ export class Overview {
   /** Says on a head's cell what is known of it. */
   tell(cell, head = this.session.all.find(({ name }) => name === cell.dataset.head)) {
     cell.title = this.sentence(head);
-    cell.lastChild.textContent = this.worth && this.order === "worth" ? fixed(this.worth[head.name]) : head.role ?? "";
+    cell.lastChild.textContent = this.ranked() ? fixed(this.ranked().numbers[head.name]) : head.role ?? "";
   }
 
   sentence(head) {
-    const worth = this.worth ? [`${this.title} ${fixed(this.worth[head.name])}`] : [];
-    return `${head.name}: ${[...about(head), ...worth].join("; ")}.`;
+    const found = [...this.found.values()].map(({ title, numbers }) => `${title} ${fixed(numbers[head.name])}`);
+    return `${head.name}: ${[...about(head), ...found].join("; ")}.`;
   }
 
   open(cell, beside) {
@@ -170,8 +177,9 @@ export class Overview {
 
   table() {
     const columns = this.session.lacks.statistics ? [] : COLUMNS;
-    const rows = this.listed().map((head) => [head.name, roleOf(head), ...columns.map((name) => fixed(head.stats[name])), ...(this.worth ? [fixed(this.worth[head.name])] : [])]);
-    return table("What each head does with this text (mean over rows)", ["Head", "role", ...columns, ...(this.worth ? [this.title] : [])], rows);
+    const found = [...this.found.values()].flatMap(({ title, numbers, parts = {} }) => [[title, numbers], ...Object.entries(parts)]);
+    const rows = this.listed().map((head) => [head.name, roleOf(head), ...columns.map((name) => fixed(head.stats[name])), ...found.map(([, numbers]) => fixed(numbers[head.name]))]);
+    return table("What each head does with this text (mean over rows)", ["Head", "role", ...columns, ...found.map(([title]) => title)], rows);
   }
 }
 

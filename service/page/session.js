@@ -152,27 +152,3 @@ export function numbered(list) {
     return list.indexOf(name) === list.lastIndexOf(name) ? name : `${name} (${seen.get(name)})`;
   });
 }
-
-// What each head is worth: what changes when it alone is removed.
-
-/** What a sweep says of each head, by its name. */
-const named = (numbers, worth) =>
-  Object.fromEntries(Object.entries(numbers).flatMap(([layer, heads]) => Object.entries(heads).map(([head, number]) => [headName(layer, head), worth(number)])));
-
-/** How far the encoding moves without each head: 1 less the cosine to the untouched one. */
-export async function ofEncoding({ item }) {
-  const { data: [{ sweep }] } = await ask("v1/encode", { inputs: [item], sweep: "heads" });
-  return named(sweep.cosine, (cosine) => 1 - cosine);
-}
-
-/** What each head adds to the score of two texts. */
-export async function ofScore(texts) {
-  const { right: [{ sweep }] } = await ask("v1/similarity", { ...texts, form: "score", sweep: "heads" });
-  return named(sweep.change, (change) => -change);
-}
-
-/** What each head adds to a pair of words of two texts: the pair's share with the head, less that without it. */
-export async function ofPair(request, pair) {
-  const { right: [{ sweep }] } = await ask("v1/similarity", { ...request, sweep: "heads", sweep_pair: pair });
-  return named(sweep.share, (change) => -change);
-}

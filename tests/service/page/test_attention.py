@@ -402,6 +402,19 @@ async def test_why_two_texts_are_alike_is_the_apis(
     assert not await browser.run("return document.querySelector('#alike td button')")
     assert "by=input" in await browser.run("return location.hash")
 
+    by = {"left": left, "right": [right], "by": "head"}
+    told = (await client.post("/v1/similarity", json=by)).json()["right"][0]
+    heads = f"{labelled('Which heads make them alike?')}.querySelectorAll('button')"
+    await browser.click(f"{heads}[1]")
+    shares = await ranked(browser)
+    of_each = [w for layer in told["worth"] for w in layer]
+    assert sorted(shares.values(), reverse=True) == [*shares.values()]
+    assert [shares[f"L{i // 12}H{i % 12}"] for i in range(72)] == [round(w, 4) for w in of_each]
+    await browser.click(f"{heads}[0]")
+    await browser.wait("return document.querySelector('#overview select').value === 'score'")
+    first = await browser.run("return document.querySelector('[role=gridcell]').title")
+    assert re.search(r"patterns kept -?0\.\d{4}; .*removing it 0\.\d{4}\.$", first), "both"
+
 
 @pytest.mark.prove
 async def test_a_score_that_is_no_sum_of_words_stands_alone(
