@@ -45,8 +45,9 @@ class Waiting:
 async def test_every_example_gives_the_answer_shown(
     client: httpx.AsyncClient, base_client: httpx.AsyncClient
 ) -> None:
-    """To the last digit: the blocks run in order, as one session."""
-    examples = "\n".join(EXAMPLES.findall(PAGE.read_text("utf-8")))
+    """To the last digit: the blocks of attention.md, then of heads.md, in order, as one session."""
+    pages = PAGE.read_text("utf-8") + (DOCS / "heads.md").read_text("utf-8")
+    examples = "\n".join(EXAMPLES.findall(pages))
     names = {"client": Waiting(client), "base": Waiting(base_client), "np": np}
     session = doctest.DocTestParser().get_doctest(examples, names, PAGE.name, str(PAGE), 0)
     said: list[str] = []

@@ -74,6 +74,18 @@ def draw_roles(survey: Facts) -> Table:
     return table
 
 
+def draw_mechanisms(survey: Facts) -> Table:
+    """Return a table of the heads that have a mechanism, the one with the largest share first."""
+    columns = ("head", "query's", "key's", "share", "shuffled")
+    table = Table(*columns, title="What layer 0 goes by", title_justify="left")
+    found = [head for head in survey["heads"] if head["mechanism"]]
+    for head in sorted(found, key=lambda head: -float(head["mechanism"]["share"])):
+        told = head["mechanism"]
+        numbers = [f"{told[name]:.3f}" for name in ("share", "control")]
+        table.add_row(f"L{head['layer']}H{head['head']}", told["query"], told["key"], *numbers)
+    return table
+
+
 def draw_relations(survey: Facts) -> Table:
     """Return a table of the relations, with the head found, or none, and scores on the controls."""
     table = Table(title="Between words", title_justify="left")

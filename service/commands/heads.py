@@ -16,16 +16,19 @@ from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
 from model.maps import maps
+from model.maps.forms import Selection
 from model.maps.tiles import MapReader
+from model.maps.units import divide_into_units
 from model.pooling import pool_each
 from model.text.frame import Tokenized
+from model.why import explain_scores
 from service.commands import grid, pictures
 from service.commands.terminal import Unusable
 from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
-from service.heads.survey import survey_heads
+from service.heads.survey import Attended, survey_heads
 
 CPU = torch.device("cpu")
 BATCH_SIZE = 16  # copies of a text in one pass
@@ -60,8 +63,8 @@ def measure_heads(
         survey = _measure_model(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
-    for table in (grid.draw_heads(survey), grid.draw_roles(survey), grid.draw_relations(survey)):
-        console.print(table)
+    for draw in (grid.draw_heads, grid.draw_roles, grid.draw_mechanisms, grid.draw_relations):
+        console.print(draw(survey))
     if plot:
         pictures.draw_survey(survey, plot)
     if saved:
@@ -135,8 +138,8 @@ class LoadedModel:
     def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """Return what each head does on a corpus, as GET /v1/heads answers."""
 
-        async def attend(sequences: Sequence[Tokenized]) -> list[Tensor]:
-            """Return the maps of `_attend`, as the survey awaits them."""
+        async def attend(sequences: Sequence[Tokenized]) -> list[Attended]:
+            """Return what `_attend` does, as the survey awaits it."""
             return self._attend(sequences)
 
         return asyncio.run(survey_heads(self.model, self.name, corpus, attend, thresholds))
@@ -168,18 +171,19 @@ class LoadedModel:
         return (1 - torch.cosine_similarity(pooled[1:], pooled[:1])).view(len(layers), -1)
 
     @torch.inference_mode()
-    def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
-        """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
+    def _attend(self, texts: Sequence[Tokenized]) -> list[Attended]:
+        """Return what is measured of each text."""
         encoder = self.model.encoder
-        packed = encoder.pack([packing.Sequence(text.token_ids, text.types) for text in sequences])
+        sequences = [packing.Sequence(text.token_ids, text.types) for text in texts]
+        packed = encoder.pack(sequences)
         traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
-        heads = range(encoder.config.heads)
-        return [
-            torch.cat(
-                [
-                    maps.full_maps(MapReader(trace, packed.rows(index), heads))
-                    for _, trace in sorted(traces.items())
-                ]
-            )
-            for index in range(len(sequences))
-        ]
+        heads, every = range(encoder.config.heads), list[Attended]()
+        for index, sequence in enumerate(sequences):
+            readers = [
+                MapReader(traces[layer], packed.rows(index), heads) for layer in sorted(traces)
+            ]
+            rows = tuple(range(len(sequence)))
+            shown = Selection({0: tuple(heads)}, divide_into_units(len(rows)), "why", rows=rows)
+            scores = explain_scores(encoder, sequence, shown)[0]["scores"]
+            every.append(Attended(torch.cat(list(map(maps.full_maps, readers))), scores))
+        return every

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,12 +27,12 @@ from model.text.frame import Tokenized
 from service.engine import cache
 from service.engine.work import Outputs, Result, Work
 from service.heads import sentences
-from service.heads.survey import survey_heads
+from service.heads.survey import Attended, survey_heads
 from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
-SURVEY_VERSION = 2  # changes when equal weights and sentences would give a different survey
+SURVEY_VERSION = 3  # changes when equal weights and sentences would give a different survey
 
 # Runs works within a deadline and returns their results; see service/encode/admission.py
 RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
@@ -78,9 +79,7 @@ class StoredSurvey:
 
     async def _make_survey(self) -> dict[str, Any]:
         """Measure the heads on the bundled corpus, and store the survey if possible."""
-        survey = await survey_heads(
-            self._model, self._name, sentences.read_bundled(), self._read_maps
-        )
+        survey = await survey_heads(self._model, self._name, sentences.read_bundled(), self._attend)
         try:
             await asyncio.to_thread(store_survey, survey)
         except OSError as error:
@@ -92,20 +91,19 @@ class StoredSurvey:
         if task.cancelled() or task.exception():
             self._task = None
 
-    async def _read_maps(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
-        """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
-        config = self._model.config
-        heads = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
-        works = [
-            Work(
-                packing.Sequence(sequence.token_ids, sequence.types),
-                Outputs(attention=Selection(heads, divide_into_units(len(sequence.token_ids)))),
-            )
-            for sequence in sequences
-        ]
-        deadline = time.monotonic() + self._batch_seconds
-        results = await self._run(works, deadline)
-        return [_stack_maps(result, config.layers) for result in results]
+    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Attended]:
+        """Return what is measured of each sequence, by a work for its maps and one for scores."""
+        config, works = self._model.config, list[Work]()
+        every = tuple(range(config.heads))
+        for sequence in sequences:
+            tokens = len(sequence.token_ids)
+            maps = Selection(dict.fromkeys(range(config.layers), every), divide_into_units(tokens))
+            scores = replace(maps, heads={0: every}, form="why", rows=tuple(range(tokens)))
+            of = packing.Sequence(sequence.token_ids, sequence.types)
+            works += [Work(of, Outputs(attention=shown)) for shown in (maps, scores)]
+        results = await self._run(works, time.monotonic() + self._batch_seconds)
+        shown = [_stack_arrays(result) for result in results]
+        return [Attended(*pair) for pair in zip(shown[::2], shown[1::2], strict=True)]
 
 
 def read_stored(digest: str) -> dict[str, Any] | None:
@@ -153,9 +151,9 @@ def _shipped_path(digest: str) -> Traversable:
     return files("service.heads").joinpath("measured", f"{digest.removeprefix('sha256:')}.json")
 
 
-def _stack_maps(result: Result, layers: int) -> Tensor:
-    """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
+def _stack_arrays(result: Result) -> Tensor:
+    """Return a sequence's maps, or scores, of all heads, layer by layer, (heads, ..)."""
     if result.attention is None:
-        raise RuntimeError("maps were asked for: this is a bug")
+        raise RuntimeError("attention was asked for: this is a bug")
     heads = result.attention.heads
-    return torch.cat([torch.from_numpy(heads[layer]["map"]) for layer in range(layers)])
+    return torch.cat([torch.from_numpy(next(iter(heads[layer].values()))) for layer in heads])

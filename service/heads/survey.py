@@ -8,12 +8,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.heads import relations, roles
+from model.heads.mechanisms import Mechanism, MechanismTally
 from model.heads.relations import Link, Verdict
 from model.heads.roles import Role, RoleTally
 from model.loading.checkpoint import Model
@@ -34,22 +35,34 @@ KIND_OF_RELATION = {
     "object": "syntax",
 }
 
-# the maps of all heads of all layers of each sequence, (heads, query, key)
-ReadMaps = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
+
+class Attended(NamedTuple):
+    """What is measured of one sequence.
+
+    Args:
+        maps: of all heads of all layers, (heads, query, key).
+        scores: of layer 0's heads by part, (heads, query, query parts, key parts, key); see why.py.
+    """
+
+    maps: Tensor
+    scores: Tensor
+
+
+Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Attended]]]
 
 
 async def survey_heads(
     model: Model,
     name: str,
     corpus: Corpus,
-    attend: ReadMaps,
+    attend: Attend,
     thresholds: Mapping[str, float] = roles.THRESHOLDS,
 ) -> dict[str, Any]:
     """Measure every head of a model on a corpus; return the answer of GET /v1/heads.
 
     Args:
         name: what the answer calls the model.
-        attend: returns the maps of a batch.
+        attend: returns what is measured of each sequence of a batch.
 
     Raises:
         SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
@@ -60,18 +73,17 @@ async def survey_heads(
     reaches = [
         config.reach_of_layer(layer) for layer in range(config.layers) for _ in range(config.heads)
     ]
-    evidence = SurveyEvidence(reaches, corpus.relations)
+    evidence = SurveyEvidence(reaches, corpus.relations, config.heads)
     for first in range(0, len(sequences), BATCH_SENTENCES):
         batch = sequences[first : first + BATCH_SENTENCES]
-        maps = await attend(batch)
-        await asyncio.to_thread(
-            evidence.add_sentences, corpus.sentences[first : first + BATCH_SENTENCES], batch, maps
-        )
+        attended = await attend(batch)
+        told = corpus.sentences[first : first + BATCH_SENTENCES]
+        await asyncio.to_thread(evidence.add_sentences, told, batch, attended)
     return {
         "model": name,
         "weights": model.digest,
         "corpus": corpus.describe(),
-        **evidence.answer(config.heads, thresholds),
+        **evidence.answer(thresholds),
     }
 
 
@@ -81,29 +93,35 @@ class SurveyEvidence:
     Args:
         reaches: how far each head may look, layer by layer.
         names: of the relations.
+        heads: how many a layer has.
     """
 
-    def __init__(self, reaches: Sequence[Reach], names: Sequence[str]) -> None:
-        self._tally = RoleTally(reaches)
+    def __init__(self, reaches: Sequence[Reach], names: Sequence[str], heads: int) -> None:
+        self._heads, self._tally, self._mechanisms = (
+            heads,
+            RoleTally(reaches),
+            MechanismTally(heads),
+        )
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add_sentences(
-        self, sentences: Sequence[Sentence], sequences: Sequence[Tokenized], maps: Sequence[Tensor]
+        self,
+        sentences: Sequence[Sentence],
+        sequences: Sequence[Tokenized],
+        attended: Sequence[Attended],
     ) -> None:
-        """Add some sentences, each with the maps of all heads, (heads, query, key)."""
+        """Add some sentences, each with what is measured of it."""
         torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
-        for sentence, tokenized, heads in zip(sentences, sequences, maps, strict=True):
-            self._tally.add_sentence(heads, tokenized.special)
+        for sentence, tokenized, (maps, scores) in zip(sentences, sequences, attended, strict=True):
+            self._tally.add_sentence(maps, tokenized.special)
+            self._mechanisms.add_sentence(scores)
             words = relations.words_of_tokens(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
-                self._links[sentence.relation].append(_judge_sentence(heads, words, sentence))
+                self._links[sentence.relation].append(_judge_sentence(maps, words, sentence))
 
-    def answer(self, heads: int, thresholds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the roles of all heads, and the relations behind some of them.
-
-        Args:
-            heads: how many a layer has.
-        """
+    def answer(self, thresholds: Mapping[str, float]) -> dict[str, Any]:
+        """Return roles and mechanisms of all heads, and the relations behind some of them."""
+        heads, by_head = self._heads, dict(enumerate(self._mechanisms.mechanisms()))
         verdicts = {
             relation: relations.judge_relation(links)
             if links
@@ -118,6 +136,7 @@ class SurveyEvidence:
                     _relations_of_head(verdicts, number)
                     + roles.find_roles(measures, baseline, thresholds)
                 ),
+                "mechanism": _mechanism_to_json(by_head.get(number)),
                 "measures": {name: _round(value) for name, value in measures.items()},
             }
             for number, (measures, baseline) in enumerate(self._tally.measures())
@@ -161,6 +180,14 @@ def _label_roles(all_roles: Sequence[Role]) -> dict[str, Any]:
     none = dict.fromkeys(("role", "score", "threshold", "baseline"))
     first, *others = entries or [none]
     return {**first, "also": others}
+
+
+def _mechanism_to_json(mechanism: Mechanism | None) -> dict[str, Any] | None:
+    """Return a mechanism as in the answer, None for none."""
+    if mechanism is None:
+        return None
+    share, control = _round(mechanism.share), _round(mechanism.control)
+    return {**asdict(mechanism), "share": share, "control": control}
 
 
 def _verdict_to_json(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Library
 from tokenizers import models
-from torch import Tensor
 
 from model import kernels
 from model.errors import SequenceTooLong
@@ -20,7 +19,7 @@ from model.text.frame import Tokenized
 from model.text.tokenizer import Tokenizer
 from service.api.document import document
 from service.heads import sentences, store
-from service.heads.survey import NO_HEAD, survey_heads
+from service.heads.survey import NO_HEAD, Attended, survey_heads
 from service.replica import Replica
 from tests.decoders import embedder
 
@@ -33,15 +32,24 @@ def model(replica: Replica) -> Model:
     return replica.lanes.model
 
 
-async def planted(read: Sequence[Tokenized]) -> list[Tensor]:
-    """Maps of 72 heads that look everywhere alike, L3H1 at the first word a little more."""
-    maps = []
+async def planted(read: Sequence[Tokenized]) -> list[Attended]:
+    """72 heads that look everywhere alike, L3H1 at the first word a little more.
+
+    L0H7 scores words of queries with the positions of keys.
+    """
+    every = []
     for tokenized in read:
         tokens = len(tokenized.token_ids)
-        heads = torch.full((72, tokens, tokens), 1 / tokens)
-        heads[37, :, 1] += 0.1
-        maps.append(heads)
-    return maps
+        maps, scores = torch.full((72, tokens, tokens), 1 / tokens), unscored(12, tokens)
+        maps[37, :, 1] += 0.1
+        scores[7, :, 0, 1] = torch.linspace(-1, 1, tokens)
+        every.append(Attended(maps, scores))
+    return every
+
+
+def unscored(heads: int, tokens: int) -> torch.Tensor:
+    """Scores by part that are all one, (heads, query, query parts, key parts, key)."""
+    return torch.zeros(heads, tokens, 3, 3, tokens)
 
 
 def corpus(folder: Path, *lines: dict[str, Any]) -> sentences.Corpus:
@@ -74,6 +82,8 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     assert [(head["layer"], head["head"]) for head in labelled] == [(3, 1)]
     assert {head["role"] for head in found["heads"] if head not in labelled} == {"broad"}
     assert labelled[0]["score"] == 1.0 and labelled[0]["baseline"] == 0.2
+    (going,) = [head for head in found["heads"] if head["mechanism"]]
+    assert (going["layer"], going["head"], going["mechanism"]["query"]) == (0, 7, "word")
     assert [role["role"] for role in labelled[0]["also"]] == ["broad"]
 
 
@@ -83,14 +93,14 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
     cpu, ways = torch.device("cpu"), kernels.choose_kernels(torch.device("cpu"), torch.float32)
     decoder = checkpoint.load_checkpoint(embedder(plain, folder), cpu, torch.float32, ways)
 
-    async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
-        maps = []
+    async def attend(read: Sequence[Tokenized]) -> list[Attended]:
+        every = []
         for tokenized in read:
             tokens = len(tokenized.token_ids)
             heads = torch.ones(24, tokens, tokens).tril()
             heads[7, :, 0] += 4 * tokens
-            maps.append(heads / heads.sum(2, keepdim=True))
-        return maps
+            every.append(Attended(heads / heads.sum(2, keepdim=True), unscored(6, tokens)))
+        return every
 
     found = await survey_heads(decoder, "d", corpus(tmp_path, *animals()), attend)
 
@@ -133,8 +143,8 @@ async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
     wordless = replace(model, tokenizer=Tokenizer(tmp_path / "t.json"))
     chosen = corpus(tmp_path, *animals(), *animals(control=True))
 
-    async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
-        return [torch.ones(72, 1, 1) for _ in read]
+    async def attend(read: Sequence[Tokenized]) -> list[Attended]:
+        return [Attended(torch.ones(72, 1, 1), unscored(12, 1)) for _ in read]
 
     found = await survey_heads(wordless, "m", chosen, attend)
 
@@ -166,6 +176,7 @@ async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> N
     assert fields("Heads") == found.keys()
     assert fields("Corpus") == found["corpus"].keys()
     assert fields("MeasuredHead") == found["heads"][0].keys()
+    assert fields("Mechanism") == found["heads"][7]["mechanism"].keys()
     assert fields("Relation") == found["relations"]["subject"].keys()
 
 
@@ -183,6 +194,21 @@ def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
         assert by_place[place]["measures"]["cls"] > 0.8
     assert found["relations"]["coreference"]["found"] == NO_HEAD
     assert by_place[5, 11]["role"] is None
+
+
+def test_the_bundled_model_has_heads_that_go_by_position_and_by_words() -> None:
+    """One tells the token before by position; none is named above layer 0, or by a chance share."""
+    found = store.read_stored("sha256:5fc648cb18e4")
+    assert found is not None
+    by_place = {(head["layer"], head["head"]): head["mechanism"] for head in found["heads"]}
+
+    told = {place: made for place, made in by_place.items() if made}
+    pairs = {place[1]: (made["query"], made["key"]) for place, made in told.items()}
+    assert pairs[2] == pairs[11] == ("position", "position") and told[0, 2]["share"] > 0.9
+    assert pairs[0] == pairs[1] == ("word", "word") and pairs[9] == ("rest", "word")
+    assert {layer for layer, _ in told} == {0} and len(told) == 5
+    assert max(abs(made["control"]) for made in told.values()) < 0.02
+    assert min(made["share"] for made in told.values()) > 0.6
 
 
 def test_every_label_of_the_bundled_model_has_its_control() -> None:
