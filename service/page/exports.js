@@ -9,8 +9,8 @@ const button = (title, act) => make("button", { type: "button", onclick: act }, 
 
 /** Makes the buttons that need no head; `taken` gives {texts, answers} of what is shown now. */
 const whole = (taken) => [
-  button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
-  button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html"))];
+  button("JSON of the answers", () => saved(JSON.stringify(taken().answers, null, 1), "application/json", "headlight.json")),
+  button("HTML of the page", () => saved(standalone(taken().texts), "text/html", "headlight.html"))];
 
 /** Draws the buttons of a view without heads, which has a curl command of its own. */
 export function drawWhole(section, taken) {
@@ -21,18 +21,24 @@ export function drawWhole(section, taken) {
 /** Draws the buttons of heads; `taken` gives {heads: [Head]} too. */
 export function draw(section, taken) {
   const first = () => taken().heads.find((head) => head.map);
-  const pictured = (kind, head) => figure(kind, head, { ...head.words(), model: at("model").textContent });
   const needs = (act) => ({ target }) => (first() ? act(first(), target) : tell(target, "Open a head first."));
   const [box, copyCurl] = commands();
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
     ...["matrix", "lines"].flatMap((kind) => [
-      button(`PNG of the ${kind}`, needs(async (head) => save(await pngOf(pictured(kind, head)), `${head.name}-${kind}.png`))),
-      button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head)), `${head.name}-${kind}.svg`)))]),
-    button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
+      button(`PNG of the ${kind}`, needs(async (head) => save(await pngOf(pictured(kind, head, head.words())), `${head.name}-${kind}.png`))),
+      button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head, head.words())), `${head.name}-${kind}.svg`)))]),
+    button("CSV of the matrix", needs(({ name, labels, map }) => saved(csv(labels, labels, map.values), "text/csv", `${name}.csv`))),
     ...whole(taken),
     button("Copy curl", needs((head, target) => copyCurl(target, "v1/encode", head.map.request)))), box);
 }
+
+const pictured = (kind, shown, words) => figure(kind, shown, { ...words, model: at("model").textContent });
+
+/** Makes the buttons of a figure; `shown` gives what is drawn, `words` what stands around it. */
+export const pictures = (kind, name, shown, words) => [
+  button("PNG", async () => save(await pngOf(pictured(kind, shown(), words())), `${name}.png`)),
+  button("SVG", () => save(svgOf(pictured(kind, shown(), words())), `${name}.svg`))];
 
 /** Makes a box for a curl command, hidden until there is one, and the function that copies one, shows it there, and tells so next to a control. */
 export function commands() {
@@ -45,6 +51,9 @@ export function commands() {
   }];
 }
 
+/** Saves a text as a file. */
+export const saved = (text, type, name) => save(new Blob([text], { type }), name);
+
 function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -56,9 +65,10 @@ const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/;
 
 const quoted = (text) => `"${text.replace(FORMULA, "'$&").replaceAll('"', '""')}"`;
 
-function csv({ labels, map }) {
-  const rows = labels.map((label, i) => [quoted(label), ...map.values.slice(i * map.size, (i + 1) * map.size)].join(","));
-  return [["", ...labels.map(quoted)].join(","), ...rows].join("\r\n");
+/** A matrix as a spreadsheet reads it. */
+export function csv(names, columns, values) {
+  const rows = names.map((name, i) => [quoted(name), ...values.slice(i * columns.length, (i + 1) * columns.length)].join(","));
+  return [["", ...columns.map(quoted)].join(","), ...rows].join("\r\n");
 }
 
 /** Puts something else in the place of what a copy of the views has of a kind, made from what is shown: a clone has no state. */

@@ -48,25 +48,35 @@ export const thinned = (step, room = 14) => Math.max(1, Math.ceil(room / step));
 
 const widest = (names) => Math.max(...names.map((name) => widthOf(name, TOKEN))) + 6;
 
-/** The matrix, its queries down and its keys across; a path for each colour, as one for each cell would be long. */
-function matrix({ map: { names, size, values } }) {
-  const cell = Math.min(CELL[1], Math.max(CELL[0], SIDE / size)), side = cell * size;
-  const shown = names.map(short), edge = widest(shown), every = thinned(cell), paths = new Map();
-  for (let i = 0; i < size * size; i++) {
-    const level = Math.round(255 * Math.sqrt(values[i] || 0));
-    if (level > 0) paths.set(level, `${paths.get(level) ?? ""}M${i % size} ${Math.floor(i / size)}h1v1h-1z`);
-  }
-  const group = draw("g", {}), cells = draw("g", { transform: `translate(${edge} ${edge + LINE}) scale(${cell})`, "shape-rendering": "crispEdges" });
-  for (const [level, d] of paths) cells.append(draw("path", { d, fill: printed(level / 255) }));
-  group.append(cells, draw("rect", { x: edge, y: edge + LINE, width: side, height: side, fill: "none", stroke: PALE }));
-  group.append(written("keys", { x: edge, y: 12, fill: PALE, ...SAYING }), written("queries", { x: 0, y: edge + LINE - 6, fill: PALE, ...SAYING }));
-  shown.forEach((name, i) => {
-    if (i % every) return;
-    const middle = cell * (i + 0.5) + 4;
-    group.append(written(name, { x: edge - 6, y: edge + LINE + middle, "text-anchor": "end", ...TOKEN }));
-    group.append(written(name, { transform: `translate(${edge + middle} ${edge + LINE - 6}) rotate(-90)`, ...TOKEN }));
+/** A matrix of shares and what its rows are, its keys across; a path for each colour, as one for each cell would be long. */
+function grid(down, across, kind, colours) {
+  const cell = Math.min(CELL[1], Math.max(CELL[0], SIDE / across.length)), [wide, high] = [cell * across.length, cell * down.length];
+  const [rows, columns] = [down.map(short), across.map(short)], [left, above] = [widest(rows), widest(columns) + LINE], every = thinned(cell), paths = new Map();
+  colours.forEach((colour, i) => {
+    if (colour) paths.set(colour, `${paths.get(colour) ?? ""}M${i % across.length} ${Math.floor(i / across.length)}h1v1h-1z`);
   });
-  return { group, width: edge + side + 1, height: edge + LINE + side + 1, notes: every > 1 ? [`Every ${every}th token is named.`] : [] };
+  const group = draw("g", {}), cells = draw("g", { transform: `translate(${left} ${above}) scale(${cell})`, "shape-rendering": "crispEdges" });
+  for (const [fill, d] of paths) cells.append(draw("path", { d, fill }));
+  group.append(cells, draw("rect", { x: left, y: above, width: wide, height: high, fill: "none", stroke: PALE }));
+  group.append(written("keys", { x: left, y: 12, fill: PALE, ...SAYING }), written(kind, { x: 0, y: above - 6, fill: PALE, ...SAYING }));
+  const middle = (i) => cell * (i + 0.5) + 4;
+  rows.forEach((name, i) => i % every || group.append(written(name, { x: left - 6, y: above + middle(i), "text-anchor": "end", ...TOKEN })));
+  columns.forEach((name, i) => i % every || group.append(written(name, { transform: `translate(${left + middle(i)} ${above - 6}) rotate(-90)`, ...TOKEN })));
+  return { group, width: left + wide + 1, height: above + high + 1, notes: every > 1 ? [`Every ${every}th token is named.`] : [] };
+}
+
+/** The matrix, its queries down. */
+function matrix({ map: { names, values } }) {
+  const colours = Array.from(values, (value) => Math.round(255 * Math.sqrt(value || 0))).map((level) => level > 0 && printed(level / 255));
+  return grid(names, names, "queries", colours);
+}
+
+/** The parts of a row's scores, down: what adds to a score in the colours of shares, what takes from it in their opposite. */
+function why({ row, keys, parts }) {
+  const values = parts.flatMap(({ scores }) => scores), most = Math.max(...values.map(Math.abs));
+  const less = (share) => `rgb(255,${Math.round(255 - 135 * share)},${Math.round(255 - 195 * share)})`;
+  const { notes, ...drawn } = grid(parts.map(({ name }) => name), keys, "parts", values.map((value) => value !== null && (value < 0 ? less(-value / most) : printed(value / most))));
+  return { ...drawn, notes: [`What each part adds to the scores of ${short(row)}, less its mean: blue up to ${most.toFixed(1)}, orange down to -${most.toFixed(1)}.`, ...notes], scaled: false };
 }
 
 /** The lines of the token in focus, or of all. */
@@ -95,11 +105,11 @@ function scale(unit) {
   return group;
 }
 
-const PARTS = { matrix, lines };
+const PARTS = { matrix, lines, why };
 
 /**
  * Makes the figure of a head.
- * @param kind "matrix" or "lines"
+ * @param kind "matrix" or "lines", or of why it looks there "why"
  * @param said {title, how, unit, texts, model}: what stands around it
  */
 export function figure(kind, head, { title, how, unit, texts, model }) {
@@ -115,8 +125,8 @@ export function figure(kind, head, { title, how, unit, texts, model }) {
   for (const text of broken(title, { "font-size": 17, "font-family": "sans-serif" }, room)) line(text, { "font-size": 17, "font-family": "sans-serif", "font-weight": "bold", fill: INK });
   for (const text of [...texts, ...how].flatMap((text) => broken(text, style, room))) line(text, style);
   put(part.group, part.height);
-  put(scale(unit), 24);
-  for (const text of [...part.notes, ...broken(model, style, room)]) line(text, { ...style, fill: PALE });
+  if (part.scaled !== false) put(scale(unit), 24);
+  for (const text of [...part.notes, model].flatMap((text) => broken(text, style, room))) line(text, { ...style, fill: PALE });
   const [width, height] = [Math.ceil(room + 2 * MARGIN), Math.ceil(y + MARGIN)];
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) root.setAttribute(name, value);
   root.append(draw("rect", { width: "100%", height: "100%", fill: "#fff" }), ...placed);

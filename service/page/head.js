@@ -5,6 +5,7 @@ import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 import { Axes } from "./axes.js";
 import { Columns } from "./columns.js";
+import { Why } from "./why.js";
 
 const SPECIALS = { drop: ["special tokens hidden"], renormalize: ["special tokens left out, the rest shared out again"] };
 
@@ -32,11 +33,12 @@ export class Head {
     this.axes = new Axes(make("div", { className: "frame" }, this.canvas, this.mark));
     this.mixture = make("div", { className: "mixture exact" });
     this.exact = make("div", { className: "exact" });
+    this.why = new Why(() => ({ ...this.words(), how: [] }), actions.failed);
     this.columns.name(session.names);
     this.region = make("section", { className: "head" }, this.heading,
       make("div", { className: "look" }, this.columns.box,
         make("div", { className: "matrix" }, this.axes.box, this.said), this.mixture),
-      this.exact);
+      this.why.box, this.exact);
   }
 
   /** Shows a head, in the place of the one that was shown before: its small map until the exact one is there. */
@@ -92,7 +94,7 @@ export class Head {
 
   /** Shows what an exact map gives, or hides what the last head left. */
   reveal(yes) {
-    for (const part of [this.columns.box, this.mark, this.mixture, this.exact]) part.hidden = !yes;
+    for (const part of [this.columns.box, this.mark, this.mixture, this.why.box, this.exact]) part.hidden = !yes;
     this.region.ariaBusy = "false";
     this.said.textContent = yes ? "Queries down, keys across. Point at a cell, or tap it, for its value." : "This is the small map; the exact one could not be loaded.";
   }
@@ -185,6 +187,8 @@ export class Head {
     if (!whole || !this.numbers) this.numbers = this.twin(fill, whole);
     this.mixture.replaceChildren(this.equation(here), this.slider);
     this.exact.replaceChildren(this.numbers);
+    this.why.offer(this.session, this.name, map.spans[here][0]);
+    this.why.box.hidden = this.view.direction === "by"; // a row's scores, which a column has not
     this.outline(here);
   }
 
@@ -253,7 +257,7 @@ export class Head {
 
   /** The same as numbers. */
   twin(fill, opened) {
-    const twin = folded("As a table", fill);
+    const twin = folded("The matrix as a table", fill);
     twin.open = this.opened ?? opened;
     twin.addEventListener("toggle", () => (this.opened = twin.open));
     return twin;
