@@ -18,13 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
-from service import settings
 from service.cluster import haproxy, ingress, network, relay
 from service.cluster.progress import StartFailed
 from service.edge import entrance
@@ -37,6 +35,7 @@ from service.preflight import cluster, variables
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
 from service.settings import Settings
+from service.sources import settle
 
 if TYPE_CHECKING:
     from service.edge.door import Door
@@ -93,18 +92,15 @@ def build(args: dict[str, Any]) -> serve.Application:
         faults = (f"args.{name}: not here but in {SET_ELSEWHERE[name]}" for name in misplaced)
         raise StartFailed("; ".join(faults))
     try:
-        args_alone, config = Settings.model_validate(args), settings.load_settings(args)
-    except ValidationError as error:
-        wrong = map(settings.describe_error, error.errors())
-        raise StartFailed("; ".join(f"args.{fault}" for fault in wrong)) from None
+        config = settle({}, os.environ, {}, args, "args.")
     except ValueError as error:
-        raise StartFailed(f"args: {error}") from None
+        raise StartFailed(str(error)) from None
     if http_options().ssl_keyfile:
         raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
     require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(http_options().host))))
     config = config.model_copy(update={"model": weights.pin_revision(config.model)})
     defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
-    cluster.probe_nodes(config, args_alone, ingress.DEPLOYMENT, defaults)
+    cluster.probe_nodes(config, Settings.model_validate(args), ingress.DEPLOYMENT, defaults)
     return make_application(config, TRIES_ON_A_CLUSTER)
 
 

@@ -21,7 +21,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 
 from service import VERSION, keyring, launch
 from service.commands.options import (
@@ -43,7 +42,8 @@ from service.commands.terminal import (
 from service.commands.texts import encode, heads, space
 from service.models import load_models
 from service.ray_session import check_ray
-from service.settings import Settings, describe_error
+from service.settings import Settings
+from service.wording.values import word_error
 
 if TYPE_CHECKING:
     from service.preflight.finding import Finding
@@ -149,7 +149,7 @@ def read_serve_file(file: Path) -> list["Finding"]:
     try:
         findings = list(serve_file.find_dropped(file))
     except OSError as error:
-        exit_with(str(error), USAGE)
+        exit_with(word_error(error), USAGE)
     return findings or [Finding(str(file), "is as Ray's schema has it", grade="ok")]
 
 
@@ -191,10 +191,8 @@ def models_from_flags(flags: dict[str, Any], config: Path | None) -> list[Settin
         models = load_models(model_arguments, flags, file=config)
         keyring.check_keys(models[0].api_keys, models[0].api_keys_file)
         return models
-    except ValidationError as error:
-        exit_with("; ".join(map(describe_error, error.errors())), USAGE)
     except (OSError, ValueError) as error:
-        exit_with(str(error), USAGE)
+        exit_with(word_error(error), USAGE)
 
 
 @contextmanager

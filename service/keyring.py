@@ -156,8 +156,7 @@ class KeyRing:
         try:
             return parse_keys(*held, _decode(content))
         except ValueError as error:
-            fault = str(error).removeprefix("api_keys: ")
-        raise UnusableKeys(f"api_keys_file {self._file}: {fault}")
+            raise UnusableKeys(f"api_keys_file {self._file}: {error}") from None
 
 
 def check_keys(held: tuple[Key, ...], file: Path | None) -> None:

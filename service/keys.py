@@ -76,11 +76,11 @@ def parse_keys(*texts: str) -> tuple[Key, ...]:
             if key.digest in before:
                 continue
             if key.digest in keys:
-                raise ValueError(f"api_keys: line {line} repeats the key of an earlier line")
+                raise ValueError(f"line {line} repeats the key of an earlier line")
             own = key.limits, key.models
             if key.name and (earlier := rights.setdefault(key.name, own)) != own:
                 other = "limits" if earlier[0] != key.limits else "models"
-                raise ValueError(f"api_keys: line {line} gives its name other {other} than before")
+                raise ValueError(f"line {line} gives its name other {other} than an earlier line")
             keys[key.digest] = key
     return tuple(_name_keys(keys.values(), rights.keys()))
 
@@ -128,7 +128,7 @@ def _split_entries(text: str) -> Iterator[tuple[int, str, str | None]]:
                 found = True
                 yield line, entry.strip(), names
     if not found:
-        raise ValueError("api_keys: there is no key")
+        raise ValueError("there is no key")
 
 
 def _parse_key(entry: str, models: str | None, line: int) -> Key:
@@ -141,11 +141,9 @@ def _parse_key(entry: str, models: str | None, line: int) -> Key:
     if is_digest:
         name = name.rpartition(":")[0]
     if not is_digest and not KEY.fullmatch(key):
-        raise ValueError(
-            f"api_keys: line {line} has no key of 16 to 256 letters, digits and ._~+/-"
-        )
+        raise ValueError(f"line {line} has no key of 16 to 256 letters, digits and ._~+/-")
     if name and not NAME.fullmatch(name):
-        raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
+        raise ValueError(f"line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if is_digest else hashlib.sha256(key.encode()).hexdigest()
     named = () if models is None else _parse_models(models, line)
     return Key(name, digest, _parse_limits(words, line), metrics, named)
@@ -162,7 +160,7 @@ def _is_digest(name: str, key: str, line: int) -> bool:
         return True
     if ANY_DIGEST.fullmatch(before) or re.match(ANY_DIGEST.pattern + "[-_=/.]", key, re.I):
         raise ValueError(
-            f"api_keys: line {line} begins like a digest; expected sha256: and 64 digits of 0-9a-f"
+            f"line {line} begins like a digest; expected sha256: and 64 digits of 0-9a-f"
         )
     return False
 
@@ -175,12 +173,12 @@ def _parse_limits(words: list[str], line: int) -> Limits:
         options = (match[1] for match in map(OPTION.fullmatch, words) if match)
         if unknown := next((name for name in options if name not in LIMIT_OPTIONS), None):
             raise ValueError(
-                f"api_keys: line {line} has the unknown option {unknown}=; only "
+                f"line {line} has the unknown option {unknown}=; only "
                 "requests=, tokens=, metrics and models= are known"
             )
         raise ValueError(
-            f"api_keys: line {line} has something else after the key than requests= and tokens=, "
-            "with a whole number from 1, and metrics, each once, and models= last"
+            f"line {line}: after the key there may be requests= and tokens= with a whole number "
+            "from 1, and metrics, each once, and models= last"
         )
     return Limits(**values)
 
@@ -190,8 +188,8 @@ def _parse_models(listed: str, line: int) -> tuple[str, ...]:
     names = [name.strip() for name in listed.split(",")]
     if not all(MODEL.fullmatch(name) and not ENTRY.fullmatch(name) for name in names):
         raise ValueError(
-            f"api_keys: line {line} has something else after models= than names of models, "
-            "separated by commas; the list runs to the end of the line, and no key can follow there"
+            f"line {line}: after models= there may be only names of models, separated by commas; "
+            "the list runs to the end of the line, and no key can follow there"
         )
     return tuple(sorted(set(names)))
 
@@ -203,6 +201,6 @@ def _name_keys(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
         name = key.name or f"key-{place}"
         if not key.name and name in taken:
             raise ValueError(
-                f"api_keys: key {place} has no name, and its default, {name}, is another key's name"
+                f"key {place} has no name, and its default, {name}, is another key's name"
             )
         yield replace(key, name=name)

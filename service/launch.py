@@ -72,10 +72,12 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
     if settings.address is None:
         require(run("serve", machine.CHECKS, settings))
     elif pem:
-        raise StartFailed("tls_cert: on a cluster, end TLS in front of it; see docs/tls.md")
+        raise StartFailed(
+            "tls_cert cannot be used on a cluster: end TLS in front of it (docs/tls.md)"
+        )
     elif settings.log_to_stderr:
         raise StartFailed(
-            "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
+            "log_to_stderr cannot be used on a cluster: see logs/worker-*.out of each node"
         )
     models = pin_models([network.restrict_hosts(model) for model in models])
     for warning in network.warn_of_exposure(settings):

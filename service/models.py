@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from service.cores import count_cores
-from service.settings import Settings, read_file, settle
+from service.settings import Settings
+from service.sources import read_file, settle
 
 MODELS = "models"  # the list in a YAML file
 # What a model of the list may say for itself; all others belong to the address, the machine or Ray
@@ -41,7 +42,11 @@ def load_models(
     if listed and (named or flags.get("model")):
         raise ValueError(f"{file} lists its models: leave them out of the command")
     own = listed or [{"model": name} for name in named] or [{}]
-    found = [settle({**flags, **each}, environ, document) for each in own]
+    places = [f"{MODELS}[{number}]." if listed else "" for number in range(len(own))]
+    found = [
+        settle(flags, environ, document, each, place)
+        for each, place in zip(own, places, strict=True)
+    ]
     if len(found) == 1:
         return found
     prefixes = [path_name(each) for each in found]
@@ -73,9 +78,9 @@ def _read_list(listed: object) -> list[dict[str, Any]]:
         raise ValueError("models: expected a list of settings, each with a `model`")
     for number, each in enumerate(listed):
         if "model" not in each:
-            raise ValueError(f"models.{number}: has no `model`")
+            raise ValueError(f"{MODELS}[{number}]: has no `model`")
         if foreign := sorted(each.keys() - OWN):
-            raise ValueError(f"models.{number}.{foreign[0]}: belongs to all, not to one model")
+            raise ValueError(f"{MODELS}[{number}].{foreign[0]}: belongs to all, not to one model")
     return listed
 
 

@@ -18,7 +18,8 @@ from service.commands.terminal import Failed
 from service.cores import count_cores
 from service.preflight import machine
 from service.preflight.finding import require, run
-from service.settings import PREFIX, Settings
+from service.settings import Settings
+from service.sources import PREFIX
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
 

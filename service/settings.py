@@ -1,39 +1,20 @@
 """Every setting of the service, with its default, bounds, unit and description.
 
-A setting named `max_tokens` is the flag `--max-tokens`, the variable
-HEADLIGHT_MAX_TOKENS and the key `max_tokens` of the YAML file; a flag wins over
-a variable, a variable over the file.
+sources.py reads them.
 """
 
-import logging
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import ErrorDetails
 
 from service import keys
-from service.wording.words import find_nearest, suggest_name
 
-logger = logging.getLogger(__name__)
-
-PREFIX = "HEADLIGHT_"  # of the environment variables that hold settings
-# Settings that refuse an empty variable, which counts as none for others: the service would be open
-NEVER_EMPTY = ("api_keys", "api_keys_file", "tls_cert", "tls_key")
 KIB, MIB = 1024, 1024 * 1024  # bytes
 
 # What a browser sends: without the port that its scheme has, and without a path
 ORIGIN = re.compile(r"(?!https://[^/]*:443$|http://[^/]*:80$)[a-z][a-z0-9.+-]*://[a-z0-9._\[\]:-]+")
-# What Kubernetes tells a pod of each Service in its namespace, and of one named headlight* in
-# variables that begin as ours do: HEADLIGHT_PORT=tcp://10.0.0.1:8000, HEADLIGHT_SERVICE_HOST
-KUBERNETES_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
-KUBERNETES_VARIABLE = re.compile(
-    r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
-)
 
 ADAPTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")  # name=folder
 MOST_ADAPTERS = 32  # each is proved at the start
@@ -41,14 +22,6 @@ MOST_ADAPTERS = 32  # each is proved at the start
 BODY_FACTOR = 2  # memory for a body, in times its bytes: itself, and what is parsed of it
 BINARY_FACTOR = 4  # how much larger than a JSON body one of numbers as bytes may be
 JSON_FACTOR = 8  # how much larger an answer's arrays may be as bytes than as JSON numbers
-
-# A setting, the setting that bounds it, and how many times it must fit there: all of a request is
-# held until it is answered
-UPPER_BOUNDS = {
-    "max_body_bytes": ("max_held_bytes", BODY_FACTOR * BINARY_FACTOR),
-    "max_answer_bytes": ("max_held_bytes", 1),
-    "max_tokens": ("max_request_tokens", 1),
-}
 
 # Types of settings
 Count = Annotated[int, Field(ge=1)]
@@ -69,8 +42,8 @@ def _refuse_bad_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise ValueError(
-                "an origin begins with https:// or http://, and has a host in lower case, a port "
-                "that is not the usual one, and nothing behind"
+                "must be origins such as https://app.example:8443: https:// or http://, a host in "
+                "lower case, a port unless it is the usual one, and nothing after it"
             )
     return origins
 
@@ -79,16 +52,16 @@ def _refuse_bad_adapters(adapters: tuple[str, ...]) -> tuple[str, ...]:
     """Return adapters; raise ValueError where they are not name=folder, or too many."""
     matches = [ADAPTER.fullmatch(adapter) for adapter in adapters]
     if not all(matches) or len({match[1] for match in matches if match}) < len(adapters):
-        raise ValueError("expected name=folder, with a different name for each, e.g. law=/srv/law")
+        raise ValueError("must be NAME=FOLDER such as law=/srv/law, with a different NAME for each")
     if len(adapters) > MOST_ADAPTERS:
-        raise ValueError(f"expected at most {MOST_ADAPTERS} adapters")
+        raise ValueError(f"must be at most {MOST_ADAPTERS} adapters")
     return adapters
 
 
 class Settings(BaseModel):
     """The settings of one service, checked and frozen."""
 
-    # what is wrong is shown by `describe_error`, which shows no key
+    # what is wrong is shown by sources.py, which shows no key
     model_config = ConfigDict(
         frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True
     )
@@ -276,109 +249,3 @@ class Settings(BaseModel):
     def machine_replicas(self) -> int:
         """Return the most replicas of all models that share the machine."""
         return self.most_replicas + self.other_replicas
-
-
-def load_settings(
-    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
-) -> Settings:
-    """Return the settings, each by flag, else HEADLIGHT_* variable, else YAML file, else default.
-
-    Raises:
-        ValueError: an unknown name or a value out of its bounds (pydantic's
-            ValidationError is one), two that exclude each other, or a file that holds no mapping.
-        OSError: a file cannot be read.
-    """
-    return settle(flags, environ, read_file(file))
-
-
-def read_file(file: Path | None) -> dict[str, Any]:
-    """Return the settings in a YAML file; raises as load_settings."""
-    document = yaml.safe_load(file.read_text()) if file else {}
-    if not isinstance(document, dict):
-        raise ValueError(f"{file} must hold settings, one `name: value` per line")
-    return document
-
-
-def settle(
-    flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
-) -> Settings:
-    """Return the settings by flags, variables and a YAML file; raises as `load_settings`."""
-    named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
-    if theirs := sorted(name for name, value in named.items() if _set_by_kubernetes(name, value)):
-        logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})
-    variables = {
-        name.removeprefix(PREFIX).lower(): value
-        for name, value in named.items()
-        if name not in theirs
-    }
-    for name in sorted(variables.keys() - Settings.model_fields.keys()):
-        near = find_nearest(name, Settings.model_fields).upper()
-        hint = f"; did you mean {PREFIX}{near}?" if near else ""
-        raise ValueError(f"{PREFIX}{name.upper()}: no such setting{hint}")
-    variables = {name: value for name, value in variables.items() if value or name in NEVER_EMPTY}
-    flags = {name: value for name, value in flags.items() if value is not None}
-    values = {**document, **variables, **flags, "api_keys": _parse_keys(document, variables)}
-    settings = Settings.model_validate(values)
-    # replicas have other working directories
-    names = "api_keys_file", "tls_cert", "tls_key"
-    files = {name: getattr(settings, name) for name in names}
-    paths: dict[str, Any] = {name: file.absolute() for name, file in files.items() if file}
-    adapters = (adapter.partition("=") for adapter in settings.adapter)
-    paths["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
-    return _check_consistency(settings.model_copy(update=paths))
-
-
-def _check_consistency(settings: Settings) -> Settings:
-    """Return the settings; raise ValueError where two of them contradict each other."""
-    for name, (bound, times) in UPPER_BOUNDS.items():
-        value, most = getattr(settings, name), getattr(settings, bound)
-        if value is not None and times * value > most:
-            bound = bound if times == 1 else f"1/{times} of {bound}"
-            raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
-    _refuse_bad_replicas(settings)
-    if settings.adapter and settings.model.startswith("preset:"):
-        raise ValueError("adapter: not served with a preset")
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        missing = "tls_key" if settings.tls_cert else "tls_cert"
-        present = "tls_cert" if settings.tls_cert else "tls_key"
-        raise ValueError(f"{present} needs {missing}")
-    return settings
-
-
-def describe_error(error: ErrorDetails) -> str:
-    """Return in a line what is wrong with one setting."""
-    name = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting{suggest_name(name, Settings.model_fields)}"
-    if error["loc"][:1] == ("api_keys",):  # its value is never shown
-        return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
-    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    bounds = {"less than or equal to": "at most", "greater than or equal to": "at least"}
-    for long, short in bounds.items():
-        message = message.replace(long, short)
-    return f"{name}: {message}, got {error['input']!r}"
-
-
-def _refuse_bad_replicas(settings: Settings) -> None:
-    """Raise ValueError where the settings of the number of replicas contradict each other."""
-    low, high, set_names = settings.min_replicas, settings.max_replicas, settings.model_fields_set
-    if high is None:
-        for name in sorted({"min_replicas", "downscale_delay_seconds"} & set_names):
-            raise ValueError(f"{name} needs max_replicas; for a fixed number use replicas")
-    elif "replicas" in set_names:
-        raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
-    elif low is not None and low > high:
-        raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")
-
-
-def _set_by_kubernetes(name: str, value: str) -> bool:
-    """Tell whether a variable is set by Kubernetes, for a Service whose name begins with ours."""
-    linked = name.endswith("_PORT") and KUBERNETES_ADDRESS.match(value)
-    return bool(linked or KUBERNETES_VARIABLE.search(name))
-
-
-def _parse_keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
-    """Return the API keys of HEADLIGHT_API_KEYS; raises ValueError for keys in the YAML file."""
-    if "api_keys" in document:
-        raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
-    return keys.parse_keys(variables["api_keys"]) if "api_keys" in variables else ()

@@ -178,8 +178,11 @@ def test_a_container_that_takes_too_much_memory_is_its_own_fault() -> None:
             "args.port: not here but in http_options.port; args.replicas: not here but in num_",
         ),
         ({"thread": 1}, 'args.thread: no such setting; did you mean "threads"?'),
-        ({"threads": 0}, "args.threads: expected at least 1, got 0"),
-        ({"max_replicas": 2, "min_replicas": 3}, "args: min_replicas 3 must not be more than"),
+        ({"threads": 0}, "args.threads must be at least 1, got 0"),
+        (
+            {"max_replicas": 2, "min_replicas": 3},
+            "args.min_replicas must be at most args.max_replicas",
+        ),
     ],
     ids=["elsewhere", "unknown", "out of bounds", "of two"],
 )

@@ -6,6 +6,7 @@ AsyncClient   encode     all at once; every request of a job, joined
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import (
@@ -385,7 +386,7 @@ class AsyncClient:
             await asyncio.sleep(after)
         if isinstance(reply, httpx.Response):
             raise RequestRefused.of(reply)
-        raise NoAnswer(f"no answer from {self.url}: {reply or type(reply).__name__}") from reply
+        raise NoAnswer(f"no answer from {self.url}: {_word_failure(reply)}") from reply
 
     async def _try(
         self, path: str, body: bytes | None, until: float, accept: str
@@ -417,11 +418,24 @@ def _check_url(url: str) -> str:
     """Return the address of a service, checked and without a slash at the end."""
     try:
         address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from None
-    if address.scheme not in ("http", "https") or not address.host:
+        valid = address.scheme in ("http", "https") and address.host
+    except httpx.InvalidURL:
+        valid = False
+    if not valid:
         raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
     return url.rstrip("/")
+
+
+def _word_failure(error: BaseException) -> str:
+    """Return why there was no answer; of a connection, the system's reason."""
+    reason, cause = str(error) or type(error).__name__, error.__cause__ or error.__context__
+    while cause:
+        if isinstance(cause, OSError) and cause.errno and cause.strerror:
+            # asyncio's own text for a refused connection repeats the address
+            is_refused = isinstance(cause, ConnectionRefusedError)
+            reason = os.strerror(cause.errno) if is_refused else cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return reason
 
 
 def _is_local(url: str) -> bool:

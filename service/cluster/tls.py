@@ -32,21 +32,30 @@ def read_certificate(settings: Settings) -> bytes:
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None or key is None:
         return b""
+    texts = [_read_text("tls_cert", cert), _read_text("tls_key", key)]
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key, password=_refuse_password)
-        texts = [path.read_text("ascii").strip() for path in (cert, key)]
     except _Encrypted:
         raise BadCertificate(
             f"tls_key {key}: it is encrypted; expected one that needs no password"
         ) from None
-    except ssl.SSLError as error:
-        why = error.reason.lower().replace("_", " ") if error.reason else "not PEM"
+    except OSError as error:  # ssl.SSLError is one
+        reason = getattr(error, "reason", None)
+        why = reason.lower().replace("_", " ") if reason else "not PEM"
         raise BadCertificate(f"tls_cert {cert} and tls_key {key}: {why}") from error
-    except (OSError, ValueError) as error:
-        raise BadCertificate(f"tls_cert {cert} and tls_key {key}: {error}") from error
     lines = (line for text in texts for line in text.splitlines() if line.strip())
     return ("\n".join(lines) + "\n").encode()
+
+
+def _read_text(name: str, file: Path) -> str:
+    """Return what the file of a setting holds; raises BadCertificate."""
+    try:
+        return file.read_text("ascii").strip()
+    except OSError as error:
+        raise BadCertificate(f"{name} {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadCertificate(f"{name} {file}: not PEM") from error
 
 
 class _Encrypted(Exception):

@@ -37,15 +37,15 @@ def show_example(url: str) -> str:
     return f"{command}\n{json.dumps(_shorten(answer))}"
 
 
-def parse_head(name: str) -> tuple[int, int]:
-    """Parse a head's name such as L5H11 into layer and head, both counted from 0.
+def parse_head(name: str, option: str) -> tuple[int, int]:
+    """Parse a head's name such as L5H11, an option's value, into layer and head from 0.
 
     Raises:
         Unusable: it is not such a name.
     """
     match = re.fullmatch(r"[Ll](\d+)[Hh](\d+)", name)
     if not match:
-        raise Unusable(f"{name!r} is not a head; head 11 of layer 5 is L5H11")
+        raise Unusable(f"{option} must be a layer and a head such as L5H11, got {name!r}")
     return int(match[1]), int(match[2])
 
 
@@ -63,7 +63,7 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
         pictures.check_picture(plot)
     options: dict[str, Any] = {}
     if name:
-        layer, head = parse_head(name)
+        layer, head = parse_head(name, "--attention")
         options["attention"] = {"heads": {str(layer): [head]}}
     encoded, item = _request_one(url, key, text, tokens=True, **options)
     if encoded.pooled is None or item.token_vectors is None:

@@ -29,6 +29,8 @@ from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
 from service.heads.survey import Attended, survey_heads
+from service.wording.values import word_error
+from service.wording.words import list_names
 
 CPU = torch.device("cpu")
 BATCH_SIZE = 16  # copies of a text in one pass
@@ -62,7 +64,7 @@ def measure_heads(
             pictures.check_picture(plot)
         survey = _measure_model(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
-        raise Unusable(str(error)) from error
+        raise Unusable(word_error(error)) from error
     for draw in (grid.draw_heads, grid.draw_roles, grid.draw_mechanisms, grid.draw_relations):
         console.print(draw(survey))
     if plot:
@@ -72,7 +74,7 @@ def measure_heads(
     try:  # without a cache, what was printed still holds
         console.print(f"saved in {store.store_survey(survey)} for GET /v1/heads", soft_wrap=True)
     except OSError as error:
-        console.print(f"not saved: {error}", soft_wrap=True)
+        console.print(f"not saved: {word_error(error)}", soft_wrap=True)
 
 
 def print_ablation(model: str, text: str) -> None:
@@ -99,13 +101,14 @@ def _read_threshold(text: str) -> tuple[str, float]:
     """
     role, _, number = text.partition("=")
     if role not in roles.THRESHOLDS:
-        raise Unusable(f"no role {role!r}; the roles are {', '.join(roles.THRESHOLDS)}")
+        named = list_names(roles.THRESHOLDS)
+        raise Unusable(f"--threshold must be ROLE=NUMBER, the ROLE {named}, got {text!r}")
     try:
         value = float(number)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise Unusable(f"the threshold of {role} must be a number from 0 to 1, not {number!r}")
+        raise Unusable(f"--threshold of {role} must be a number from 0 to 1, got {text!r}")
     return role, value
 
 

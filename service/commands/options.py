@@ -259,4 +259,4 @@ def read_key(file: Path | None) -> str | None:
         line = f"{file} is not UTF-8 text: a key file holds `key` or `name:key`"
         raise Unusable(line) from error
     except ValueError as error:
-        raise Unusable(f"{file}: {str(error).removeprefix('api_keys: ')}") from error
+        raise Unusable(f"{file}: {error}") from error

@@ -67,7 +67,7 @@ def check_picture(path: Path) -> None:
         Unusable: the file's name ends in none of PICTURE_SUFFIXES, or matplotlib is missing.
     """
     if path.suffix.lower() not in PICTURE_SUFFIXES:
-        raise Unusable(f"{path.name}: a picture must end in {' or '.join(PICTURE_SUFFIXES)}")
+        raise Unusable(f"--plot must end in {' or '.join(PICTURE_SUFFIXES)}, got {path}")
     try:
         import matplotlib  # noqa: F401  # whether it is there
     except ImportError as error:

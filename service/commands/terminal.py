@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from service.cluster.progress import StartFailed
+from service.wording.values import word_error
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -60,7 +61,7 @@ def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of our output has left: click ends in silence
     except (Failed, StartFailed, OSError) as error:
-        exit_with(str(error), FAILED)
+        exit_with(word_error(error), FAILED)
     except KeyboardInterrupt:
         if interrupted is None:
             raise

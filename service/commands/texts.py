@@ -4,6 +4,7 @@ What they need is imported once they run, so that --help is quick.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ def encode_text(
     from service.commands import encode
 
     if any(flags.values()):
-        raise Unusable("TEXT and --file, with the options of a file, exclude each other")
+        raise Unusable(f"TEXT and {_name_options(flags)} exclude each other")
     if plot and not attention:
-        raise Unusable("--plot draws one head's map: name it by --attention, such as L0H5")
+        raise Unusable("--plot also needs --attention, such as --attention L0H5")
     Console().print(encode.draw_tokens(url, key, text, attention, plot))
 
 
@@ -94,12 +95,18 @@ def encode_file(
     if file is None or out is None:
         raise Unusable("--file also needs --out" if file else "expected TEXT, or --file and --out")
     if flags["attention"] or flags["plot"]:
-        raise Unusable("--file excludes --attention and --plot")
+        options = {name: flags[name] for name in ("attention", "plot")}
+        raise Unusable(f"--file and {_name_options(options)} exclude each other")
     texts = source.TextFile.of(file, flags["format"], flags["column"])
     with end_in_one_line(STOPPED_MESSAGE):
         precision = flags["precision"] or "float"
         count = jobs.encode_lines(url, key, texts, out, flags["truncate"] or "refuse", precision)
     print_now(sys.stdout, f"{count} vectors in {out}")
+
+
+def _name_options(flags: Mapping[str, Any]) -> str:
+    """Return the first option that is given, as it was typed."""
+    return next(f"--{name.replace('_', '-')}" for name, value in flags.items() if value)
 
 
 @click.command()
@@ -122,11 +129,11 @@ def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: An
     """
     survey = {name: flags.pop(name) for name in ("model", "threshold", "plot", "ablate")}
     if head is None and any(flags.values()):
-        raise Unusable("--statistic, --url and the other options of a ranking need --head")
+        raise Unusable(f"{_name_options(flags)} also needs --head")
     if head is None:
         survey_heads(corpus=corpus, saved=saved, **survey)
     elif any(survey.values()):
-        raise Unusable("--head excludes --model, --threshold, --plot and --ablate")
+        raise Unusable(f"--head and {_name_options(survey)} exclude each other")
     else:
         rank_texts(head, corpus, saved, **flags)
 
@@ -142,7 +149,7 @@ def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
     if ablate is None:
         heads.measure_heads(model or BUNDLED_MODEL, **flags)
     elif any(flags.values()):
-        raise Unusable("--ablate can be combined only with --model")
+        raise Unusable("--ablate takes no other option but --model")
     else:
         heads.print_ablation(model or BUNDLED_MODEL, ablate)
 
@@ -166,10 +173,10 @@ def rank_texts(
     from service.commands.bulk import ranking, source
 
     if file is None or flags["statistic"] is None:
-        raise Unusable("--head needs a --corpus of texts and a --statistic")
+        raise Unusable(f"--head also needs {'--statistic' if file else '--corpus'}")
     texts = source.TextFile.of(file, flags["format"], flags["column"])
     question = ranking.RankingQuestion(
-        *encode.parse_head(head),
+        *encode.parse_head(head, "--head"),
         flags["statistic"],
         top=flags["top"] or ranking.DEFAULT_TOP,
         lowest=flags["lowest"],

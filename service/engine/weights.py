@@ -215,7 +215,7 @@ def _split_hub_name(model: str) -> tuple[str, str]:
     match = HUB_NAME.fullmatch(model)
     if match is None:
         choices = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"
-        raise ModelNotFound(f"no folder {model}; --model takes {choices}")
+        raise ModelNotFound(f"no folder {model}; expected {choices}")
     return match["name"], match["revision"] or "main"
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.heads import relations, roles
+from service.wording.values import word_value_error
+from service.wording.words import write_place
 
 BUNDLED_CORPUS = "relations.jsonl"  # a file of this package
 EVEN_TEXTS = 8  # of the bundled corpus, by which a start checks that a model tells texts apart
@@ -121,9 +123,9 @@ def _parse_sentences(name: str, content: bytes) -> Iterator[Sentence]:
             yield _make_sentence(number, CorpusLine.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            fault = f"{place}: {first['msg']}" if place else first["msg"]
-            raise BadCorpus(f"{name} line {number}: {fault}") from error
+            field = f": {write_place(first['loc'])}" if first["loc"] else ""
+            fault = word_value_error(first)
+            raise BadCorpus(f"{name} line {number}{field} {fault}") from error
         except ValueError as error:
             raise BadCorpus(f"{name} line {number}: {error}") from error
 

@@ -14,6 +14,7 @@ from service.cluster import haproxy, network, tls
 from service.cores import count_cores, describe_cores
 from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
+from service.wording.values import word_error
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # versions of Python for which torch and Ray have wheels
 PROCESSOR = Path("/proc/cpuinfo")  # lists its instruction sets
@@ -176,7 +177,7 @@ def check_tracing(settings: Settings) -> Iterator[Finding]:
     try:
         tracing.check_destination(settings.tracing)
     except (tracing.CannotTrace, OSError) as error:
-        yield Finding("tracing", str(error))
+        yield Finding("tracing", word_error(error))
 
 
 def check_torch(_: Settings) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, replicas_key
 from service.settings import MIB, Settings
+from service.wording.values import word_error
 
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
@@ -55,7 +56,7 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
     try:
         model = rehearse(settings, source)
     except REFUSED as error:
-        yield Finding("", str(error))
+        yield Finding("", word_error(error))
         return
     for warning in loading.find_foreign_adapters(source):
         yield Finding("", warning, grade="note")
@@ -184,7 +185,7 @@ def examine_node(settings: Settings) -> NodeReport:
         source = weights.locate_model(settings.model, settings.adapter)
         model = rehearse(settings, source)
     except REFUSED as error:
-        return NodeReport(fault=str(error))
+        return NodeReport(fault=word_error(error))
     (memory,) = check_memory((settings.model_copy(update=ALONE), source))
     return NodeReport(
         short=str(memory) if memory.is_wrong else None,

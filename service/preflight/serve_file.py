@@ -16,6 +16,7 @@ from ray.runtime_env import RuntimeEnv
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from service.preflight.finding import Finding
+from service.wording.values import word_value_error, word_yaml_error
 from service.wording.words import Loc, write_place
 
 # The keys of a deployment that Ray takes as any mapping, and their models
@@ -27,8 +28,8 @@ MAPPING_MODELS = {
     if isinstance(model, type) and issubclass(model, BaseModel)
 }
 FREE_KEYS = ("args", "user_config")  # whose values are a program's own
-# Raised by a text that is no YAML, or by a RayService that lacks its Serve file
-NO_FILE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+# Raised by a RayService that lacks its Serve file
+NO_FILE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 UNKNOWN = "Ray knows no such key, and would drop it"  # the finding on such a key
 
 
@@ -39,11 +40,14 @@ def find_dropped(path: Path) -> Iterator[Finding]:
         OSError: the file cannot be read.
     """
     try:
-        value = yaml.safe_load(path.read_text("utf-8"))
+        value = yaml.safe_load(path.read_bytes())
         if isinstance(value, dict) and value.get("kind") == "RayService":
             value = yaml.safe_load(value["spec"]["serveConfigV2"])
-    except NO_FILE as error:
-        yield Finding(str(path), f"is no Serve file: {' '.join(str(error).split())}")
+    except yaml.YAMLError as error:
+        yield Finding(str(path), f"is {word_yaml_error(error)}")
+        return
+    except NO_FILE:
+        yield Finding(str(path), "is a RayService without a Serve file in spec.serveConfigV2")
         return
     yield from _validate(ServeDeploySchema, value, ())
     for loc, mapping in _mappings(value, ()):
@@ -64,7 +68,7 @@ def _validate(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding
         model.model_validate(deepcopy(value), extra="forbid")  # Ray's validators change it
     except ValidationError as error:
         for fault in error.errors(include_url=False):
-            text = " ".join(fault["msg"].removeprefix("Value error, ").split())
+            text = " ".join(word_value_error(fault).split())
             is_unknown = fault["type"] == "extra_forbidden"
             yield Finding(write_place((*base, *fault["loc"])), UNKNOWN if is_unknown else text)
     except TypeError as error:  # of a runtime environment's value

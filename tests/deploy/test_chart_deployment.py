@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service import models, settings
+from service import models, sources
 from service.cluster import ingress
 from service.preflight import machine
 from service.settings import Settings
@@ -38,7 +38,7 @@ def read(pod: dict[str, Any]) -> Settings:
     """The settings as `headlight serve` reads them in the pod, its keys aside."""
     variables = environment(pod)
     variables.pop("HEADLIGHT_API_KEYS_FILE", None)
-    return settings.load_settings({}, environ=variables)
+    return sources.load_settings({}, environ=variables)
 
 
 @every_deployment

@@ -26,7 +26,8 @@ from service.engine import numerics
 from service.engine.work import Outputs, Result, Work
 from service.preflight.model import examine_models
 from service.replica import Replica
-from service.settings import Settings, load_settings
+from service.settings import Settings
+from service.sources import load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs
 from tests.model.loading.test_tasks import (
@@ -314,10 +315,10 @@ async def test_an_adapters_products_have_their_price(served: Adapted) -> None:
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"adapter": "left"}, "expected name=folder, with a different name"),
-        ({"adapter": "a=/x,a=/y"}, "a different name for each"),
-        ({"adapter": "a:b=/x"}, "expected name=folder, with a different name"),
-        ({"adapter": "a=/x", "model": "preset:transformer-base"}, "not served with a preset"),
+        ({"adapter": "left"}, "must be NAME=FOLDER such as"),
+        ({"adapter": "a=/x,a=/y"}, "a different NAME for each"),
+        ({"adapter": "a:b=/x"}, "must be NAME=FOLDER such as"),
+        ({"adapter": "a=/x", "model": "preset:transformer-base"}, "cannot be used with a preset"),
     ],
 )
 async def test_settings_that_cannot_hold_are_refused(choices: dict[str, Any], said: str) -> None:

@@ -55,11 +55,11 @@ def test_the_help_names_no_switch_that_only_keeps_off_what_is_off() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "line"),
     [
-        (("--port", "0"), {}, "port: expected at least 1, got '0'"),
+        (("--port", "0"), {}, "--port must be at least 1, got 0"),
         (
             ("--dtype", "int8"),
             {},
-            "dtype: expected 'auto', 'float32', 'bfloat16' or 'float16'",
+            "--dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int8'",
         ),
         (
             (),
@@ -88,7 +88,7 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("port: 0\n")
 
-    assert "port:" in serve("--config", str(file)).stderr
+    assert "port must be" in serve("--config", str(file)).stderr
     assert "no folder" in serve("--config", str(file), "--port", "18998", "--model", "x").stderr
 
 

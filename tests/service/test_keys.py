@@ -7,7 +7,7 @@ import pytest
 
 from service import keys
 from service.keys import Limits
-from service.settings import load_settings
+from service.sources import load_settings
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
@@ -58,13 +58,16 @@ MODELS_LAST = "names of models, separated by commas; the list runs to the end of
         (f"a:{KEY} Models=x", "models= last"),
         (f"a:{KEY}, models=xxxxxxxxxxxxxxxx", "has no key of 16"),
         (" models=xxxxxxxxxxxxxxxx", "has no key of 16"),
-        (f"a:{KEY} models=x\na:{OTHER} models=y", "gives its name other models than before"),
-        (f"a:{KEY} models=x\na:{OTHER}", "gives its name other models than before"),
+        (
+            f"a:{KEY} models=x\na:{OTHER} models=y",
+            "gives its name other models than an earlier line",
+        ),
+        (f"a:{KEY} models=x\na:{OTHER}", "gives its name other models than an earlier line"),
     ],
 )
 def test_a_list_of_models_that_is_wrong_is_named_by_its_line(text: str, fault: str) -> None:
     """It never widens what a key may use, and takes no key of the same line for a model."""
-    with pytest.raises(ValueError, match=rf"^api_keys: line \d [^\n]*{fault}[^\n]*$") as refused:
+    with pytest.raises(ValueError, match=rf"^line \d:? [^\n]*{fault}[^\n]*$") as refused:
         keys.parse_keys(text)
     assert KEY not in str(refused.value) and OTHER not in str(refused.value)
 
@@ -92,7 +95,7 @@ def test_a_list_of_models_that_is_wrong_is_named_by_its_line(text: str, fault: s
 )
 def test_an_entry_that_is_wrong_is_named_by_its_line(text: str, line: int) -> None:
     """In one line, which holds no part of a key."""
-    with pytest.raises(ValueError, match=rf"^api_keys: line {line} \S[^\n]+$") as refused:
+    with pytest.raises(ValueError, match=rf"^line {line}:? \S[^\n]+$") as refused:
         keys.parse_keys(text)
     assert not {KEY, OTHER, "short"} & set(str(refused.value).replace(":", " ").split())
 

@@ -59,7 +59,7 @@ def encode_lines(
         Unusable, Failed, OSError: why not, in a line.
     """
     if out.suffix not in OUTPUT_SUFFIXES:
-        raise Unusable(f"{out}: --out must end in {' or '.join(OUTPUT_SUFFIXES)}")
+        raise Unusable(f"--out must end in {' or '.join(OUTPUT_SUFFIXES)}, got {out}")
     if out.suffix == PARQUET_SUFFIX and file.format != "parquet":
         raise Unusable(f"{out}: a .parquet has all columns of a .parquet; {file.name} is none")
     with (

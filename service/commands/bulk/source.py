@@ -22,6 +22,7 @@ import click
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from service.commands.terminal import Failed, Unusable
+from service.wording.values import word_value_error
 
 BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
@@ -205,7 +206,7 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
                 if not text:
                     raise BadLine(number, "the text is empty", file.unit)
                 if len(text) > most:
-                    why = f"{len(text)} characters; the service takes at most {most}"
+                    why = f"the text has {len(text)} characters; the service takes at most {most}"
                     raise BadLine(number, why, file.unit)
         if not number:
             raise BadLine(1, "the file is empty", file.unit)
@@ -315,4 +316,4 @@ def _word_error(error: ValidationError) -> str:
     fields = [fault for fault in errors if len(fault["loc"]) > 1]  # of an object, a field of it
     if not fields:
         return 'neither a string nor an object with "text"'
-    return f"{fields[0]['loc'][1]}: {fields[0]['msg']}"
+    return f"{fields[0]['loc'][1]} {word_value_error(fields[0])}"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.cluster import haproxy, ingress, network
-from service.settings import PREFIX, Settings
+from service.settings import Settings
+from service.sources import PREFIX
 
 CORES = 4
 

@@ -215,7 +215,7 @@ def test_the_one_needs_the_other(tmp_path: Path) -> None:
     """A certificate without a key, or the other way round, is half a setting."""
     told = CliRunner().invoke(main, ["serve", "--tls-cert", str(tmp_path / "a")])
 
-    assert told.exit_code == 2 and "tls_cert needs tls_key" in told.output
+    assert told.exit_code == 2 and "--tls-cert needs --tls-key" in told.output
 
 
 def test_keys_in_clear_text_are_warned_about(tmp_path: Path) -> None:

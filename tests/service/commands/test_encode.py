@@ -22,14 +22,14 @@ from tests.replica_internals import under
 @pytest.mark.parametrize(("name", "found"), [("L5H11", (5, 11)), ("l0h3", (0, 3))])
 def test_a_head_is_named_by_layer_and_number(name: str, found: tuple[int, int]) -> None:
     """As the papers write it."""
-    assert encode.parse_head(name) == found
+    assert encode.parse_head(name, "--head") == found
 
 
 @pytest.mark.parametrize("name", ["5.11", "L5", "H11L5", "L-1H2", ""])
 def test_anything_else_names_no_head(name: str) -> None:
     """And the refusal shows how it is done."""
     with pytest.raises(Unusable, match="L5H11"):
-        encode.parse_head(name)
+        encode.parse_head(name, "--head")
 
 
 def test_a_service_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +119,12 @@ async def test_a_map_is_drawn_next_to_the_table(address: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["a", "--plot", "a.png"], "name it by --attention, such as L0H5"),
+        (["a", "--plot", "a.png"], "--plot also needs --attention, such as --attention L0H5"),
         (["a", "--attention", "L0H5", "--plot", "a.pdf"], "must end in .png or .svg"),
-        (["a", "--out", "a.npy"], "TEXT and --file, with the options of a file, exclude"),
+        (["a", "--out", "a.npy"], "TEXT and --out exclude each other"),
         (
             ["--file", "a.txt", "--out", "b", "--plot", "a.png"],
-            "--file excludes --attention and --plot",
+            "--file and --plot exclude each other",
         ),
     ],
     ids=["no head", "format", "no file of texts", "a file of texts"],

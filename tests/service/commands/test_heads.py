@@ -134,14 +134,17 @@ def test_a_sentence_too_long_for_the_model_is_refused_by_its_line(tmp_path: Path
 
 REFUSED = {
     "a broken line": (("--corpus", "bad.jsonl"), "bad.jsonl line 1: "),
-    "no file": (("--corpus", "none.jsonl"), "[Errno 2]"),
-    "no such role": (("--threshold", "nose=1"), "no role 'nose'; the roles are previous, next"),
-    "no number": (("--threshold", "next=x"), "the threshold of next must be a number from 0"),
-    "too large a number": (("--threshold", "next=2"), "the threshold of next must be a number"),
-    "no picture": (("--plot", "a.gif"), "a.gif: a picture must end in .png or .svg"),
+    "no file": (("--corpus", "none.jsonl"), "none.jsonl: No such file or directory"),
+    "no such role": (
+        ("--threshold", "nose=1"),
+        "--threshold must be ROLE=NUMBER, the ROLE previous, next",
+    ),
+    "no number": (("--threshold", "next=x"), "--threshold of next must be a number from 0"),
+    "too large a number": (("--threshold", "next=2"), "--threshold of next must be a number"),
+    "no picture": (("--plot", "a.gif"), "--plot must end in .png or .svg, got a.gif"),
     "no model": (("--model", "nowhere"), "no folder nowhere"),
     "no model to ablate": (("--ablate", DOG, "--model", "nowhere"), "no folder nowhere"),
-    "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate can be combined only with --model"),
+    "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate takes no other option but --model"),
     "a long text": (("--ablate", "dog " * 300), "the text has 302 tokens"),
 }
 

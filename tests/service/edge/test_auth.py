@@ -27,7 +27,7 @@ from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
-from service.settings import load_settings
+from service.sources import load_settings
 from tests.conftest import application, connected
 from tests.replica_internals import altered, stalled, under
 

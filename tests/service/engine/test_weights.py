@@ -85,7 +85,7 @@ def test_a_preset_has_sizes_and_the_bundled_tokenizer() -> None:
 @pytest.mark.parametrize("model", ["nowhere", "/not/here", "preset:large", "a/b/c", "../up/there"])
 def test_anything_else_is_refused_by_name(model: str) -> None:
     """With what there is instead; the hub is not asked."""
-    with pytest.raises(ModelNotFound, match=f"no folder {model}; --model takes .*preset:trans"):
+    with pytest.raises(ModelNotFound, match=f"no folder {model}; expected .*preset:trans"):
         locate_model(model)
 
 

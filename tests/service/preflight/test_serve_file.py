@@ -47,7 +47,7 @@ MISTAKES = {
     "what Ray itself refuses": (
         "import_path: service.app:build",
         "import_paths: service.app:build",
-        "applications[0].import_path  Field required",
+        "applications[0].import_path  is missing",
     ),
 }
 

@@ -107,28 +107,28 @@ ROWS = {
     "more than a request's tokens": (
         "--max-tokens 127 --max-request-tokens 113",
         {},
-        "max_tokens 127 must not be more than max_request_tokens, which is 113",
+        "--max-tokens must be at most 113, --max-request-tokens, got 127",
     ),
     "more than may be held": (
         "--max-held-bytes 1048576",
         {},
-        "max_body_bytes 2097152 must not be more than 1/8 of max_held_bytes, which is 1048576",
+        "--max-body-bytes must be at most 131072, 1/8 of --max-held-bytes, got 2097152",
     ),
     "no place for spans": (
         "--tracing file:{folder}/none/spans",
         {},
-        "tracing: [Errno 2] No such file or directory: '{folder}/none/spans'",
+        "tracing: {folder}/none/spans: No such file or directory",
     ),
     "the log of a cluster": (
         "--address auto --log-to-stderr true",
         {},
-        "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node",
+        "log_to_stderr cannot be used on a cluster: see logs/worker-*.out of each node",
     ),
     **{
         f"the origin {origin}": (
             f"--cors-origins {origin}",
             {},
-            "cors_origins: an origin begins with https://",
+            "--cors-origins must be origins such as https://app.example:8443",
         )
         for origin in (
             "example.com",
@@ -138,7 +138,7 @@ ROWS = {
             "https://a.example,b.example",
         )
     },
-    "out of bounds": ("--replicas 257", {}, "replicas: expected at most 256"),
+    "out of bounds": ("--replicas 257", {}, "--replicas must be at most 256, got 257"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
     "a port that is taken": ("--port {taken}", {}, "cannot listen on 127.0.0.1 port {taken}"),

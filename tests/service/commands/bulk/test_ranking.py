@@ -266,9 +266,9 @@ async def test_a_column_from_stdin_is_ranked_by_records(folder: Folder, address:
 REFUSED = {
     "no such layer": (("--head", "L6H0"), "all-MiniLM-L6-v2 has no head L6H0: its layers are 0"),
     "no such head": (("--head", "L0H12"), "has no head L0H12: its layers are 0 to 5, its heads"),
-    "no head": (("--head", "5.11"), "'5.11' is not a head; head 11 of layer 5 is L5H11"),
-    "no file": (("--corpus", "none.jsonl"), "No such file or directory: 'none.jsonl'"),
-    "a model": (("--model", "x"), "--head excludes --model, --threshold, --plot and"),
+    "no head": (("--head", "5.11"), "--head must be a layer and a head such as L5H11, got '5.11'"),
+    "no file": (("--corpus", "none.jsonl"), "none.jsonl: No such file or directory"),
+    "a model": (("--model", "x"), "--head and --model exclude each other"),
     "no column": (("--column", "1"), "--column is for csv, tsv and parquet"),
     "no url": (("--url", "nowhere"), "'nowhere' is not an address"),
 }
@@ -299,17 +299,20 @@ async def test_a_bad_line_is_refused_by_its_number_before_anything_is_asked(
     async with listen(layer) as url:
         said = await folder.run(url)
 
-    assert said.exit_code == 2 and f"{folder.corpus}: line 54: relation: Extra" in said.stderr
+    assert (
+        said.exit_code == 2
+        and f"{folder.corpus}: line 54: relation is an unknown field" in said.stderr
+    )
     assert layer.bodies == []
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--top", "3"], "need --head"),
-        (["--lowest"], "need --head"),
-        (["--head", HEAD], "--head needs a --corpus of texts and a --statistic"),
-        (["--head", HEAD, "--corpus", "a.jsonl"], "and a --statistic"),
+        (["--top", "3"], "--top also needs --head"),
+        (["--lowest"], "--lowest also needs --head"),
+        (["--head", HEAD], "--head also needs --corpus"),
+        (["--head", HEAD, "--corpus", "a.jsonl"], "--head also needs --statistic"),
     ],
 )
 async def test_half_a_ranking_is_refused(options: list[str], line: str) -> None:

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from service import settings
-from service.settings import Settings, load_settings
+from service import sources
+from service.settings import Settings
+from service.sources import load_settings, settle
 
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
@@ -55,12 +55,15 @@ def test_a_setting_that_cannot_be_honoured_is_refused(flags: dict[str, str]) -> 
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"replicas": "3", "max_replicas": "7"}, "replicas: leave it out with max_replicas"),
-        ({"min_replicas": "2"}, "min_replicas needs max_replicas"),
-        ({"downscale_delay_seconds": "9"}, "downscale_delay_seconds needs max_replicas"),
+        (
+            {"replicas": "3", "max_replicas": "7"},
+            "--replicas and --max-replicas exclude each other; the least is --min-replicas",
+        ),
+        ({"min_replicas": "2"}, "--min-replicas needs --max-replicas"),
+        ({"downscale_delay_seconds": "9"}, "--downscale-delay-seconds needs --max-replicas"),
         (
             {"min_replicas": "5", "max_replicas": "3"},
-            "min_replicas 5 must not be more than max_replicas, which is 3",
+            "--min-replicas must be at most --max-replicas, which is 3, got 5",
         ),
     ],
 )
@@ -84,17 +87,78 @@ def test_replicas_are_fixed_or_between_bounds() -> None:
         (1, 5),
         (2, 5),
     ]
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError):
         load_settings({"min_replicas": "0", "max_replicas": "2"}, {})
 
 
 def test_a_file_must_hold_settings(tmp_path: Path) -> None:
     """A list is not one."""
     file = tmp_path / "headlight.yaml"
-    file.write_text("- port\n")
+    for text, said in (
+        (b"- port\n", "must hold settings in YAML, one `name: value` per line"),
+        (b"1: 2\n", "must hold settings in YAML, one `name: value` per line"),
+        (b"port: [\n", "is not YAML at line 2, column 1"),
+        (b"port: \xff\n", "is not YAML"),
+    ):
+        file.write_bytes(text)
+        with pytest.raises(ValueError, match=f"^{file} {said}"):
+            load_settings({}, {}, file)
 
-    with pytest.raises(ValueError, match="name: value"):
-        load_settings({}, {}, file)
+
+@pytest.mark.parametrize(
+    ("name", "value", "partner"),
+    [
+        ("port", "80000", ""),
+        ("served_model_name", "../x", ""),
+        ("min_replicas", "2", "max_replicas"),
+        ("tls_cert", "/x", "tls_key"),
+        ("max_tokens", "400000", "max_request_tokens"),
+    ],
+)
+def test_an_error_names_settings_as_they_were_typed(
+    name: str, value: str, partner: str, tmp_path: Path
+) -> None:
+    """By a flag, a variable, a file or a Serve file; a missing partner as its setting was."""
+    file = tmp_path / "headlight.yaml"
+    file.write_text(f"{name}: {value}\n")
+    for read, spelled in (
+        (lambda: load_settings({name: value}, {}), lambda one: "--" + one.replace("_", "-")),
+        (
+            lambda: load_settings({}, {f"HEADLIGHT_{name.upper()}": value}),
+            lambda one: f"HEADLIGHT_{one.upper()}",
+        ),
+        (lambda: load_settings({}, {}, file), str),
+        (lambda: settle({}, {}, {}, {name: value}, "args."), lambda one: f"args.{one}"),
+    ):
+        with pytest.raises(ValueError) as refused:
+            read()
+        said = str(refused.value)
+        assert said.startswith(f"{spelled(name)} ") and (not partner or spelled(partner) in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("port", "80000", "must be at most 65535, got 80000"),
+        ("port", "", "must be a whole number, got ''"),
+        ("host", "", "must not be empty, got ''"),
+        ("deadline_seconds", "10s", "must be a number, got '10s'"),
+        ("access_log", "maybe", "must be true or false, got 'maybe'"),
+        ("dtype", "fp16", "must be 'auto', 'float32', 'bfloat16' or 'float16', got 'fp16'"),
+        ("tracing", "x", "must be console, file:PATH or a URL of http or https, got 'x'"),
+        (
+            "adapter",
+            "lora",
+            "must be NAME=FOLDER such as law=/srv/law, with a different NAME for each, got 'lora'",
+        ),
+        ("max_body_bytes", "1000000000", "must be at most 67108864, 1/8 of --max-held-bytes, got"),
+    ],
+)
+def test_an_error_says_what_is_expected_and_what_came(name: str, value: str, said: str) -> None:
+    """In our words, not those of a library."""
+    with pytest.raises(ValueError) as refused:
+        load_settings({name: value}, {})
+    assert str(refused.value).startswith(f"--{name.replace('_', '-')} {said}")
 
 
 def test_what_kubernetes_says_of_its_services_is_no_setting(
@@ -127,4 +191,4 @@ def test_no_setting_has_a_name_that_kubernetes_uses() -> None:
     """It could not be set by its variable."""
     names = [f"HEADLIGHT_{name.upper()}" for name in Settings.model_fields]
 
-    assert not [name for name in names if settings._set_by_kubernetes(name, "1")]
+    assert not [name for name in names if sources._set_by_kubernetes(name, "1")]
