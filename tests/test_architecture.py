@@ -423,8 +423,9 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     ),
     "imports more than a client needs": (
         within("headlight_client", uses_more_than("headlight_client", "httpx", "numpy")),
-        {"headlight_client.data"},
+        {"headlight_client.data", "headlight_client.pictures"},
     ),
+    "imports matplotlib": (uses("matplotlib"), {"headlight_client.pictures"}),
     "imports pyarrow": (
         uses("pyarrow"),
         {"headlight_client.data", "service.commands.bulk.parquet"},

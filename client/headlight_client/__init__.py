@@ -22,8 +22,11 @@ from headlight_client.answers import (
 from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
+from headlight_client.heads import Heads
 from headlight_client.inputs import (
+    AttendOptions,
     ComparisonOptions,
+    ExplainOptions,
     HighlightOptions,
     Input,
     LabelOptions,
@@ -38,11 +41,14 @@ from headlight_client.judged import (
     Rank,
     Ranked,
 )
+from headlight_client.lessons import Steps
+from headlight_client.pictures import Picture
 from headlight_client.spaces import Checked, Space
 from headlight_client.waiting import Client
 
 __all__ = [
     "AsyncClient",
+    "AttendOptions",
     "Attention",
     "Checked",
     "Classified",
@@ -54,8 +60,10 @@ __all__ = [
     "Edges",
     "Encoded",
     "Evidence",
+    "ExplainOptions",
     "Fit",
     "HeadlightError",
+    "Heads",
     "Highlight",
     "HighlightOptions",
     "Highlighted",
@@ -67,6 +75,7 @@ __all__ = [
     "NoAnswer",
     "Options",
     "Pairs",
+    "Picture",
     "Rank",
     "RankOptions",
     "Ranked",
@@ -77,6 +86,7 @@ __all__ = [
     "Similar",
     "Space",
     "Span",
+    "Steps",
     "Usage",
     "Vectors",
     "Why",

@@ -1,29 +1,23 @@
-"""Safetensors answers of the service -> typed arrays.
+"""Answers as typed arrays; reading.py makes them of what the service sends.
 
 POST /v1/encode      Encoded, with an Item for each input
 POST /v1/similarity  Compared, with a Similar for each text on the right
 POST /v1/maxsim      Scored, with a Score for each document
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from headlight_client.errors import ModelChanged, NoAnswer
-from headlight_client.formats import Array, read_json, read_safetensors
+from headlight_client.errors import ModelChanged
+from headlight_client.formats import Array
+from headlight_client.pictures import Picture, draw_map, label_units
+from headlight_client.reprs import short_repr
 
-METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
 ORIGIN_FIELDS = ("model", "weights", "numerics")  # of an answer: what computed it
-# arrays of a Similar
-COMPARISON_ARRAYS = (
-    *("matrix", "left_share", "right_share", "left_worth", "right_worth"),
-    *("left_heads", "right_heads", "left_rest", "right_rest", "worth"),
-)
-SCORE_PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -34,6 +28,9 @@ class Edges(NamedTuple):
     keys: Array
     values: Array
     rest: Array
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class Dominance(NamedTuple):
@@ -48,6 +45,9 @@ class Dominance(NamedTuple):
     dominant: Array
     share: Array
     own: Array
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class Why(NamedTuple):
@@ -65,6 +65,9 @@ class Why(NamedTuple):
     rows: list[int]
     share: Array
     scores: Array
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class Attention:
     rollout: Array | None = None
     why: dict[Head, Why] = field(default_factory=dict)
 
+    __repr__ = short_repr
+
 
 class Sparse(NamedTuple):
     """A sparse vector: ascending token ids and their weights, (ids,) each, and their tokens."""
@@ -103,12 +108,18 @@ class Sparse(NamedTuple):
     values: Array
     tokens: list[str | None]
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
 
 class Vectors(NamedTuple):
     """A vector for each token kept, (kept, size), and the tokens' places, (kept,)."""
 
     vectors: Array
     kept: Array
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class Span(NamedTuple):
@@ -123,6 +134,9 @@ class Span(NamedTuple):
     tokens: tuple[int, int]
     extent: tuple[int, int]
     pooled: Array  # the vector
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +177,25 @@ class Item:
     cosine: dict[Head, float] = field(default_factory=dict)
     logits: dict[Head, list[float]] = field(default_factory=dict)
 
+    __repr__ = short_repr
+
+    def plot(self, layer: int, head: int, title: str = "") -> Picture:
+        """Draw the map of one head: a row for each token or word that looks.
+
+        Raises:
+            ValueError: the answer has no such map, full or of rows; or it has too many tokens.
+            ImportError: matplotlib is missing.
+        """
+        drawn = None if self.attention is None else self.attention.maps.get((layer, head))
+        if self.attention is None or self.tokens is None or drawn is None:
+            raise ValueError(f"the answer has no map of head {head} of layer {layer}")
+        columns = label_units(self.tokens, self.attention.facts)
+        rows = [columns[row] for row in self.attention.facts.get("rows", range(len(columns)))]
+        if drawn.shape != (len(rows), len(columns)):
+            raise ValueError(f"a map of the form {self.attention.form} cannot be drawn")
+        title = title or f"L{layer}H{head}: what each row attends to"
+        return draw_map(title, rows, columns, drawn.tolist())
+
 
 class Pairs(NamedTuple):
     """The strongest pairs: units of the left and the right text, and shares, (pairs,) each."""
@@ -170,6 +203,9 @@ class Pairs(NamedTuple):
     left: Array
     right: Array
     shares: Array
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +242,8 @@ class Similar:
     change: dict[Head, float]
     share: dict[Head, float]
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -225,6 +263,8 @@ class Score:
     document: Array
     values: Array
     text: Item
+
+    __repr__ = short_repr
 
 
 class Usage(NamedTuple):
@@ -251,6 +291,8 @@ class Answer:
     numerics: str
     usage: Usage
 
+    __repr__ = short_repr
+
     @property
     def origin(self) -> dict[str, str]:
         """Return the model, weights and numerics that computed the answer."""
@@ -273,7 +315,7 @@ class Answer:
         return cls(**{**joined, "usage": usage})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Encoded(Answer):
     """The answers to some inputs, in their order.
 
@@ -281,14 +323,16 @@ class Encoded(Answer):
         dtype: of pooled, token vectors and layers.
         items: one for each input.
         pooled: (inputs, width), or None where it was not requested.
+        space: name of the space of the vectors, None where they are of none.
     """
 
     dtype: str
     items: list[Item]
     pooled: Array | None
+    space: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Compared(Answer):
     """The comparison of a left text with those on the right, in their order.
 
@@ -302,8 +346,25 @@ class Compared(Answer):
     left: Mapping[str, Any]
     right: list[Similar]
 
+    def plot(self, index: int = 0) -> Picture:
+        """Draw the shares of the score of one text on the right: a row for each unit on the left.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+        Raises:
+            ValueError: the answer has no matrix of shares, or too many tokens.
+            ImportError: matplotlib is missing.
+        """
+        similar = self.right[index]
+        if similar.matrix is None:
+            raise ValueError('the answer has no matrix of shares: ask with form="full"')
+        rows, columns = (
+            label_units(facts["tokens"], facts) for facts in (self.left, similar.facts)
+        )
+        title = f"what makes the score of {similar.score:.2f}"
+        largest = float(np.abs(similar.matrix).max()) or 1.0
+        return draw_map(title, rows, columns, similar.matrix.tolist(), largest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Scored(Answer):
     """The documents, best first, and the query's tokens."""
 
@@ -312,25 +373,6 @@ class Scored(Answer):
 
 
 Kind = TypeVar("Kind", bound=Answer)  # of answer
-
-
-def read_answer(kind: type[Kind], body: bytes) -> Kind:
-    """Read a safetensors answer as Encoded, Compared or Scored.
-
-    Raises:
-        NoAnswer: the body is not in that format.
-    """
-    try:
-        arrays, metadata = read_safetensors(body)
-        by_input: dict[int, dict[str, Array]] = defaultdict(dict)
-        for name, array in arrays.items():
-            index, _, own = name.partition(".")
-            by_input[int(index)][own] = array
-        answer = read_json(metadata[METADATA_ENTRY])
-        made = {name: answer[name] for name in ORIGIN_FIELDS}
-        return kind(**made, usage=Usage(**answer["usage"]), **READERS[kind](answer, by_input))
-    except (LookupError, OverflowError, TypeError, ValueError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
 
 
 def check_origin(now: Mapping[str, str], before: Mapping[str, str]) -> None:
@@ -349,148 +391,3 @@ def _join_values(values: Sequence[Any]) -> Any:
     if isinstance(values[0], list):
         return list(chain.from_iterable(values))
     return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
-
-
-def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    """Return the fields of Encoded, from the answer's JSON and the arrays by input."""
-    items = [_read_item(facts, arrays[index]) for index, facts in enumerate(answer["data"])]
-    pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
-    return {
-        "dtype": answer["dtype"],
-        "items": items,
-        "pooled": np.stack(pooled) if pooled else None,
-    }
-
-
-def _read_compared(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    """Return the fields of Compared; as `_read_encoded`."""
-    right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(answer["right"])]
-    return {"dtype": answer["dtype"], "left": answer["left"], "right": right}
-
-
-def _read_scored(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-    """Return the fields of Scored; as `_read_encoded`."""
-    results = [_read_score(facts, arrays[facts["index"]]) for facts in answer["results"]]
-    return {"query": _read_item(answer["query"], {}), "results": results}
-
-
-# kind of answer -> the function that reads its fields
-READERS = {Encoded: _read_encoded, Compared: _read_compared, Scored: _read_scored}
-
-
-def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
-    """Read one input's part of an answer, from its JSON and its arrays."""
-    own = dict(facts)
-    attention, sparse = own.pop("attention", None), own.pop("sparse", None)
-    sweep = own.pop("sweep", {})
-    spans = [
-        Span(
-            _to_pair(span["characters"]), _to_pair(span["tokens"]), _to_pair(span["extent"]), vector
-        )
-        for span, vector in zip(own.pop("spans", ()), arrays.get("spans", ()), strict=True)
-    ]
-    layers = {
-        int(name.removeprefix("layers.")): array
-        for name, array in arrays.items()
-        if name.startswith("layers.")
-    }
-    if own.get("offsets"):
-        own["offsets"] = [*map(_to_pair, own["offsets"])]
-    if attention:
-        own["attention"] = _read_attention(attention, arrays, own.get("tokens"))
-    if sparse:
-        columns = arrays["sparse.indices"], arrays["sparse.values"]
-        own["sparse"] = Sparse(*columns, sparse["tokens"])
-    if "vectors" in arrays:
-        own["vectors"] = Vectors(arrays["vectors"], arrays["kept"])
-    return Item(
-        **own,
-        cosine=_by_head(sweep.get("cosine", {})),
-        logits=_by_head(sweep.get("logits", {})),
-        token_vectors=arrays.get("tokens"),
-        layers=dict(sorted(layers.items())),
-        spans=spans,
-    )
-
-
-def _read_similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
-    """Read the part of one text on the right, from its JSON and its arrays."""
-    pairs = [array for name, array in arrays.items() if name.startswith("pairs.")]
-    return Similar(
-        score=facts["score"],
-        facts={name: value for name, value in facts.items() if name not in ("score", "sweep")},
-        pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
-        change=_by_head(facts.get("sweep", {}).get("change", {})),
-        share=_by_head(facts.get("sweep", {}).get("share", {})),
-        **{name: arrays.get(name) for name in COMPARISON_ARRAYS},
-    )
-
-
-def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
-    """Read one document's part of an answer, from its JSON and its arrays."""
-    own = dict(facts)
-    index, score = own.pop("index"), own.pop("score")
-    parts = {name: arrays[f"matches.{name}"] for name in ("query", "document", "values")}
-    return Score(index, score, **parts, text=_read_item(own, {}))
-
-
-def _read_attention(
-    facts: Mapping[str, Any], arrays: Arrays, tokens: list[str | None] | None
-) -> Attention:
-    """Read one input's attention, from its JSON and all arrays of the input, by their names."""
-    maps: dict[Head, Array] = {}
-    stats: dict[Head, dict[str, float]] = {}
-    edges: dict[Head, dict[str, Array]] = defaultdict(dict)
-    dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
-    why: dict[Head, dict[str, Array]] = defaultdict(dict)
-    for name, array in arrays.items():
-        match name.split("."):
-            case ["attention", layer, head]:
-                maps[int(layer), int(head)] = array
-            case ["stats", layer]:
-                names = facts["stats"]
-                for head, row in zip(names["heads"][layer], array.tolist(), strict=True):
-                    stats[int(layer), head] = dict(zip(names["fields"], row, strict=True))
-            case ["attention", layer, head, part]:
-                edges[int(layer), int(head)][part] = array
-            case ["dominance", layer, head, part]:
-                dominance[int(layer), int(head)][part] = array
-            case ["why", layer, head, part]:
-                why[int(layer), int(head)][part] = array
-    return Attention(
-        facts["form"],
-        facts["path"],
-        {name: value for name, value in facts.items() if name not in ("form", "path", "stats")},
-        maps=dict(sorted(maps.items())),
-        edges={head: Edges(**parts) for head, parts in sorted(edges.items())},
-        stats=dict(sorted(stats.items())),
-        dominance={head: Dominance(**parts) for head, parts in sorted(dominance.items())},
-        wins=arrays.get("dominance.wins"),
-        rollout=arrays.get("rollout"),
-        why={
-            head: Why(_name_parts(head[0], tokens, parts["share"]), facts["rows"], **parts)
-            for head, parts in sorted(why.items())
-        },
-    )
-
-
-def _name_parts(layer: int, tokens: list[str | None] | None, share: Array) -> list[str | None]:
-    """Return the names of the parts of scores in a layer; None for tokens of embeddings."""
-    if layer == 0:
-        return [*SCORE_PARTS]
-    return [*(tokens or [None] * (len(share) - 1)), "bias"]
-
-
-def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
-    """Return values by (layer, head) from those nested by layer and head."""
-    return {
-        (int(layer), int(head)): value
-        for layer, heads in nested.items()
-        for head, value in heads.items()
-    }
-
-
-def _to_pair(ends: Iterable[int]) -> tuple[int, int]:
-    """Return a JSON list of two numbers as a tuple."""
-    first, last = ends
-    return first, last

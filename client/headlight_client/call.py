@@ -2,33 +2,27 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, highlight, rerank, classify, space, check_space, info, ask
+              maxsim, similarity, highlight, rerank, classify, heads, explain, attend,
+              space, check_space, info, ask
 """
 
 import asyncio
-import os
 import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from ipaddress import ip_address
-from itertools import count
 from typing import Any, Self, Unpack
 
-import httpx
-
-from headlight_client.answers import Compared, Encoded, Kind, Scored, read_answer
-from headlight_client.errors import NoAnswer, RequestRefused, seconds_before_retry
+from headlight_client.answers import Compared, Encoded, Kind, Scored
+from headlight_client.connection import JSON, Connection
+from headlight_client.errors import NoAnswer, RequestRefused
 from headlight_client.evidence import Highlighted, read_highlighted
-from headlight_client.formats import Array, read_json, write_json
+from headlight_client.formats import read_json, write_json
+from headlight_client.heads import Heads
 from headlight_client.inputs import (
+    AttendOptions,
     ComparisonOptions,
+    ExplainOptions,
     HighlightOptions,
     Input,
     LabelOptions,
@@ -37,6 +31,8 @@ from headlight_client.inputs import (
     RankOptions,
     Request,
     ScoreOptions,
+    check_inputs,
+    check_options,
     make_comparison,
     make_requests,
     make_scoring,
@@ -44,6 +40,8 @@ from headlight_client.inputs import (
     to_item,
 )
 from headlight_client.judged import Classified, Ranked, read_classified, read_ranked
+from headlight_client.lessons import Steps, read_steps
+from headlight_client.reading import read_answer
 from headlight_client.spaces import (
     CANARY_TEXTS,
     SPACE_FACTS,
@@ -53,10 +51,6 @@ from headlight_client.spaces import (
     find_differences,
 )
 
-JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
-CONNECT_SECONDS = 5.0  # limit for opening a connection
-GRACE_SECONDS = 10.0  # beyond the service's deadline, so that its 504 comes before our timeout
-MOST_MILLISECONDS = 999_999_999  # the largest number that the deadline's header takes
 # Codes of requests refused for their size before any work: half of one may pass
 TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
 TOO_LARGE |= {"attention_too_large", "answer_too_large"}
@@ -90,14 +84,10 @@ class AsyncClient:
         concurrency: int = 4,
         expect: str | None = None,
     ) -> None:
-        if patience_seconds <= 0 or concurrency < 1:
-            raise ValueError("patience_seconds and concurrency must be positive")
-        self.url = _check_url(url)
-        self._patience, self._concurrency = patience_seconds, concurrency
-        self._limits: Limits | None = None
-        headers = key_header(key) | space_header(expect)
-        # A proxy that http_proxy names is another machine's, or knows of no service on this one
-        self._http = httpx.AsyncClient(headers=headers, trust_env=not _is_local(self.url))
+        if concurrency < 1:
+            raise ValueError("concurrency must be positive")
+        self._connection = Connection(url, key, patience_seconds, expect)
+        self.url, self._concurrency = self._connection.url, concurrency
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,7 +97,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._connection.close()
 
     async def info(self, *, deadline: float | None = None) -> dict[str, Any]:
         """Return the answer of GET /info: the model and the limits.
@@ -117,7 +107,7 @@ class AsyncClient:
         """
         try:
             info: dict[str, Any] = await self.ask("/info", deadline=deadline)
-            self._limits = read_limits(info)
+            self._connection.limits = read_limits(info)
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
         return info
@@ -131,11 +121,51 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
         """
         content = None if body is None else write_json(body)
-        answer = await self._send(path, content, self._end_time(deadline), JSON)
+        answer = await self._connection.send(
+            path, content, self._connection.end_time(deadline), JSON
+        )
         try:
             return read_json(answer)
         except ValueError as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
+
+    async def heads(self, *, deadline: float | None = None) -> Heads:
+        """Return what each head of the model does; the service measures it if it was not yet.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+        """
+        return Heads.read(await self.ask("/v1/heads", deadline=deadline))
+
+    async def explain(
+        self,
+        text: str,
+        layer: int = 0,
+        *,
+        deadline: float | None = None,
+        **options: Unpack[ExplainOptions],
+    ) -> Steps:
+        """Compute one layer of the model step by step on one text.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: an unknown option.
+        """
+        check_options(options, ExplainOptions)
+        body = {"text": text, "layer": layer, **options}
+        return read_steps(await self.ask("/v1/explain", body, deadline=deadline))
+
+    async def attend(
+        self, *, deadline: float | None = None, **arrays: Unpack[AttendOptions]
+    ) -> Steps:
+        """Mix values by attention, without a model.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: an unknown option.
+        """
+        check_options(arrays, AttendOptions)
+        return read_steps(await self.ask("/v1/attend", arrays, deadline=deadline))
 
     async def encode(
         self,
@@ -181,7 +211,7 @@ class AsyncClient:
         Inputs are read as requests are sent. At most `concurrency` requests are in flight, or
         answered and waiting for their turn.
         """
-        _check_inputs(inputs, options, Options)
+        check_inputs(inputs, options, Options)
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
@@ -217,9 +247,12 @@ class AsyncClient:
             NoAnswer: no answer came in time.
             TypeError: an input of another type, or an unknown option.
         """
-        _check_inputs(documents, options, ScoreOptions, "documents")
+        check_inputs(documents, options, ScoreOptions, "documents")
         body = make_scoring(query, documents, options)
-        return read_answer(Scored, await self._send("/v1/maxsim", body, self._end_time(deadline)))
+        return read_answer(
+            Scored,
+            await self._connection.send("/v1/maxsim", body, self._connection.end_time(deadline)),
+        )
 
     async def similarity(
         self,
@@ -239,7 +272,7 @@ class AsyncClient:
         Raises:
             RequestRefused, NoAnswer, ModelChanged, TypeError: as `encode`.
         """
-        _check_inputs(right, options, ComparisonOptions)
+        check_inputs(right, options, ComparisonOptions)
         until = None if deadline is None else time.monotonic() + deadline
         request = make_comparison(left, right, options)
         return await self._request_answer(Compared, "/v1/similarity", request, until)
@@ -263,7 +296,7 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: a query of another type, documents that are no list, or an unknown option.
         """
-        _check_inputs(documents, options, HighlightOptions, "documents")
+        check_inputs(documents, options, HighlightOptions, "documents")
         body = {"query": to_item(query), "documents": [*documents]}
         answer = await self.ask("/v1/highlight", {**options, **body}, deadline=deadline)
         return read_highlighted(answer)
@@ -277,7 +310,10 @@ class AsyncClient:
         info = await self.info()
         if not info.keys() >= {*SPACE_FACTS}:
             raise NoAnswer(f"{self.url} does not say what space its vectors are of")
-        return Space({name: info[name] for name in SPACE_FACTS}, texts, await self._vectors(texts))
+        encoded = await self.encode(texts)
+        if encoded.pooled is None:
+            raise NoAnswer(f"{self.url} returned no vectors")
+        return Space({name: info[name] for name in SPACE_FACTS}, texts, encoded.pooled)
 
     async def check_space(self, saved: Space) -> Checked:
         """Compute the canary vectors of a saved space again, and compare them.
@@ -289,13 +325,6 @@ class AsyncClient:
         changed = find_differences(saved.facts["space_parts"], now.facts["space_parts"])
         bound = now.facts["space_bound"]
         return compare_vectors(saved.texts, saved.vectors, now.vectors, bound, changed)
-
-    async def _vectors(self, texts: Sequence[str]) -> Array:
-        """Return a vector for each text, (texts, size)."""
-        encoded = await self.encode(texts)
-        if encoded.pooled is None:
-            raise NoAnswer(f"{self.url} returned no vectors")
-        return encoded.pooled
 
     async def rerank(
         self,
@@ -315,7 +344,7 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: documents that are no list, or an unknown option.
         """
-        _check_inputs(documents, options, RankOptions, "documents")
+        check_inputs(documents, options, RankOptions, "documents")
         body = {"query": query, "documents": [*documents], "return_documents": False}
         return read_ranked(await self.ask("/v1/rerank", {**options, **body}, deadline=deadline))
 
@@ -337,31 +366,27 @@ class AsyncClient:
             RequestRefused, NoAnswer: as `encode`.
             TypeError: inputs or labels that are no list, or an unknown option.
         """
-        _check_inputs(inputs, options, LabelOptions)
-        _check_inputs(labels, {}, LabelOptions, "labels")
+        check_inputs(inputs, options, LabelOptions)
+        check_inputs(labels, {}, LabelOptions, "labels")
         body = {"inputs": [*inputs], "labels": [*labels]}
         answer = await self.ask("/v1/classify", {**options, **body}, deadline=deadline)
         return read_classified(answer)
 
-    def _end_time(self, deadline: float | None) -> float:
-        """Return the monotonic time by which a request that begins now must end."""
-        return time.monotonic() + (self._patience if deadline is None else deadline)
-
     async def _read_limits(self, until: float | None) -> Limits:
         """Return the service's limits, which are requested once; `until` is as of `_send`."""
-        if self._limits is None:
+        if self._connection.limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
-        if self._limits is None:
+        if self._connection.limits is None:
             raise RuntimeError("no limits after asking for them: this is a bug")
-        return self._limits
+        return self._connection.limits
 
     async def _request_answer(
         self, kind: type[Kind], path: str, request: Request, until: float | None
     ) -> Kind:
         """Send a request, or its halves where it is too large, and return the joined answer."""
-        end = self._end_time(None) if until is None else until
+        end = self._connection.end_time(None) if until is None else until
         try:
-            body = await self._send(path, request.body, end)
+            body = await self._connection.send(path, request.body, end)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.shift_input_index(request.first) from None
@@ -371,114 +396,3 @@ class AsyncClient:
             await self._request_answer(kind, path, half, until) for half in request.split_in_half()
         ]
         return kind.join(halves)
-
-    async def _send(
-        self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
-    ) -> bytes:
-        """Send a request, again after pauses until a monotonic time; return the body of its 200."""
-        for tries in count(1):
-            reply = await self._try(path, body, until, accept)
-            if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
-                return reply.content
-            after = seconds_before_retry(reply, tries)
-            if after is None or time.monotonic() + after >= until:
-                break
-            await asyncio.sleep(after)
-        if isinstance(reply, httpx.Response):
-            raise RequestRefused.of(reply)
-        raise NoAnswer(f"no answer from {self.url}: {_word_failure(reply)}") from reply
-
-    async def _try(
-        self, path: str, body: bytes | None, until: float, accept: str
-    ) -> httpx.Response | httpx.RequestError:
-        """Send a request once; return the response, or the error that prevented one."""
-        seconds = max(until - time.monotonic(), 0.0)
-        timeout = seconds if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
-        headers = {
-            "Accept": accept,
-            "Content-Type": JSON,
-            "X-Headlight-Deadline-Ms": str(min(int(seconds * 1000), MOST_MILLISECONDS)),
-        }
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._http.request(
-                    "GET" if body is None else "POST",
-                    self.url + path,
-                    content=body,
-                    headers=headers,
-                    timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
-                )
-        except TimeoutError:
-            return httpx.ReadTimeout("the deadline has passed")
-        except httpx.RequestError as error:
-            return error
-
-
-def _check_url(url: str) -> str:
-    """Return the address of a service, checked and without a slash at the end."""
-    try:
-        address = httpx.URL(url)
-        valid = address.scheme in ("http", "https") and address.host
-    except httpx.InvalidURL:
-        valid = False
-    if not valid:
-        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
-    return url.rstrip("/")
-
-
-def _word_failure(error: BaseException) -> str:
-    """Return why there was no answer; of a connection, the system's reason."""
-    reason, cause = str(error) or type(error).__name__, error.__cause__ or error.__context__
-    while cause:
-        if isinstance(cause, OSError) and cause.errno and cause.strerror:
-            # asyncio's own text for a refused connection repeats the address
-            is_refused = isinstance(cause, ConnectionRefusedError)
-            reason = os.strerror(cause.errno) if is_refused else cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return reason
-
-
-def _is_local(url: str) -> bool:
-    """Tell whether an address is of this machine itself."""
-    host = httpx.URL(url).host
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def key_header(key: str | None) -> dict[str, str]:
-    """Return the header with an API key, which no message repeats; {} without a key.
-
-    Raises:
-        ValueError: a header cannot hold the key.
-    """
-    if key is None:
-        return {}
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError("the key is empty or holds characters that a header cannot carry")
-    return {"Authorization": f"Bearer {key}"}
-
-
-def space_header(space: str | None) -> dict[str, str]:
-    """Return the header that has vectors of another space refused; {} without a space.
-
-    Raises:
-        ValueError: a header cannot hold the name.
-    """
-    if space is None:
-        return {}
-    if not space or not space.isascii() or not space.isprintable():
-        raise ValueError(f"{space!r} is not the name of a space")
-    return {"X-Headlight-Expect": space}
-
-
-def _check_inputs(
-    inputs: Iterable[Input], options: Mapping[str, Any], known: type, name: str = "inputs"
-) -> None:
-    """Refuse a lone input and unknown options, which would be misread or ignored."""
-    if isinstance(inputs, str | Mapping):
-        raise TypeError(f"{name} must be a list, even if there is only one")
-    unknown = options.keys() - known.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")

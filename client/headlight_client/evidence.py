@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
 from headlight_client.errors import NoAnswer
+from headlight_client.reprs import short_repr
 
 # of Evidence, as they are in the answer
 FACT_FIELDS = ("index", "score", "method", "rest", "without", "truncated", "length")
@@ -60,8 +61,10 @@ class Evidence:
     truncated: bool  # whether tokens were cut off
     length: int
 
+    __repr__ = short_repr
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Highlighted(Answer):
     """The evidence of some documents, best first.
 

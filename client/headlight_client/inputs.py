@@ -84,6 +84,29 @@ class LabelOptions(TypedDict, total=False):
     gates: Sequence[Mapping[str, Any]]  # heads to scale or drop
 
 
+class ExplainOptions(TypedDict, total=False):
+    """Options of an explanation; the names and defaults of POST /v1/explain."""
+
+    model: str  # the expected model; another one is refused
+    pair: str  # a second text, read after the first
+    weights: bool  # also the layer's weights
+    task: str  # the adapter to use
+    truncate: Literal["refuse", "right", "left"]  # refuse a text that is too long, or cut here
+
+
+class AttendOptions(TypedDict, total=False):
+    """Arrays and options of attention without a model; the names of POST /v1/attend."""
+
+    value: Any  # (key, d of the values)
+    query: Any  # (query, d); with key
+    key: Any  # (key, d)
+    scores: Any  # ([heads,] query, key); in place of query and key
+    probabilities: bool  # whether scores are shares already
+    heads: int  # that share d
+    mask: Any  # where a query may look, ([heads,] query, key)
+    bias: Any  # added to the scores, ([heads,] query, key)
+
+
 class ComparisonOptions(TypedDict, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 
@@ -167,6 +190,30 @@ def read_limits(info: Mapping[str, Any]) -> Limits:
         deadline_seconds=bounds["deadline_seconds"],
         heads=info["layers"] * info["heads"],
     )
+
+
+def check_inputs(
+    inputs: Iterable[Input], options: Mapping[str, Any], known: type, name: str = "inputs"
+) -> None:
+    """Refuse a lone input and unknown options, which would be misread or ignored.
+
+    Raises:
+        TypeError: what is wrong.
+    """
+    if isinstance(inputs, str | Mapping):
+        raise TypeError(f"{name} must be a list, even if there is only one")
+    check_options(options, known)
+
+
+def check_options(options: Mapping[str, Any], known: type) -> None:
+    """Refuse unknown options, which would be ignored.
+
+    Raises:
+        TypeError: names them.
+    """
+    unknown = options.keys() - known.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
 
 
 def make_requests(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
 from headlight_client.errors import NoAnswer
+from headlight_client.reprs import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Ranked:
     results: list[Rank]
     tokens: int
 
+    __repr__ = short_repr
+
 
 class Fit(NamedTuple):
     """How well one label fits a text, 0 to 1."""
@@ -57,8 +60,10 @@ class Judged:
     truncated: bool
     length: int
 
+    __repr__ = short_repr
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Classified(Answer):
     """The labels of some texts, in the order of the texts."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from headlight_client.formats import Array, read_json, write_json
+from headlight_client.reprs import short_repr
 
 FORMAT = 1  # version of the file
 DTYPE = np.dtype("<f4")  # of the vectors in the file
@@ -69,6 +70,8 @@ class Space:
     texts: Sequence[str]
     vectors: Array
 
+    __repr__ = short_repr
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a saved space.
@@ -121,6 +124,8 @@ class Checked:
     bound: float
     bits: bool
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @property
     def verdict(self) -> Literal["same bits", "same space", "changed", "moved"]:

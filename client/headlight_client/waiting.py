@@ -70,6 +70,9 @@ class Client:
 
     info = _make_synchronous(AsyncClient.info)
     ask = _make_synchronous(AsyncClient.ask)
+    heads = _make_synchronous(AsyncClient.heads)
+    explain = _make_synchronous(AsyncClient.explain)
+    attend = _make_synchronous(AsyncClient.attend)
     encode = _make_synchronous(AsyncClient.encode)
     maxsim = _make_synchronous(AsyncClient.maxsim)
     similarity = _make_synchronous(AsyncClient.similarity)

@@ -10,11 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headlight_client import Encoded, Item, Options
+from headlight_client import Encoded, Item, Options, pictures
 from headlight_client.formats import Array
-from service.commands import pictures
 from service.commands.bulk.jobs import connect
-from service.commands.terminal import Unusable, strip_control
+from service.commands.terminal import Unusable, drawing, strip_control
 
 # Of the request that `headlight serve --example` sends
 EXAMPLE_BODY = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
@@ -60,7 +59,8 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
         Unusable, Failed: why not, in a line.
     """
     if plot:
-        pictures.check_picture(plot)
+        with drawing():
+            pictures.check_picture(plot, "--plot")
     options: dict[str, Any] = {}
     if name:
         layer, head = parse_head(name, "--attention")
@@ -72,7 +72,8 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
     head_map = item.attention.maps[layer, head] if item.attention else None
     if plot and head_map is not None:
         title = f"{name} of {encoded.model}: what each row's token attends to"
-        pictures.draw_map(title, tokens, head_map.tolist(), plot)
+        with drawing():
+            item.plot(layer, head, title).save(plot)
     title = f"{encoded.model}: {len(pooled)} numbers {_write_numbers(pooled)}"
     grid = Table(title=strip_control(title), title_justify="left", caption=encoded.numerics)
     grid.add_column("token")

@@ -1,53 +1,15 @@
 """Layers x heads in a terminal: what each head does, and what the encoding is without it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-# Roles as a cell names them; any other role by its first BADGE_LETTERS letters
-ROLE_BADGES = {
-    "previous": "prev",
-    "positional": "pos",
-    "delimiter sink": "sink",
-    "broad": "broad",  # the last in order: never followed by MORE
-    "coreference": "cor",
-    "negation": "neg",
-    "preposition": "prep",
-    "agreement": "agr",
-    "object": "obj",
-}
-BADGE_LETTERS = 4  # of a role that has no badge here
-MORE_ROLES_MARK = "+"  # after the badge of a head that fills other roles too
+from headlight_client.roles import Facts, heads_by_layer, relation_label, role_badge, word_title
+
 CELL_WIDTH = 5  # letters; twelve heads then fit into a terminal of 80
 COMMON_ROLES = ("delimiter sink", "broad")  # of most heads, so dimmed
 NO_ROLE = "\u00b7"  # in the cell of a head without one
-
-Facts = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
-
-
-def word_title(survey: Facts) -> str:
-    """Return the title of a survey's grid, model and corpus, in two lines."""
-    corpus = survey["corpus"]
-    return (
-        f"What each head of {survey['model']} does ({survey['weights']})\n"
-        f"measured on {corpus['name']}, {corpus['sentences']} sentences ({corpus['digest']})"
-    )
-
-
-def heads_by_layer(survey: Facts) -> list[list[Facts]]:
-    """Return the heads of a survey as a list for each layer."""
-    rows: dict[int, list[Facts]] = {}
-    for head in survey["heads"]:
-        rows.setdefault(head["layer"], []).append(head)
-    return list(rows.values())
-
-
-def role_badge(head: Facts) -> str:
-    """Return a head's role abbreviated, with a + if the head has other roles too."""
-    role: str = head["role"]
-    return ROLE_BADGES.get(role, role[:BADGE_LETTERS]) + (MORE_ROLES_MARK if head["also"] else "")
 
 
 def draw_heads(survey: Facts) -> Table:
@@ -98,12 +60,6 @@ def draw_relations(survey: Facts) -> Table:
         tried = verdict["candidate"] or verdict["reason"], right, str(verdict["controls"])
         table.add_row(relation_label(name, verdict), verdict["found"], *tried, blind, needed)
     return table
-
-
-def relation_label(relation: str, verdict: Facts) -> str:
-    """Return the name of a relation, with its kind in brackets where that is another word."""
-    kind = verdict["kind"]
-    return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
 def draw_ablations(distances: Sequence[Sequence[float]]) -> Table:

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from headlight_client import pictures
 from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
@@ -22,8 +23,8 @@ from model.maps.units import divide_into_units
 from model.pooling import pool_each
 from model.text.frame import Tokenized
 from model.why import explain_scores
-from service.commands import grid, pictures
-from service.commands.terminal import Unusable
+from service.commands import grid
+from service.commands.terminal import Unusable, drawing
 from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
@@ -61,14 +62,16 @@ def measure_heads(
         thresholds = {**roles.THRESHOLDS, **dict(map(_read_threshold, threshold))}
         sample = sentences.read_corpus(corpus) if corpus else sentences.read_bundled()
         if plot:
-            pictures.check_picture(plot)
+            with drawing():
+                pictures.check_picture(plot, "--plot")
         survey = _measure_model(model, sample, thresholds)
     except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(word_error(error)) from error
     for draw in (grid.draw_heads, grid.draw_roles, grid.draw_mechanisms, grid.draw_relations):
         console.print(draw(survey))
     if plot:
-        pictures.draw_survey(survey, plot)
+        with drawing():
+            pictures.draw_heads(survey).save(plot)
     if saved:
         saved.write_bytes(store.serialize(survey))
     try:  # without a cache, what was printed still holds

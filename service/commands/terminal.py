@@ -68,6 +68,15 @@ def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
         exit_with(interrupted, INTERRUPTED)
 
 
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Raise Unusable where the block cannot make a picture."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise Unusable(str(error)) from error
+
+
 def strip_control(text: str) -> "Text":
     """Return text that rich prints as it is, its terminal control characters replaced."""
     from rich.text import Text

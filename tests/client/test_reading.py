@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headlight_client import ModelChanged, NoAnswer
-from headlight_client.answers import Attention, Encoded, Item, read_answer
+from headlight_client.answers import Attention, Encoded, Item
+from headlight_client.reading import read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,18 +1,22 @@
-"""Pictures, PNG or SVG: one head's map, and layers x heads with what each head does.
+"""Pictures: a map of one head or of two texts, and layers x heads with what each head does.
 
 matplotlib is imported only when a picture is asked for. Colour never stands alone: every cell
 carries its number or badge. A map has no background and grey letters, so that a page may be light
 or dark; its cells are light cards with dark numbers, or dark ones with light numbers, on either.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.commands.grid import (
+from headlight_client.roles import (
     MORE_ROLES_MARK,
     Facts,
     heads_by_layer,
@@ -20,21 +24,26 @@ from service.commands.grid import (
     role_badge,
     word_title,
 )
-from service.commands.terminal import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PICTURE_SUFFIXES = (".png", ".svg")
 MATPLOTLIB_MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 NO_FONT = "no font here has some of the text's letters; an .svg keeps them"
 DPI = 160  # pixels per inch of a PNG
+# letters stay letters, the same picture is the same file, and a token may be $
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "headlight",
+    "text.parse_math": False,
+}
+WORD_PIECE = re.compile("^(##|\u2581|\u0120)")  # marks of tokens, no part of their words
 # Of a map
 INK_COLOUR = "#76797e"  # as far from white as from black
-PALE_BLUE, DEEP_BLUE = (
-    (0xF1, 0xF4, 0xF9),
-    (0x0B, 0x3D, 0x91),
-)  # of a cell with a share of 0 and of 1
+PALE = (0xF1, 0xF4, 0xF9)  # of a cell with a share of 0
+DEEP_BLUE, DEEP_BROWN = (0x0B, 0x3D, 0x91), (0x6A, 0x2A, 0x00)  # with a share of 1, and of -1
 DARKER_FROM = 0.67  # from this share on a cell's number is white
 SMALL_SHARE = 0.05  # below this share a cell has no number
 MOST_TOKENS = 128  # along a side: 9,000 pixels
@@ -60,59 +69,130 @@ RIM_STYLE = {"edgecolor": "#9a9a9a", "linewidth": 0.6}  # of a square's edge
 MAP_CELL_INCHES, SURVEY_CELL_INCHES, LINE_INCHES = 0.44, 0.6, 0.2
 
 
-def check_picture(path: Path) -> None:
-    """Check that a picture can be made, before anything is measured for it.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture, which a notebook shows.
+
+    Args:
+        transparent: whether it has no background.
+    """
+
+    figure: "Figure"
+    transparent: bool = False
+
+    def save(self, path: Path | str) -> None:
+        """Write a .png, or an .svg, whose letters are drawn with the reader's fonts.
+
+        Raises:
+            ValueError: the name ends in neither, or no font here has some letter of a .png.
+            OSError: the file cannot be written.
+        """
+        check_picture(Path(path))
+        made = self._render(Path(path).suffix.lower().removeprefix("."))
+        Path(path).write_bytes(made)
+
+    def _repr_png_(self) -> bytes:
+        """Return the picture as a notebook asks for it."""
+        return self._render("png")
+
+    def _render(self, form: str) -> bytes:
+        """Return the picture in a format, png or svg."""
+        from matplotlib import rc_context
+
+        file = BytesIO()
+        how: dict[str, Any] = {"dpi": DPI, "transparent": self.transparent, "bbox_inches": "tight"}
+        if form == "svg":  # without the date, the same picture is the same file
+            how["metadata"] = {"Date": None}
+        with rc_context(STYLE), warnings.catch_warnings():
+            warnings.simplefilter("ignore" if form == "svg" else "error", UserWarning)
+            try:
+                self.figure.savefig(file, format=form, **how)
+            except UserWarning as warning:
+                raise ValueError(NO_FONT) from warning
+        return file.getvalue()
+
+
+def check_picture(path: Path, name: str = "a picture") -> None:
+    """Check that a picture can be made, and saved to a path, which messages call `name`.
 
     Raises:
-        Unusable: the file's name ends in none of PICTURE_SUFFIXES, or matplotlib is missing.
+        ValueError: it ends in none of PICTURE_SUFFIXES.
+        ImportError: matplotlib is missing.
     """
     if path.suffix.lower() not in PICTURE_SUFFIXES:
-        raise Unusable(f"--plot must end in {' or '.join(PICTURE_SUFFIXES)}, got {path}")
-    try:
-        import matplotlib  # noqa: F401  # whether it is there
-    except ImportError as error:
-        raise Unusable(MATPLOTLIB_MISSING) from error
+        raise ValueError(f"{name} must end in {' or '.join(PICTURE_SUFFIXES)}, got {path}")
+    if find_spec("matplotlib") is None:
+        raise ImportError(MATPLOTLIB_MISSING)
 
 
 def draw_map(
-    title: str, tokens: Sequence[str], shares: Sequence[Sequence[float]], path: Path
-) -> None:
-    """Draw one head's map to a file: a row for each query, a column for each key.
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    largest: float = 1.0,
+) -> Picture:
+    """Draw a map: a row for each query, a column for each key.
 
     Args:
-        shares: (query, key); each row sums to 1.
+        rows, columns: what they stand for.
+        values: (rows, columns), such as shares that sum to 1 in each row; those below 0 have
+            another colour.
+        largest: value, with either sign, of the deepest colour.
 
     Raises:
-        Unusable: there are more tokens than a picture holds, or letters that no font here has.
+        ValueError: there are more rows or columns than a picture holds.
+        ImportError: matplotlib is missing.
     """
-    if len(tokens) > MOST_TOKENS:
-        raise Unusable(f"a picture holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
-    labels = [_shorten(token) for token in tokens]
-    with _save_grid(MAP_CELL_INCHES, labels, labels, path, INK_COLOUR, transparent=True) as axes:
+    most = max(len(rows), len(columns))
+    if most > MOST_TOKENS:
+        raise ValueError(f"a picture holds {MOST_TOKENS} tokens; this text has {most}")
+    columns, rows = [*map(_shorten, columns)], [*map(_shorten, rows)]
+    with _new_grid(MAP_CELL_INCHES, columns, rows, INK_COLOUR) as (figure, axes):
         axes.set_title(title, loc="left", color=INK_COLOUR, fontsize=10)
         axes.tick_params(axis="x", rotation=90)
-        for query, row in enumerate(shares):
-            for key, share in enumerate(row):
-                _draw_square(
-                    axes, key, query, 1, share_colour(share), edgecolor=INK_COLOUR, linewidth=0.3
-                )
-                if share >= SMALL_SHARE:
-                    _draw_text(
-                        axes, key + 0.5, query + 0.5, f"{share:.2f}", number_colour(share), size=8
-                    )
+        for row, numbers in enumerate(values):
+            for column, value in enumerate(numbers):
+                _draw_value(axes, column, row, value, value / largest)
+    return Picture(figure, transparent=True)
+
+
+def _draw_value(axes: "Axes", x: float, y: float, value: float, share: float) -> None:
+    """Draw the cell of a value at column x and row y, with its number unless it is small."""
+    _draw_square(axes, x, y, 1, share_colour(share), edgecolor=INK_COLOUR, linewidth=0.3)
+    if abs(share) >= SMALL_SHARE:
+        _draw_text(axes, x + 0.5, y + 0.5, f"{value:.2f}", number_colour(share), size=8)
+
+
+def label_units(tokens: Sequence[str | None], facts: Facts) -> list[str]:
+    """Return the label of each row of a map: its token, or the tokens of its word as one.
+
+    Args:
+        facts: of the answer: axis, the units that are rows, and spans, the tokens of each unit;
+            without them each token is a row.
+    """
+    spans = facts.get("spans") or [(place, place + 1) for place in range(len(tokens))]
+    return [
+        "".join(
+            WORD_PIECE.sub("", token or "") if last - first > 1 else token or ""
+            for token in tokens[first:last]
+        )
+        for first, last in (spans[unit] for unit in facts.get("axis", range(len(spans))))
+    ]
 
 
 def share_colour(share: float) -> str:
-    """Return the colour of a cell, #rrggbb, the deeper the larger its share."""
+    """Return the colour of a cell, #rrggbb, the deeper the larger its share, from -1 to 1."""
+    deepest = DEEP_BLUE if share >= 0 else DEEP_BROWN
     mixed = (
-        round(pale + (deep - pale) * share) for pale, deep in zip(PALE_BLUE, DEEP_BLUE, strict=True)
+        round(pale + (deep - pale) * abs(share)) for pale, deep in zip(PALE, deepest, strict=True)
     )
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
 def number_colour(share: float) -> str:
     """Return the colour of the number in a cell, #rrggbb: white where the cell is dark."""
-    return "#ffffff" if share >= DARKER_FROM else "#0b0d10"
+    return "#ffffff" if abs(share) >= DARKER_FROM else "#0b0d10"
 
 
 class LegendLine(NamedTuple):
@@ -122,13 +202,16 @@ class LegendLine(NamedTuple):
     text: str
 
 
-def draw_survey(survey: Facts, path: Path) -> None:
-    """Draw what each head does to a file: a row for each layer, a column for each head."""
+def draw_heads(survey: Facts) -> Picture:
+    """Draw what each head does: a row for each layer, a column for each head.
+
+    Raises:
+        ImportError: matplotlib is missing.
+    """
     rows, lines = heads_by_layer(survey), explain_colours(survey)
     columns = [f"H{head['head']}" for head in rows[0]]
-    with _save_grid(
-        SURVEY_CELL_INCHES, columns, [f"L{row[0]['layer']}" for row in rows], path
-    ) as axes:
+    layers = [f"L{row[0]['layer']}" for row in rows]
+    with _new_grid(SURVEY_CELL_INCHES, columns, layers) as (figure, axes):
         axes.set_title(word_title(survey), loc="left", fontsize=10)
         for layer, row in enumerate(rows):
             for column, head in enumerate(row):
@@ -139,6 +222,7 @@ def draw_survey(survey: Facts, path: Path) -> None:
             if line.colour:
                 _draw_square(axes, 0, y - 0.4 * step, 0.7 * step, line.colour, **RIM_STYLE)
             _draw_text(axes, 1.2 * step, y, line.text, size=8, ha="left")
+    return Picture(figure)
 
 
 def explain_colours(survey: Facts) -> list[LegendLine]:
@@ -195,44 +279,29 @@ def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> 
 
 
 @contextmanager
-def _save_grid(
-    side: float,
-    columns: Sequence[str],
-    rows: Sequence[str],
-    path: Path,
-    ink: str = "black",
-    transparent: bool = False,
-) -> Iterator["Axes"]:
-    """Yield axes whose unit cells have these columns and rows, then save the picture to `path`.
+def _new_grid(
+    side: float, columns: Sequence[str], rows: Sequence[str], ink: str = "black"
+) -> Iterator[tuple["Figure", "Axes"]]:
+    """Yield a new figure with axes whose unit cells have these columns and rows.
 
     Args:
         side: of a cell, in inches.
         ink: colour of the labels.
-
-    Raises:
-        Unusable: no font here has some letter; an SVG is figure with the reader's fonts.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(MATPLOTLIB_MISSING) from error
 
-    # letters stay letters, the same picture is the same file, and a token may be $
-    with rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "headlight", "text.parse_math": False}
-    ):
+    with rc_context(STYLE):
         figure = Figure(figsize=(side * len(columns), side * len(rows)))
         axes = figure.add_axes((0, 0, 1, 1), frameon=False)
         axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
         axes.set_xticks([column + 0.5 for column in range(len(columns))], columns)
         axes.set_yticks([row + 0.5 for row in range(len(rows))], rows)
         axes.tick_params(length=0, labelsize=9, labelcolor=ink, labeltop=True, labelbottom=False)
-        yield axes
-        with warnings.catch_warnings():
-            svg = path.suffix.lower() == ".svg"
-            warnings.simplefilter("ignore" if svg else "error", UserWarning)
-            try:
-                figure.savefig(path, dpi=DPI, transparent=transparent, bbox_inches="tight")
-            except UserWarning as warning:
-                raise Unusable(NO_FONT) from warning
+        yield figure, axes
 
 
 def _draw_square(axes: "Axes", x: float, y: float, side: float, colour: str, **style: Any) -> None:

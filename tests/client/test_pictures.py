@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.commands import pictures
-from service.commands.terminal import Unusable
+from headlight_client import pictures
 from service.heads import store
 
 TOKENS = ["[CLS]", "costs", "$2$", "<b>"]
@@ -38,7 +37,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path: Path) -> None:
     """As they are: a dollar or a bracket means nothing here."""
-    pictures.draw_map("L0H5", TOKENS, SHARES, tmp_path / "a.svg")
+    pictures.draw_map("L0H5", TOKENS, TOKENS, SHARES).save(tmp_path / "a.svg")
 
     words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "a.svg").read_text())
     assert words.count("[CLS]") == words.count("$2$") == words.count("&lt;b&gt;") == 2
@@ -49,7 +48,7 @@ def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path:
 def test_every_letter_is_legible_on_light_and_dark() -> None:
     """Labels on the page, numbers on their cells."""
     assert min(contrast(pictures.INK_COLOUR, page) for page in PAGES) >= LEGIBLE
-    shares = [step / 100 for step in range(101)]
+    shares = [step / 100 for step in range(-100, 101)]
     assert (
         min(contrast(pictures.number_colour(each), pictures.share_colour(each)) for each in shares)
         >= LEGIBLE
@@ -60,7 +59,7 @@ def test_a_png_has_no_background(tmp_path: Path) -> None:
     """It has an alpha channel, which is 0 in the corner."""
     from matplotlib.image import imread
 
-    pictures.draw_map("L0H5", TOKENS, SHARES, tmp_path / "a.png")
+    pictures.draw_map("L0H5", TOKENS, TOKENS, SHARES).save(tmp_path / "a.png")
 
     pixels = imread(tmp_path / "a.png")
     assert pixels.shape[2] == 4 and pixels[0, 0, 3] == 0 and pixels[..., 3].max() == 1
@@ -77,8 +76,8 @@ def test_what_a_picture_cannot_show_is_refused(
     """And no file is left."""
     shares = [[1 / len(tokens)] * len(tokens)] * len(tokens)
 
-    with pytest.raises(Unusable, match=reason):
-        pictures.draw_map("L0H5", tokens, shares, tmp_path / "a.png")
+    with pytest.raises(ValueError, match=reason):
+        pictures.draw_map("L0H5", tokens, tokens, shares).save(tmp_path / "a.png")
 
     assert not (tmp_path / "a.png").exists()
 
@@ -95,7 +94,7 @@ def test_a_picture_says_in_words_what_its_colours_say(
     found: dict[str, Any], tmp_path: Path
 ) -> None:
     """As SVG, letters stay letters: model, corpus, every layer and head, badges, verdicts."""
-    pictures.draw_survey(found, tmp_path / "a.svg")
+    pictures.draw_heads(found).save(tmp_path / "a.svg")
 
     svg = (tmp_path / "a.svg").read_text()
     said = set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
@@ -108,7 +107,7 @@ def test_a_picture_says_in_words_what_its_colours_say(
 
 def test_every_cell_has_the_colour_of_its_role(found: dict[str, Any], tmp_path: Path) -> None:
     """72 heads, and as many squares more as the legend has colours."""
-    pictures.draw_survey(found, tmp_path / "a.svg")
+    pictures.draw_heads(found).save(tmp_path / "a.svg")
 
     filled = re.findall(r"fill: (#\w+); stroke: #9a9a9a", (tmp_path / "a.svg").read_text())
     squares = [line.colour for line in pictures.explain_colours(found) if line.colour]
@@ -129,7 +128,7 @@ def test_a_relation_of_the_users_own_has_a_colour_too(
     found["relations"] = {"doer of it": told, "none": {**told, "candidate": None, "head": None}}
     found["heads"][37] |= {"role": "doer of it", "also": []}
 
-    pictures.draw_survey(found, tmp_path / "a.svg")
+    pictures.draw_heads(found).save(tmp_path / "a.svg")
 
     svg = (tmp_path / "a.svg").read_text()
     assert pictures.OTHER_COLOUR in svg and ">doer<" in svg
@@ -139,5 +138,52 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
     """Only the two formats that are promised."""
     pictures.check_picture(Path("a.SVG"))
 
-    with pytest.raises(Unusable, match=r"--plot must end in \.png or \.svg, got .*a\.pdf"):
+    with pytest.raises(ValueError, match=r"a picture must end in \.png or \.svg, got a\.pdf"):
         pictures.check_picture(Path("a.pdf"))
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_answer_draws_its_maps_by_tokens_or_words(
+    call: Any, address: str, tmp_path: Path
+) -> None:
+    """A word of several tokens is one row; a notebook gets the picture as PNG."""
+    heads = {"heads": {"0": [5]}}
+    by_word = {**heads, "level": "word", "specials": "drop"}
+    text = "It is unbelievably good"
+
+    tokens = await call(address, "encode", [text], attention={**heads, "form": "rows", "rows": [4]})
+    words = await call(address, "encode", [text], attention=by_word)
+    tokens.items[0].plot(0, 5).save(tmp_path / "tokens.svg")
+    words.items[0].plot(0, 5).save(tmp_path / "words.svg")
+
+    assert letters(tmp_path / "tokens.svg").count("##bel") == 2  # row 4 and its column
+    assert letters(tmp_path / "tokens.svg").count("good") == 1
+    assert letters(tmp_path / "words.svg").count("unbelievably") == 2
+    assert words.items[0].plot(0, 5)._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no map of head 4 of layer 0"):
+        words.items[0].plot(0, 4)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_comparison_draws_what_makes_its_score(
+    call: Any, address: str, tmp_path: Path
+) -> None:
+    """Rows are of the left text; what lowers the score has another colour, and its sign."""
+    told = await call(address, "similarity", "All is well", ["It rains", "No, all is bad"])
+
+    told.plot(1).save(tmp_path / "a.svg")
+
+    matrix, drawn = told.right[1].matrix, letters(tmp_path / "a.svg")
+    big = matrix[abs(matrix) >= pictures.SMALL_SHARE * abs(matrix).max()]
+    assert [float(word) for word in drawn if re.fullmatch(r"-?\d\.\d\d", word)] == [
+        round(float(share), 2) for share in big
+    ]
+    assert big.min() < 0 and drawn.count("all") == 2 and "well" in drawn and "bad" in drawn
+    assert f"what makes the score of {told.right[1].score:.2f}" in drawn
+    with pytest.raises(ValueError, match='ask with form="full"'):
+        (await call(address, "similarity", "a", ["b"], form="score")).plot()
+
+
+def letters(path: Path) -> list[str]:
+    """What an SVG says, piece by piece."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())

@@ -1,0 +1,49 @@
+"""What each head of a model does: the answer of GET /v1/heads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from headlight_client.errors import NoAnswer
+from headlight_client.pictures import Picture, draw_heads
+from headlight_client.roles import Facts, heads_by_layer, word_title
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What each head of a model does, measured against controls.
+
+    Args:
+        facts: the answer of GET /v1/heads.
+    """
+
+    facts: Facts
+
+    @classmethod
+    def read(cls, answer: Any) -> "Heads":
+        """Read the answer of GET /v1/heads.
+
+        Raises:
+            NoAnswer: it is not in that format.
+        """
+        try:
+            word_title(answer)
+            heads_by_layer(answer)
+        except (LookupError, TypeError) as error:
+            raise NoAnswer("the answer is not in Headlight's format") from error
+        return cls(answer)
+
+    def __getitem__(self, head: tuple[int, int]) -> Facts:
+        """Return what is known of a head, by layer and head: its role, score and measures."""
+        for each in self.facts["heads"]:
+            if (each["layer"], each["head"]) == head:
+                found: Facts = each
+                return found
+        raise KeyError(head)
+
+    def __repr__(self) -> str:
+        layers = heads_by_layer(self.facts)
+        return f"Heads({self.facts['model']!r}: {len(layers)} layers of {len(layers[0])})"
+
+    def plot(self) -> Picture:
+        """Draw a row for each layer and a column for each head, coloured by role."""
+        return draw_heads(self.facts)

@@ -1,0 +1,204 @@
+"""Safetensors answers of the service -> typed arrays: the classes of answers.py."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headlight_client.answers import (
+    ORIGIN_FIELDS,
+    Arrays,
+    Attention,
+    Compared,
+    Dominance,
+    Edges,
+    Encoded,
+    Head,
+    Item,
+    Kind,
+    Pairs,
+    Score,
+    Scored,
+    Similar,
+    Span,
+    Sparse,
+    Usage,
+    Vectors,
+    Why,
+)
+from headlight_client.errors import NoAnswer
+from headlight_client.formats import Array, read_json, read_safetensors
+
+METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
+# arrays of a Similar
+COMPARISON_ARRAYS = (
+    *("matrix", "left_share", "right_share", "left_worth", "right_worth"),
+    *("left_heads", "right_heads", "left_rest", "right_rest", "worth"),
+)
+SCORE_PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
+
+
+def read_answer(kind: type[Kind], body: bytes) -> Kind:
+    """Read a safetensors answer as Encoded, Compared or Scored.
+
+    Raises:
+        NoAnswer: the body is not in that format.
+    """
+    try:
+        arrays, metadata = read_safetensors(body)
+        by_input: dict[int, dict[str, Array]] = defaultdict(dict)
+        for name, array in arrays.items():
+            index, _, own = name.partition(".")
+            by_input[int(index)][own] = array
+        answer = read_json(metadata[METADATA_ENTRY])
+        made = {name: answer[name] for name in ORIGIN_FIELDS}
+        return kind(**made, usage=Usage(**answer["usage"]), **READERS[kind](answer, by_input))
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
+        raise NoAnswer("the answer is not in Headlight's format") from error
+
+
+def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Encoded, from the answer's JSON and the arrays by input."""
+    items = [_read_item(facts, arrays[index]) for index, facts in enumerate(answer["data"])]
+    pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
+    return {
+        "dtype": answer["dtype"],
+        "items": items,
+        "pooled": np.stack(pooled) if pooled else None,
+        "space": answer.get("space"),
+    }
+
+
+def _read_compared(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Compared; as `_read_encoded`."""
+    right = [_read_similar(facts, arrays[index]) for index, facts in enumerate(answer["right"])]
+    return {"dtype": answer["dtype"], "left": answer["left"], "right": right}
+
+
+def _read_scored(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    """Return the fields of Scored; as `_read_encoded`."""
+    results = [_read_score(facts, arrays[facts["index"]]) for facts in answer["results"]]
+    return {"query": _read_item(answer["query"], {}), "results": results}
+
+
+# kind of answer -> the function that reads its fields
+READERS = {Encoded: _read_encoded, Compared: _read_compared, Scored: _read_scored}
+
+
+def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
+    """Read one input's part of an answer, from its JSON and its arrays."""
+    own = dict(facts)
+    attention, sparse = own.pop("attention", None), own.pop("sparse", None)
+    sweep = own.pop("sweep", {})
+    spans = [
+        Span(
+            _to_pair(span["characters"]), _to_pair(span["tokens"]), _to_pair(span["extent"]), vector
+        )
+        for span, vector in zip(own.pop("spans", ()), arrays.get("spans", ()), strict=True)
+    ]
+    layers = {
+        int(name.removeprefix("layers.")): array
+        for name, array in arrays.items()
+        if name.startswith("layers.")
+    }
+    if own.get("offsets"):
+        own["offsets"] = [*map(_to_pair, own["offsets"])]
+    if attention:
+        own["attention"] = _read_attention(attention, arrays, own.get("tokens"))
+    if sparse:
+        columns = arrays["sparse.indices"], arrays["sparse.values"]
+        own["sparse"] = Sparse(*columns, sparse["tokens"])
+    if "vectors" in arrays:
+        own["vectors"] = Vectors(arrays["vectors"], arrays["kept"])
+    return Item(
+        **own,
+        cosine=_by_head(sweep.get("cosine", {})),
+        logits=_by_head(sweep.get("logits", {})),
+        token_vectors=arrays.get("tokens"),
+        layers=dict(sorted(layers.items())),
+        spans=spans,
+    )
+
+
+def _read_similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
+    """Read the part of one text on the right, from its JSON and its arrays."""
+    pairs = [array for name, array in arrays.items() if name.startswith("pairs.")]
+    return Similar(
+        score=facts["score"],
+        facts={name: value for name, value in facts.items() if name not in ("score", "sweep")},
+        pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
+        change=_by_head(facts.get("sweep", {}).get("change", {})),
+        share=_by_head(facts.get("sweep", {}).get("share", {})),
+        **{name: arrays.get(name) for name in COMPARISON_ARRAYS},
+    )
+
+
+def _read_score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
+    """Read one document's part of an answer, from its JSON and its arrays."""
+    own = dict(facts)
+    index, score = own.pop("index"), own.pop("score")
+    parts = {name: arrays[f"matches.{name}"] for name in ("query", "document", "values")}
+    return Score(index, score, **parts, text=_read_item(own, {}))
+
+
+def _read_attention(
+    facts: Mapping[str, Any], arrays: Arrays, tokens: list[str | None] | None
+) -> Attention:
+    """Read one input's attention, from its JSON and all arrays of the input, by their names."""
+    maps: dict[Head, Array] = {}
+    stats: dict[Head, dict[str, float]] = {}
+    edges: dict[Head, dict[str, Array]] = defaultdict(dict)
+    dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
+    why: dict[Head, dict[str, Array]] = defaultdict(dict)
+    for name, array in arrays.items():
+        match name.split("."):
+            case ["attention", layer, head]:
+                maps[int(layer), int(head)] = array
+            case ["stats", layer]:
+                names = facts["stats"]
+                for head, row in zip(names["heads"][layer], array.tolist(), strict=True):
+                    stats[int(layer), head] = dict(zip(names["fields"], row, strict=True))
+            case ["attention", layer, head, part]:
+                edges[int(layer), int(head)][part] = array
+            case ["dominance", layer, head, part]:
+                dominance[int(layer), int(head)][part] = array
+            case ["why", layer, head, part]:
+                why[int(layer), int(head)][part] = array
+    return Attention(
+        facts["form"],
+        facts["path"],
+        {name: value for name, value in facts.items() if name not in ("form", "path", "stats")},
+        maps=dict(sorted(maps.items())),
+        edges={head: Edges(**parts) for head, parts in sorted(edges.items())},
+        stats=dict(sorted(stats.items())),
+        dominance={head: Dominance(**parts) for head, parts in sorted(dominance.items())},
+        wins=arrays.get("dominance.wins"),
+        rollout=arrays.get("rollout"),
+        why={
+            head: Why(_name_parts(head[0], tokens, parts["share"]), facts["rows"], **parts)
+            for head, parts in sorted(why.items())
+        },
+    )
+
+
+def _name_parts(layer: int, tokens: list[str | None] | None, share: Array) -> list[str | None]:
+    """Return the names of the parts of scores in a layer; None for tokens of embeddings."""
+    if layer == 0:
+        return [*SCORE_PARTS]
+    return [*(tokens or [None] * (len(share) - 1)), "bias"]
+
+
+def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
+    """Return values by (layer, head) from those nested by layer and head."""
+    return {
+        (int(layer), int(head)): value
+        for layer, heads in nested.items()
+        for head, value in heads.items()
+    }
+
+
+def _to_pair(ends: Iterable[int]) -> tuple[int, int]:
+    """Return a JSON list of two numbers as a tuple."""
+    first, last = ends
+    return first, last
