@@ -56,6 +56,11 @@ export class Columns {
     this.here = here;
   }
 
+  /** Scrolls to a token. */
+  see(here) {
+    this.box.scrollTop = ROW * here - this.box.clientHeight / 2;
+  }
+
   point(cell) {
     if (!cell || !this.row) return;
     cell.title = fixed(this.row[this.cells.indexOf(cell)]);

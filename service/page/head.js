@@ -108,8 +108,9 @@ export class Head {
     this.reveal(true);
     this.columns.name(map.names);
     this.axes.name(map.names);
-    if (this.actions.leads(this)) this.refocus(this.strongest(), false);
-    else this.draw();
+    if (!this.actions.leads(this)) return this.draw();
+    this.refocus(this.strongest(), false);
+    this.columns.see(this.here());
   }
 
   /** Brings a place of the map into focus, here and in all that is open; `chosen` by the reader. */

@@ -186,7 +186,8 @@ export class Overview {
 const roleOf = ({ role }) => (role === undefined ? "not known" : role ?? "none");
 
 /** What is known of a head, in words. */
-export function about({ role, stats }) {
+export function about({ role, mechanism, stats }) {
   const roles = role === undefined ? "role not known" : role ? `role ${role}` : "no role";
-  return [roles, ...(stats ? [`contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats`] : [])];
+  const by = mechanism ? [`goes by ${mechanism.query}\u2192${mechanism.key} (${fixed(mechanism.share, 2)} of how its scores vary; by chance ${fixed(mechanism.control, 2)})`] : [];
+  return [roles, ...by, ...(stats ? [`contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats`] : [])];
 }

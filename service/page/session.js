@@ -8,8 +8,8 @@ export const headName = (layer, head) => `L${layer}H${head}`;
 export const place = (name) => name.slice(1).split("H").map(Number);
 
 /**
- * All heads' small maps for one input, with their statistics if there are such. Their measured roles,
- * for which a model is surveyed once, may be later: a head's is undefined until `named` has settled.
+ * All heads' small maps for one input, with their statistics if there are such. Their measured roles and mechanisms,
+ * for which a model is surveyed once, may be later: a head's role is undefined until `named` has settled.
  * `lacks` has the reason for what did not come, by its name.
  */
 export async function open(item) {
@@ -26,8 +26,8 @@ export async function open(item) {
   });
   all.sort((a, b) => a.layer - b.layer || a.head - b.head);
   const named = roles.then((answer) => {
-    const of = new Map(answer?.heads.map(({ layer, head, role }) => [headName(layer, head), role]));
-    for (const head of all) head.role = of.get(head.name);
+    const of = new Map(answer?.heads.map((measured) => [headName(measured.layer, measured.head), measured]));
+    for (const head of all) ({ role: head.role, mechanism: head.mechanism } = of.get(head.name) ?? {});
   });
   return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, lacks, named, maps: new Maps(), answers: { blocks: blocks.answer, stats } };
 }

@@ -34,7 +34,7 @@ export class Why {
   offer(session, head, row) {
     if (this.of?.session === session && this.of.head === head && this.of.row === row) return;
     this.of = { session, head, row };
-    this.box.replaceChildren(make("button", { type: "button", onclick: ({ target }) => this.say(target) }, "Why does ", token(session.names[row]), " look there?"));
+    this.box.replaceChildren(make("button", { type: "button", onclick: ({ target }) => this.say(target) }, "Why does '", token(session.names[row]), "' look there?"));
   }
 
   async say(button) {
@@ -54,8 +54,8 @@ export class Why {
     const act = (title, act) => make("button", { type: "button", onclick: act }, title);
     const whole = () => csv(parts.map(({ name }) => name), keys, parts.flatMap(({ scores }) => scores));
     this.box.replaceChildren(
-      make("h3", {}, "Why ", token(row), " looks there"),
-      make("p", { className: "note" }, `${found.sentence} Each number is less its row's mean.${shares(parts)}`),
+      make("h3", {}, "Why '", token(row), "' looks there"),
+      make("p", { className: "note" }, `${found.sentence} Each number is without its row's mean.${shares(parts)}`),
       table(`The keys with the largest scores of ${row}`, ["Key", "score", "made of"], strongest(found)),
       ...(keys.length <= MOST_IN_TABLE ? [folded("All parts as a table", () => all(found))] : []),
       make("div", { className: "bar", role: "group", "aria-label": `Export of why ${row} looks there` },

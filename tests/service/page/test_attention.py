@@ -95,6 +95,11 @@ async def test_every_number_of_the_overviews_table_is_the_apis(
         by_name = dict(zip(stats["fields"], of, strict=True))
         assert name == f"L{head['layer']}H{head['head']}" and role == (head["role"] or "none")
         assert values == [f"{by_name[column]:.4f}" for column in columns]
+    made = next(head for head in heads if head["layer"] == 0 and head["mechanism"])
+    by, name = made["mechanism"], f"L0H{made['head']}"
+    assert f"goes by {by['query']}→{by['key']} ({by['share']:.2f} of" in await page.run(
+        f"return {labelled(name)}.title"
+    )
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,7 @@ async def test_why_a_head_looks_there_is_the_apis(
         ("L5H11", [*TOKENS, "biases"]),
     ):
         strongest, parts = await shown(browser, head)
-        word = (await browser.run("return document.querySelector('.why h3').textContent")).split()[
-            1
-        ]
+        word = await browser.run("return document.querySelector('.why h3 bdi').textContent")
         made = await told(client, head, word)
         of_parts = np.array(made["rows"][0]["scores"])
         of_parts = of_parts.reshape(len(names), len(TOKENS))
@@ -97,4 +95,4 @@ async def test_why_a_head_looks_there_is_the_apis(
 
     await browser.run("document.querySelectorAll('.head .lines button')[2].click()")
     offered = "return document.querySelector('.why').textContent"
-    assert await browser.run(offered) == "Why does dog look there?", "of another row it is no more"
+    assert await browser.run(offered) == "Why does 'dog' look there?", "no longer of that row"
