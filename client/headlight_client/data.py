@@ -1,4 +1,11 @@
-"""A column of vectors next to a column of texts, in tables of pyarrow's."""
+"""A column of vectors next to a column of texts: Encode, for `map_batches` of Ray Data.
+
+pyarrow's tables in and out, so that every other column stays as it is. Ray itself is not imported.
+"""
+
+import reprlib
+from collections.abc import Iterator
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -9,9 +16,76 @@ except ImportError as error:
         "pyarrow is missing (the extra data of headlight-serve-client): pip install pyarrow"
     ) from error
 
+from headlight_client.errors import ModelChanged, RequestRefused
 from headlight_client.formats import Array
+from headlight_client.inputs import Options
+from headlight_client.waiting import Client
 
 VECTORS = "pooled"  # name of the column of vectors, as of an answer's
+PATIENCE_SECONDS = 300.0  # for a request, to outlast a restart of the service
+LONGEST_VALUE = 80  # characters of a row's value in a message
+
+
+class Encode:
+    """Adds the vectors of a column of texts to each batch.
+
+    Args:
+        url, key: of the service, as of `Client`.
+        column: name of the texts.
+        into: name of the new column.
+        space: name of the space of all vectors, as in `client.info()["space"]`; None: that of the
+            first answer that this object gets. Several objects agree only if it is given.
+        options: as of `Client.encode`, such as truncate="right".
+    """
+
+    def __init__(
+        self,
+        url: str,
+        column: str,
+        *,
+        into: str = VECTORS,
+        key: str | None = None,
+        space: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._url, self._key, self._options = url, key, options
+        self._column, self._into, self._space = column, into, space
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Return the batch with a column of vectors, of a fixed size, at its end.
+
+        Raises:
+            RequestRefused: the service refused a text, whose row the message shows; or it makes
+                vectors of another space than before (409 space_changed).
+            ModelChanged: the space changed within the first batch.
+            NoAnswer: a request was not answered within PATIENCE_SECONDS.
+            ValueError: the column is missing, holds no text in some row, or `into` is taken.
+            TypeError: the batch is no table of pyarrow's.
+        """
+        if not isinstance(batch, pa.Table):
+            raise TypeError('batches of pyarrow keep all columns: pass batch_format="pyarrow"')
+        check_columns(batch.schema, self._column)
+        if self._into in batch.column_names:
+            raise ValueError(f"there is a column {self._into!r} already")
+        texts = batch[self._column].to_pylist()
+        if None in texts:
+            raise ValueError(f"no text in the row {_word_row(batch, texts.index(None))}")
+        try:
+            return append_vectors(batch, self._into, np.concatenate([*self._vectors(texts)]))
+        except RequestRefused as refused:
+            raise _name_row(refused, batch) from None
+
+    def _vectors(self, texts: list[str]) -> Iterator[Array]:
+        """Yield the vectors of texts, (texts, size), an answer at a time."""
+        how: dict[str, Any] = {"key": self._key, "expect": self._space}
+        with Client(self._url, patience_seconds=PATIENCE_SECONDS, **how) as client:
+            for part in client.stream(texts, **self._options):
+                self._space = self._space or part.space
+                if part.space != self._space:
+                    raise ModelChanged(f"the space changed from {self._space} to {part.space}")
+                if part.pooled is None:
+                    raise ValueError("the options ask for no pooled vectors")
+                yield part.pooled
 
 
 def check_columns(schema: pa.Schema, column: str) -> None:
@@ -37,3 +111,24 @@ def append_vectors(table: pa.Table, name: str, vectors: Array) -> pa.Table:
 
 
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
+def _name_row(refused: RequestRefused, batch: pa.Table) -> RequestRefused:
+    """Return a refusal whose detail shows the row that it is about, if it is about one."""
+    detail = refused.detail
+    for fault in refused.errors:
+        match fault.loc:
+            case ("inputs", int(index), *_):
+                detail = f"{_word_row(batch, index)}: {detail}"
+                break
+    return RequestRefused(
+        refused.status, refused.code, detail, refused.errors, refused.request_id, refused.facts
+    )
+
+
+def _word_row(batch: pa.Table, index: int) -> str:
+    """Write a row's values by their columns, long ones shortened."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = LONGEST_VALUE
+    (row,) = batch.slice(index, 1).to_pylist()
+    return ", ".join(f"{name}={short.repr(value)}" for name, value in row.items())
