@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".png", ".svg")
 MATPLOTLIB_MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 NO_FONT = "no font here has some of the text's letters; an .svg keeps them"
-DPI = 160  # pixels per inch of a PNG
+DPI, NOTEBOOK_DPI = 160, 100  # pixels per inch of a PNG, and of one that a notebook keeps
 # letters stay letters, the same picture is the same file, and a token may be $
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -80,6 +80,9 @@ class Picture:
     figure: "Figure"
     transparent: bool = False
 
+    def __repr__(self) -> str:
+        return f"Picture({self.figure.axes[0].get_title('left')!r})"
+
     def save(self, path: Path | str) -> None:
         """Write a .png, or an .svg, whose letters are drawn with the reader's fonts.
 
@@ -88,19 +91,19 @@ class Picture:
             OSError: the file cannot be written.
         """
         check_picture(Path(path))
-        made = self._render(Path(path).suffix.lower().removeprefix("."))
+        made = self._render(Path(path).suffix.lower().removeprefix("."), DPI)
         Path(path).write_bytes(made)
 
     def _repr_png_(self) -> bytes:
         """Return the picture as a notebook asks for it."""
-        return self._render("png")
+        return self._render("png", NOTEBOOK_DPI)
 
-    def _render(self, form: str) -> bytes:
-        """Return the picture in a format, png or svg."""
+    def _render(self, form: str, dpi: int) -> bytes:
+        """Return the picture in a format, png or svg; `dpi` is of a png."""
         from matplotlib import rc_context
 
         file = BytesIO()
-        how: dict[str, Any] = {"dpi": DPI, "transparent": self.transparent, "bbox_inches": "tight"}
+        how: dict[str, Any] = {"dpi": dpi, "transparent": self.transparent, "bbox_inches": "tight"}
         if form == "svg":  # without the date, the same picture is the same file
             how["metadata"] = {"Date": None}
         with rc_context(STYLE), warnings.catch_warnings():
