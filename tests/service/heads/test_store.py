@@ -95,6 +95,7 @@ async def test_what_was_never_measured_is_measured_once_and_kept(
     later = await ask(client)
 
     assert first == second == later and first["corpus"] == few.describe()
+    assert [head["head"] for head in first["heads"] if head["mechanism"]] == [3]
     assert batches == [2]
     assert kept(cache)["weights"] == DIGEST
 

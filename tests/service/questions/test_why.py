@@ -6,11 +6,19 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load
 
-from headlight_client.answers import Encoded, read_answer
+from headlight_client.answers import Encoded
+from headlight_client.reading import read_answer
+from model.carried import Sources
+from model.maps.forms import Selection
+from model.maps.units import divide_into_units
+from model.packing import Sequence
+from model.why import explain_scores
 from service.questions.carried import CARRYING_TAKES
 from service.questions.encode.question import NOT_WITH_WHY
+from service.replica import Replica
 from tests.service.api.exact_arrays import array
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -100,6 +108,25 @@ async def test_json_base64_safetensors_and_the_client_have_the_same_numbers(
             np.testing.assert_array_equal(why.scores, np.stack(rows), strict=True)
             np.testing.assert_array_equal(why.scores, rows_of(told).astype(np.float32))
             assert (why.parts, why.rows) == (told["parts"], WHY["rows"])
+
+
+async def test_each_part_above_layer_0_is_of_the_token_that_it_names(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """Of several tiles, as all sources carried at once have it; the biases' is the last."""
+    ids = [101, *range(2000, 2048), 102]
+    shown = Selection({5: (11,)}, divide_into_units(50), "why", rows=(7,))
+    every = Sources(range(1, 51), range(51))
+    with torch.inference_mode():
+        made = explain_scores(replica.lanes.model.encoder, Sequence(ids), shown, every)[5]
+
+    asked = {"form": "why", "heads": "L5H11", "rows": [7]}
+    (told,) = await encode(client, {"token_ids": ids}, attention=asked)
+
+    head = told["attention"]["why"]["5"]["11"]
+    scores, share = made["scores"][0, 0].roll(-1, 0), made["share"][0].roll(-1, 0)
+    np.testing.assert_allclose(head["rows"][0]["scores"], scores, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(head["share"], share, rtol=0, atol=CLOSE)
 
 
 async def test_a_gate_is_in_the_scores_of_layers_above_it(client: httpx.AsyncClient) -> None:
