@@ -256,7 +256,7 @@ SPANS_EXPECTED: LiteralString = (
     "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
 )
 SPAN_ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
-TOO_MANY_SPANS: LiteralString = "it holds {count} spans, and the limit is {most}"
+TOO_MANY_SPANS: LiteralString = "expected at most {most} spans, received {count}"
 EMPTY_SPAN: LiteralString = "a span ends where it starts"
 SPANS_IN_ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
 

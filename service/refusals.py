@@ -52,7 +52,7 @@ REFUSALS: dict[str, RefusalKind] = {
     "task_not_found": RefusalKind(404, "The model's checkpoint has no head for this task."),
     "model_not_found": RefusalKind(404, "This service serves another model."),
     "space_changed": RefusalKind(
-        409, "The vectors would be of another space than the one that the request expects."
+        409, "The request expects vectors of another space than this model gives."
     ),
     "request_timeout": RefusalKind(408, "The body did not arrive in time."),
     "method_not_allowed": RefusalKind(405, "This path does not support this method."),

@@ -407,7 +407,7 @@ def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
 
 # Media types that programs send by default -> how a refusal names them
 COMMON_MEDIA_TYPES = {
-    "": "empty",
+    "": "an empty one",
     "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
     "multipart/form-data": "multipart/form-data",
     "text/plain": "text/plain",
@@ -423,6 +423,6 @@ def check_media_type(media_type: str | None, types: Sequence[str]) -> None:
     """
     if media_type is not None and media_type not in types:
         # only a common one is repeated, which reveals nothing about the sender
-        name = COMMON_MEDIA_TYPES.get(media_type, "another")
-        detail = f"the Content-Type is {name}; expected {list_names(types)}"
+        name = COMMON_MEDIA_TYPES.get(media_type, "another one")
+        detail = f"expected the Content-Type {list_names(types)}, received {name}"
         raise Refused("unsupported_media_type", detail=detail)

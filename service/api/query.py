@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from starlette.datastructures import QueryParams
 
 from service.refusals import Refused
-from service.wording.words import count_noun, describe_value, quote_names, suggest_name
+from service.wording.words import describe_value, quote_names, show_name, suggest_name
 
-QUERY_PLACE = "query"  # in a refusal: the place of an unknown parameter, whose name is not repeated
+QUERY_PLACE = "query"  # in a refusal: the place of an unknown parameter
 
 
 def check_query(query: bytes, names: Collection[str]) -> None:
@@ -57,7 +57,7 @@ def read_choice(query: bytes, name: str, values: Sequence[str]) -> str:
 
 
 def _word_unknown_parameter(name: str, names: Collection[str]) -> str:
-    """Describe an unknown parameter by its name's length alone, and name the known ones."""
-    size, suggestion = count_noun(len(name), "character"), suggest_name(name, names) or "."
+    """Name an unknown parameter, and the known ones."""
+    suggestion = suggest_name(name, names) or "."
     takes = f"takes only {quote_names(names)}" if names else "takes none"
-    return f"unknown parameter ({size}){suggestion} This route {takes}"
+    return f"unknown parameter {show_name(name)}{suggestion} This route {takes}"

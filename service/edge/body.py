@@ -25,7 +25,7 @@ from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
 from service.refusals import Refused, refusal_of
 from service.settings import BODY_FACTOR, KIB, Settings
-from service.wire import FIELD_NAMES
+from service.wording.words import show_name
 
 Result = TypeVar("Result")
 
@@ -270,9 +270,8 @@ def _check_keys(strings: Sequence[bytes], gaps: Sequence[Gap], bounds: Bounds) -
 
 
 def _describe(key: bytes) -> str:
-    """Describe a key for a refusal: one of our fields by name, any other by its length."""
-    name = key.decode("utf-8", "replace")
-    return f'the key "{name}"' if name in FIELD_NAMES else f"a key of {len(name)} characters"
+    """Describe a key for a refusal, by its name if that is plain."""
+    return f"the key {show_name(key.decode('utf-8', 'replace'))}"
 
 
 def _track_objects(braces: bytes, objects: list[set[bytes]]) -> None:

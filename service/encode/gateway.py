@@ -194,9 +194,11 @@ class Gateway:
             items: inputs that are objects, not plain texts, with their numbers.
         """
         if not texts:
-            raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
+            raise Refused.at(
+                "batch_empty", "inputs", detail="expected one input or more, received none"
+            )
         if len(texts) > (limit := self.resolver.most_sequences):
-            detail = f"it holds {len(texts):,}, and the limit is {limit:,}"
+            detail = f"it has {len(texts):,}, and the limit is {limit:,}"
             raise Refused("batch_too_large", detail=detail, limit=limit)
         ids = spans = 0
         for _, item in items:
@@ -204,7 +206,7 @@ class Gateway:
             spans += len(item.spans or ())
         self.resolver.check_tokens(ids)
         if spans > MOST_SPANS:
-            detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
+            detail = f"they have {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
 
     async def _prepare(self, resolved: ResolvedRequest) -> PreparedRequest:

@@ -101,7 +101,7 @@ def resolve_patches(patches: Sequence[Patch], layers: int, heads: int) -> dict[i
 
 
 def _check_heads(pairs: Sequence[tuple[int, int]], layers: int, heads: int, field: str) -> None:
-    """Raise IndexError for a pair of layer and head that does not exist, or stands twice.
+    """Raise IndexError for a pair of layer and head that does not exist, or is named twice.
 
     Args:
         field: name of the request's list of pairs, for the message.
@@ -111,7 +111,7 @@ def _check_heads(pairs: Sequence[tuple[int, int]], layers: int, heads: int, fiel
         _sort_indices([layer], layers, f"{field}[{index}].layer", "layer")
         _sort_indices([head], heads, f"{field}[{index}].head", "head")
         if (layer, head) in seen:
-            raise IndexError(f"{field}[{index}] names the head of an earlier one")
+            raise IndexError(f"{field}[{index}] repeats the head of an earlier one")
         seen.add((layer, head))
 
 
@@ -143,7 +143,7 @@ def locate_spans(
     for number, (first, last) in enumerate(spans):
         loc = at("spans", number)
         if last > len(text):
-            detail = f"the text has {len(text):,} characters, and the span ends behind them"
+            detail = f"the span ends after the text, which has {len(text):,} characters"
             raise Refused.at("out_of_range", *loc, detail=detail)
         opening, closing = bisect_right(ends, first), bisect_left(starts, last)
         if opening >= closing:
@@ -184,7 +184,7 @@ def _sort_indices(indices: Sequence[int], count: int, place: str, noun: str) -> 
 
 
 def _check_indices(indices: Sequence[int], known: range, place: str, noun: str) -> None:
-    """Raise IndexError for an index that does not exist, or stands twice.
+    """Raise IndexError for an index that does not exist, or is named twice.
 
     Args:
         known: all indices that exist.
@@ -198,5 +198,6 @@ def _check_indices(indices: Sequence[int], known: range, place: str, noun: str) 
         if index not in known:
             raise IndexError(f"{place.format(number, index=index)} is not a {noun}")
         if index in seen:
-            raise IndexError(f"{place.format(number, index=index)} stands twice")
+            kind = noun.partition(" of ")[0]
+            raise IndexError(f"{place.format(number, index=index)} repeats an earlier {kind}")
         seen.add(index)

@@ -172,7 +172,7 @@ def _check_patches(
         raise Refused.at("index_out_of_range", *loc, detail=GATED_AND_PATCHED)
     for _, source in Edits(patches=patches).sources:
         if not 0 <= source < count:
-            detail = f'"from" is an input of this request: 0 to {count - 1}'
+            detail = f'"from" must be the number of an input of this request, 0 to {count - 1}'
             raise Refused.at("index_out_of_range", *loc, detail=detail)
         if source == index or source in patched:
             detail = PATCHED_FROM_ITSELF if source == index else PATCHED_SOURCE

@@ -279,7 +279,8 @@ class Reader:
             raise Refused.at("shape_mismatch", *loc, detail=detail, limit=width)
         if not np.isfinite(vectors).all():
             count = int(np.count_nonzero(~np.isfinite(vectors)))
-            detail = f"NaN, infinite or too large for float32: {count_noun(count, 'number')}"
+            verb = "is" if count == 1 else "are"
+            detail = f"{count_noun(count, 'number')} {verb} NaN, infinite or too large for float32"
             raise Refused.at("non_finite", *loc, detail=detail)
         if max(vectors.max(), -vectors.min()) > self.max_embedding:
             detail = f"expected numbers from -{self.max_embedding:g} to {self.max_embedding:g}"

@@ -27,9 +27,7 @@ KEPT_SPACES = 1024  # names cached, by what a request chooses
 NO_SPACE = (
     "vectors of changed heads, hidden states, and texts with a marker or filling are of no space"
 )
-UNKNOWN_PART = (
-    "which part differs is not known: the weights, the tokenizer, a dense layer, or several parts"
-)
+UNKNOWN_PART = "the difference is not known: the weights, the tokenizer, a dense layer or more"
 
 Parts = Mapping[str, Any]  # what decides the meaning of a vector, by name
 # What a request chooses of it: pooling, prompt, adapter, truncation and maximum of tokens
@@ -95,7 +93,7 @@ class Spaces:
             raise Refused.at("out_of_range", EXPECT_HEADER, detail=detail)
         parts = self.parts(side, edited)
         if parts is None:
-            detail = f"expected {expected}, and {NO_SPACE}"
+            detail = f"the request expects {expected}, and {NO_SPACE}"
             raise Refused("space_changed", detail=detail, expected=expected, changed=[])
         actual = name_space(parts)
         if actual == expected:
@@ -105,8 +103,8 @@ class Spaces:
             for part, value in self._other_values(parts)
             if expected == name_space({**parts, part: value})
         ]
-        which = f"the part that differs is {changed[0]}" if changed else UNKNOWN_PART
-        detail = f"expected {expected}, and these would be of {actual}: {which}"
+        which = f"the difference is {changed[0]}" if changed else UNKNOWN_PART
+        detail = f"the request expects {expected}, and this model gives {actual}; {which}"
         facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
         raise Refused("space_changed", detail=detail, **facts)
 

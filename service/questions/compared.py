@@ -15,7 +15,7 @@ from service.wire import Wire
 
 # Messages of validation errors
 NO_PAIRS_HERE: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
-NO_INPUTS: LiteralString = "expected one input or more"
+NO_INPUTS: LiteralString = "expected one input or more, received none"
 
 
 def _check_single(value: str | Item) -> str | Item:

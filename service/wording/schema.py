@@ -19,10 +19,10 @@ from service.wire import FIELD_NAMES, REQUEST_TYPES, Wire
 from service.wording.words import (
     Fault,
     Loc,
-    count_noun,
     describe_value,
     list_names,
     quote_names,
+    show_name,
     suggest_name,
 )
 
@@ -65,6 +65,23 @@ PARSER_FAULTS = {
     "unexpected end of hex escape": (HALF_SURROGATE, "invalid_text"),
     "number out of range": ("the number has too many digits", "out_of_range"),
     "expected ident": ("expected true, false or null", "invalid_json"),
+    "expected value": ("expected a value", "invalid_json"),
+    "key must be a string": ("expected a key in double quotes", "invalid_json"),
+    "trailing comma": ("a value is missing after a comma", "invalid_json"),
+    "trailing characters": ("expected nothing more after the value", "invalid_json"),
+    "recursion limit exceeded": ("lists and objects are nested too deep", "invalid_json"),
+    "invalid unicode code point": ("a text is not UTF-8", "invalid_json"),
+    "invalid escape": ("a backslash begins no escape of JSON", "invalid_json"),
+    "invalid number": ("expected a number as JSON has it", "invalid_json"),
+    "EOF while parsing a value": ("the body ends where a value is expected", "invalid_json"),
+    **{
+        f"EOF while parsing {what}": (f"the body ends within {what}", "invalid_json")
+        for what in ("a string", "a list", "an object")
+    },
+    "control character (\\u0000-\\u001F) found while parsing a string": (
+        "a string has a line feed or another control character, which JSON writes as an escape",
+        "invalid_json",
+    ),
 }
 TYPE_WORDS = {  # how a detail names the values of each type
     bool: ("true", "false"),
@@ -143,7 +160,9 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
         case "finite_number":
             return "expected a finite number, received NaN or infinity"
         case "greater_than_equal" | "less_than_equal":
-            return error["msg"].replace("Input should be", "expected a number")
+            (bound,) = error["ctx"].values()
+            side = "least" if error["type"] == "greater_than_equal" else "most"
+            return f"expected a number of at {side} {f'{bound:,}'.removesuffix('.0')}"
         case "string_pattern_mismatch" | "string_too_long":
             return f"expected {INDICES_PATTERN}, received {received}"
         case _:
@@ -153,12 +172,13 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
 
 
 def _word_unknown_field(loc: Loc, request_type: Any) -> str:
-    """Describe an unknown field by its name's length alone, and name the fields that exist."""
+    """Name an unknown field, and those that exist."""
     *parents, name = loc
     objects = (kind for kind in _types_at(request_type, parents) if _is_wire(kind))
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
-    size, suggestion = count_noun(len(str(name)), "character"), suggest_name(name, names) or "."
-    return f"unknown field ({size}){suggestion} The fields are {quote_names(names, 'and')}"
+    suggestion = suggest_name(name, names) or "."
+    fields = quote_names(names, "and")
+    return f"unknown field {show_name(str(name))}{suggestion} The fields are {fields}"
 
 
 def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:

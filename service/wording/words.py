@@ -1,6 +1,7 @@
 """What was sent, by kind and size; what is taken, by name; and the name that was probably meant."""
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ class Fault:
     detail: str = ""
 
 
+# A name that a refusal may repeat to its sender: that of a field, and no text
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 LONGEST_NAME = 32  # characters; a longer unknown name is not compared with known ones
 # A suggested name's least similarity to what was sent (1: equal), and least lead over the next
 LEAST_SIMILARITY, LEAST_LEAD = 0.6, 0.15
@@ -53,6 +56,11 @@ def describe_value(value: object) -> str:
 def count_noun(count: int, noun: str) -> str:
     """Format a count and its noun: 1 token, 2,048 tokens."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def show_name(name: str) -> str:
+    """Write the name of a field that a client sent: a plain one itself, else its length."""
+    return f'"{name}"' if PLAIN_NAME.fullmatch(name) else f"of {count_noun(len(name), 'character')}"
 
 
 def list_names(names: Iterable[str], conjunction: str = "or") -> str:

@@ -293,7 +293,7 @@ async def test_vectors_of_another_space_than_expected_are_refused(
         assert len((await ours.encode(["a"])).items) == 1
     async with AsyncClient(address, expect="s1-0123456789abcdef") as theirs:
         assert (await theirs.info())["space"] == space
-        with pytest.raises(RequestRefused, match=f"would be of {space}") as refused:
+        with pytest.raises(RequestRefused, match=f"this model gives {space}") as refused:
             await theirs.encode(["a"])
 
     assert (refused.value.status, refused.value.code) == (409, "space_changed")

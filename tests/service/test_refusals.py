@@ -69,10 +69,20 @@ def test_half_a_surrogate_pair_is_named_by_its_place(body: str, loc: tuple[objec
     ],
 )
 def test_a_refusal_never_repeats_the_input(body: object) -> None:
-    """Neither values, nor numbers, nor the names of unknown fields."""
+    """Neither values, nor numbers, nor names of unknown fields that may be a key or a text."""
     told = problem_details(refusal_of(validation_error(body)), "id")
 
     assert SECRET.encode() not in told and str(NUMBER).encode() not in told
+
+
+def test_an_unknown_field_is_named_where_its_name_is_plain() -> None:
+    """Of any other the length is said."""
+    for name, shown in (
+        ("poled", '"poled"; did you mean "pooled"?'),
+        ("a text", "of 6 characters."),
+    ):
+        (fault,) = refusal_of(validation_error({"inputs": ["a"], name: 1})).faults
+        assert fault.detail.startswith(f"unknown field {shown}")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +99,7 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
         ),
         (
             {"gates": [{"layer": 0, "head": 0, "scale": 101}]},
-            "gates[0].scale: expected a number less than or equal to 100.",
+            "gates[0].scale: expected a number of at most 100.",
         ),
     ],
     ids=str,
@@ -106,9 +116,9 @@ def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b'{"inputs":\n["a",]}', "Trailing comma at line 2 column 6."),
-        (b'{"inputs":["a"', "EOF while parsing a list at line 1 column 14."),
-        (b'{"inputs":["a"]} {', "Trailing characters at line 1 column 18."),
+        (b'{"inputs":\n["a",]}', "A value is missing after a comma at line 2 column 6."),
+        (b'{"inputs":["a"', "The body ends within a list at line 1 column 14."),
+        (b'{"inputs":["a"]} {', "Expected nothing more after the value at line 1 column 18."),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail: str) -> None:

@@ -15,7 +15,7 @@ LABEL_HOLE = "{}"  # where a template takes the label
 # Messages of validation errors
 NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
-LABEL_TWICE: LiteralString = "label {place} is there before"
+LABEL_TWICE: LiteralString = "label {place} repeats an earlier one"
 NO_HOLE: LiteralString = (
     'expected one "{}", where each label goes, and no other brace; received {count} braces'
 )

@@ -25,7 +25,7 @@ from service.observe.record import Record
 from service.outputs import Entailment
 from service.questions.classify import LABEL_HOLE, ZeroShotRequest
 from service.refusals import Refused
-from service.wording.words import Loc
+from service.wording.words import Loc, count_noun
 
 
 class Classify:
@@ -141,18 +141,20 @@ def _check_sizes(ask: ZeroShotRequest, most_pairs: int, most_json: int) -> None:
         detail = "expected one text or more, received none"
         raise Refused.at("batch_empty", "inputs", detail=detail)
     if texts * labels > limit:
-        detail = f"{texts:,} inputs with {labels:,} labels each, and the limit is {limit:,} pairs"
+        detail = f"{count_noun(texts, 'input')} with {count_noun(labels, 'label')} each are "
+        detail += f"{texts * labels:,} pairs, and the limit is {limit:,}"
         raise Refused("batch_too_large", detail=detail, limit=limit)
     # each text is tokenized with each label, and each label's hypothesis with each text
     length = sum(map(len, ask.inputs))
-    _check_length("inputs", length, most_json // labels, f"{labels:,} labels")
+    _check_length("inputs", length, most_json // labels, count_noun(labels, "label"))
     length = labels * len(ask.hypothesis_template) + sum(map(len, ask.labels))
-    _check_length("labels", length, most_json // texts, f"{texts:,} inputs")
+    _check_length("labels", length, most_json // texts, count_noun(texts, "input"))
 
 
 def _check_length(field: str, length: int, limit: int, others: str) -> None:
     """Refuse a field of more than `limit` characters; `others` says what the limit follows from."""
     if length > limit:
         templates = " in the template" if field == "labels" else ""
-        detail = f"{length:,} characters{templates}, and with {others} the limit is {limit:,}"
+        detail = f"expected at most {limit:,} characters{templates} with {others}, "
+        detail += f"received {length:,}"
         raise Refused.at("text_too_long", field, detail=detail, length=length, limit=limit)

@@ -123,7 +123,7 @@ class Highlight:
             detail = "expected one document or more, received none"
             raise Refused.at("batch_empty", "documents", detail=detail)
         if len(texts) > MOST_DOCUMENTS:
-            detail = f"it holds {len(texts):,}, and the limit is {MOST_DOCUMENTS}"
+            detail = f"expected at most {MOST_DOCUMENTS}, received {len(texts):,}"
             raise Refused.at("batch_too_large", "documents", detail=detail, limit=MOST_DOCUMENTS)
         if self._way == "rerank":
             if prompts != (None, None):

@@ -34,7 +34,7 @@ NOT_BY_HEAD: LiteralString = (
 )
 PAIR_NEEDS_SWEEP: LiteralString = '"sweep_pair" goes with "sweep", and "form": "full" or "top"'
 K_NEEDS_TOP: LiteralString = '"k" goes with "form": "top"'
-TOO_MANY_RIGHT: LiteralString = "it holds {count}, and the limit is {most}"
+TOO_MANY_RIGHT: LiteralString = "expected at most {most}, received {count}"
 
 
 class SideTasks(Wire):

@@ -70,12 +70,13 @@ def test_each_fault_has_its_code_and_nothing_else_has_one(body: bytes, code: str
     ("body", "about"),
     [
         (b'{"inputs":1,"inputs":2}', 'the key "inputs"'),
-        (b'{"canary":1,"canary":2}', "a key of 6 characters"),
+        (b'{"canary":1,"canary":2}', 'the key "canary"'),
+        (b'{"a canary":1,"a canary":2}', "the key of 8 characters"),
     ],
-    ids=["ours", "another"],
+    ids=["ours", "another", "no name"],
 )
-def test_a_key_that_stands_twice_is_named_where_it_is_ours(body: bytes, about: str) -> None:
-    """Any other is counted: it may be a text."""
+def test_a_key_that_stands_twice_is_named_where_it_is_a_name(body: bytes, about: str) -> None:
+    """Of any other the length is said: it may be a text."""
     with pytest.raises(Refused) as refused:
         scan(body, BOUNDS)
 
