@@ -33,7 +33,7 @@ export function draw(section, { request, answer }, view, change) {
     make("p", {}, control(result, request.unit)),
     scrolled("The document with its evidence", make("blockquote", { className: "whole", dir: "auto" }, ...pieces(document, ranked, marks))),
     make("h3", {}, "Strongest first"), list(ranked, marks),
-    make("p", { className: "note" }, meaning(result)),
+    make("p", { className: "note" }, meaning(result, request)),
     make("h3", {}, "Shortened"), ...shortened(result.pruned, view, change),
     make("p", {}, make("button", { type: "button", onclick: ({ target }) => copyCurl(target, "v1/highlight", request) }, "Copy curl")), box);
 }
@@ -93,10 +93,10 @@ function seen(mark) {
   mark.focus({ preventScroll: true });
 }
 
-function meaning({ method, rest }) {
-  if (method === "alone") return "Each share is the score of that part by itself.";
+function meaning({ method, rest }, { unit }) {
+  if (method === "alone") return `Each share is the score of that ${unit} by itself.`;
   if (method === "occlusion") return "A share is what the score loses without it alone, so shares need not sum to the score.";
-  return `Each share is what that part adds to the score. The rest adds ${fixed(rest)}; all sum to the score.`;
+  return `Each share is what that ${unit} adds to the score. The rest adds ${fixed(rest)}; all sum to the score.`;
 }
 
 /** The document with only its strongest units, to be copied. */

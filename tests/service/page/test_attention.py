@@ -425,15 +425,17 @@ async def test_why_two_texts_are_alike_is_the_apis(
 async def test_a_score_that_is_no_sum_of_words_stands_alone(
     browser: Page, address: str, replica: Replica
 ) -> None:
-    """With the service's reason in place of the matrix."""
-    with pooled_by(replica, "max"):
+    """With the service's reason in place of the matrix; words as they go in have one."""
+    with pooled_by(replica, "cls"):
         await ask(browser, address, "All is well", "Well done")
-        await browser.wait(
-            "return document.getElementById('alike').textContent.includes('pooling')"
+        shown = await browser.run("return document.getElementById('alike').textContent")
+        assert re.match(r"Why alike0\.\d{4}cosine", shown) and 'pooling "cls"' in shown
+        await browser.run(
+            """const select = document.querySelector("#alike select");
+            select.value = "input"; select.onchange()"""
         )
-    shown = await browser.run("return document.getElementById('alike').textContent")
-
-    assert re.match(r"Why alike0\.\d{4}cosine", shown) and 'pooling "max"' in shown
+        await browser.wait(COMPARED)
+        assert await browser.run("return document.querySelectorAll('#alike table').length") == 2
     await browser.complaints()  # of the 422
 
 
@@ -749,10 +751,13 @@ async def everything(browser: Page, address: str) -> None:
     await browser.wait(f"return document.querySelector(`{FORM} table`)")
     await browser.run(
         """for (const details of document.querySelectorAll("details")) details.open = true;
-        document.querySelector("#pipeline .bar button").click()"""
+        for (const name of ["#pipeline .bar button", ".why button", "#alike [role=group] button"])
+          document.querySelector(name).click()"""
     )
     await browser.wait("return document.querySelector('#pipeline table')")
     await browser.wait("return document.querySelector('#dominance table')")
+    await browser.wait("return document.querySelector('.why table')")
+    await browser.wait(SORTED)
 
 
 @pytest.mark.prove

@@ -102,7 +102,7 @@ async def test_every_number_and_every_mark_is_the_apis(
         f"removing 3 others at random takes it to {random['without_random']:.4f} on average "
         f"(standard deviation {random['deviation']:.4f})."
     ) in said
-    assert "Each share is the score of that part by itself." in said
+    assert "Each share is the score of that sentence by itself." in said
     assert await browser.run(SHORTENED) == result["pruned"]
 
 

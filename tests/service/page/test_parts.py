@@ -201,7 +201,7 @@ async def test_heads_that_do_not_come_leave_the_likeness_and_nothing_of_another_
     shown = await browser.run("return document.getElementById('views').innerText")
     assert "dog" not in shown and "All heads" not in shown
     assert await browser.run("return document.getElementById('exports').hidden")
-    await browser.click("document.querySelector('#alike .bar button')")
+    await browser.run("document.querySelector('#alike .bar button').click()")
     assert await browser.wait(FAILED) == "There are no heads to sort."
     said = await browser.run("return document.querySelector('#status.bad').textContent")
     assert "no room for it" in said, "it says still why there is nothing to order"
