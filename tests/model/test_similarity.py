@@ -88,6 +88,20 @@ def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling)
     assert (shares.bias != 0) == bool(how.layers)
 
 
+@pytest.mark.parametrize("how", SUMS.values(), ids=SUMS)
+def test_what_is_carried_back_has_the_same_products_but_for_the_bias(how: Pooling) -> None:
+    """With a reduced vector those of the pooled one."""
+    linear, (left, _) = LinearPooling(how), texts()
+    reduced = pool_sequence(left, Pooling(how.modes, normalize=False)).double()
+    pooled = pool_sequence(left, replace(how, normalize=False)).double()
+    v = torch.randn(2, len(pooled), generator=torch.Generator().manual_seed(4)).double()
+
+    back = linear.carry_back(v, len(reduced))
+
+    bias = 0 if linear.bias is None else v @ linear.bias
+    torch.testing.assert_close(back @ reduced + bias, v @ pooled, rtol=0, atol=1e-5)
+
+
 def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
     """<h_i, h_j'> / (n m |u| |v|), in float64."""
     linear, (left, right) = LinearPooling(SUMS["mean, normalised"]), texts()

@@ -173,6 +173,19 @@ async def test_a_likeness_of_last_tokens_has_shares_of_what_they_read(embedder: 
         assert np.abs(one["matrix"][0]).max() > 0
 
 
+async def test_the_heads_of_a_decoder_have_shares_of_its_likeness(
+    embedder: Served, gemma: Served
+) -> None:
+    """In each layer they and its rest sum to the score; also behind Dense layers."""
+    for served in (embedder, gemma):
+        for one in (await served.post("/v1/similarity", left=QUERY, right=TEXTS, by="head"))[
+            "right"
+        ]:
+            for side in ("left", "right"):
+                sums = np.sum(one[f"{side}_heads"], 1) + one[f"{side}_rest"]
+                np.testing.assert_allclose(sums, one["score"], rtol=0, atol=CLOSE)
+
+
 async def test_a_word_is_worth_what_its_text_without_it_scores_less(embedder: Served) -> None:
     """To the bit of requests that leave its tokens out, on both sides, by token and by word."""
     for level in ("token", "word"):

@@ -9,18 +9,22 @@ from typing import Any, cast
 import httpx
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load
 
+from model.head_shares import Targets, share_heads
 from model.packing import Sequence
-from model.pooling import Pooling
+from model.pooling import Pooling, pool_sequence
 from model.similarity import LinearPooling
 from service.encode.resolver import Resolver
-from service.engine.work import Outputs, Work
+from service.engine.work import Outputs, Result, Work, cosine
 from service.questions import carried
 from service.questions.similarity import NOT_BY_HEAD, heads
 from service.questions.similarity.heads import HeadShares
 from service.replica import Replica
 from tests.conftest import application, connected
+from tests.model.lessons.test_explain import drawn
+from tests.model.test_similarity import dense
 from tests.replica_internals import pooled_by
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -53,7 +57,7 @@ def sums(told: Any) -> list[float]:
 
 async def test_each_layers_heads_and_its_rest_sum_to_the_score(client: httpx.AsyncClient) -> None:
     """On both sides; the score is the same to the bit as without shares."""
-    rights = [text for text in TEXTS if text.strip() and len(text) < 200][:12]
+    rights = TEXTS[3:9]
     plain = await client.post("/v1/similarity", json={"left": DOG, "right": rights})
 
     told = await ask(client, DOG, *rights)
@@ -78,9 +82,27 @@ async def test_a_texts_heads_have_the_same_shares_on_either_side(
     assert np.abs(one["worth"]).max() > 0.01
 
 
+async def test_worth_is_how_the_score_falls_as_a_head_writes_less(replica: Replica) -> None:
+    """As differences of cosines have it: of the vectors less a little of what each head adds."""
+    model, ids = replica.lanes.model, ([101, 2035, 2003, 2092, 102], IDS["token_ids"])
+    every, step = Targets(torch.eye(model.config.width), ("mean",)), 1e-4
+    with torch.inference_mode():
+        u, v = (share_heads(model.encoder, Sequence(each), every).double() for each in ids)
+
+    texts = [{"token_ids": each} for each in ids]
+    (told,) = await ask(connected(application(replica)), *texts)
+
+    whole = [each[0].sum(0) for each in (u, v)]
+    score = torch.cosine_similarity(*whole, dim=0)
+    assert float(score) == pytest.approx(told["score"], abs=CLOSE)
+    less = (all_of - step * each[:, :-1] for each, all_of in zip((u, v), whole, strict=True))
+    expected = (score - torch.cosine_similarity(*less, dim=2)) / step
+    np.testing.assert_allclose(told["worth"], expected, rtol=0, atol=1e-4)
+
+
 async def test_of_the_last_layer_worth_foretells_what_gates_do(client: httpx.AsyncClient) -> None:
     """Only norms and one feed-forward block follow: the order of heads is nearly the same."""
-    rights = TEXTS[10:16]
+    rights = TEXTS[10:14]
     told = await ask(client, DOG, *rights)
     body = {"left": DOG, "right": rights, "form": "score", "sweep": {"layers": [5]}}
     swept = (await client.post("/v1/similarity", json=body)).json()["right"]
@@ -109,17 +131,42 @@ async def test_a_text_is_divided_the_same_among_others(
     assert alone["left_heads"][5][11] == alone["right_heads"][5][11] == 0
 
 
-async def test_where_one_vector_is_the_texts_heads_have_shares_too(replica: Replica) -> None:
-    """And where a vector is a maximum, they are refused by its name."""
+async def test_where_a_vector_is_a_maximum_they_are_refused_by_its_name(replica: Replica) -> None:
+    """With what is answered."""
     client, body = connected(application(replica)), {"left": DOG, "right": [CAT], "by": "head"}
-    with pooled_by(replica, "cls"):
-        (told,) = await ask(client, DOG, CAT)
     with pooled_by(replica, "max"):
         refused = await client.post("/v1/similarity", json=body)
 
-    np.testing.assert_allclose(sums(told), told["score"], rtol=0, atol=CLOSE)
     assert (refused.status_code, refused.json()["code"]) == (422, "similarity_not_explainable")
     assert 'pooling "max"; "form": "occlusion" is answered' in refused.json()["detail"]
+
+
+async def test_the_bias_of_a_dense_layer_is_part_of_the_rest() -> None:
+    """Its product with the other text's vector, as it adds that to each."""
+    encoder, pooling = drawn("bert"), Pooling(("mean",), True, layers=(dense(30, 3),))
+    works = [Work(Sequence(ids), Outputs(pooling)) for ids in ([1, 2, 3], [4, 5, 6, 7])]
+    model = SimpleNamespace(config=encoder.config, pooling=pooling)
+    resolver = cast(Resolver, SimpleNamespace(model=model, check_tokens=lambda *told: None))
+    shares = HeadShares(works, resolver, LinearPooling(pooling))
+    with torch.inference_mode():
+        for work in works:
+            packed = encoder.pack([work.sequence])
+            vector = pool_sequence(encoder(packed).last[packed.rows(0)], pooling)
+            work.result = Result(pooled=vector.numpy())
+        then = shares.step().then
+        step = await then() if then else None
+        for work in step.works if step else ():
+            targets = work.outputs.targets
+            made = share_heads(encoder, work.sequence, targets) if targets else torch.empty(0)
+            work.result = Result(shares=made.numpy())
+
+    score = cosine(*(work.result.vector for work in works))
+    told = shares.share(1, score)
+
+    assert step and len(step.works) == 2
+    for side in SIDES:
+        sums = told[f"{side}_heads"].sum(1) + told[f"{side}_rest"]
+        np.testing.assert_allclose(sums, score, rtol=0, atol=CLOSE)
 
 
 async def test_fields_that_would_be_ignored_are_refused(client: httpx.AsyncClient) -> None:
