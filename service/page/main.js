@@ -289,14 +289,14 @@ async function find(order, control = null) {
   if (turn !== asked) return null;
   const { session, alike: likeness } = shown, about = pair.length ? alike.paired(likeness, pair) : {};
   if (order !== "worth" && !(likeness && about)) return null; // a pair or a score that these texts do not have
-  const ask = { worth: () => worth.ofEncoding(session), score: () => worth.ofScore(likeness.texts), shares: () => worth.ofShares(likeness.texts) };
-  const asking = pair.length ? worth.ofPair(likeness.request, pair, about.name) : ask[order]();
+  const ways = { worth: () => worth.ofEncoding(session), score: () => worth.ofScore(likeness.texts), shares: () => worth.ofShares(likeness.texts) };
+  const asking = pair.length ? worth.ofPair(likeness.request, pair, about.name) : ways[order]();
   if (!(await rank(order, asking, control))) return null;
   ordered(order);
   return about;
 }
 
-/** Leads from the score, or from a pair of words, to the heads that carry it: those without which it is less. */
+/** Leads from the score, or from a pair of words, to the heads that carry it, in one of the orders. */
 const carried = (order, button) => sweep(button, order === "shares" ? "Shares of" : "Without each of", async () => {
   if (!(await drawn())) return tell(button, "There are no heads to sort.", true);
   const about = await find(order, button);
@@ -334,6 +334,7 @@ addEventListener("hashchange", () => {
   if (!held.text && location.hash) return; // a place on the page
   asked++;
   Object.assign(shown, held);
+  shown.focus.chosen = false;
   forget();
   at("views").hidden = true;
   follow();

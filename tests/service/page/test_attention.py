@@ -639,6 +639,7 @@ async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
     await ask(browser, address, "All is well")
     await browser.run(f"{labelled('L0H0')}.click()")
     await browser.wait("return document.querySelector('.head .equation')")
+    await browser.run("document.querySelector('.lines button').click()")
     first = await browser.run("return location.hash")
     await browser.run("performance.clearResourceTimings()")
     await browser.open(
@@ -656,6 +657,9 @@ async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
     await browser.wait(f"return document.querySelector(`{FORM} table`)")
     heads = "return [...document.querySelectorAll('.head h2')].map((one) => one.textContent)"
     assert await browser.run(heads) == ["L5H11", "L0H2"]
+    await browser.wait("return document.querySelectorAll('.head .equation').length === 2")
+    said = "return document.querySelector('.head .equation').textContent"
+    assert not (await browser.run(said)).startswith("Z_A "), "the token that was of another text"
     assert "specials=drop" in await browser.run("return location.hash")
 
     await browser.run("history.back()")
