@@ -53,7 +53,8 @@ class Outputs:
     @property
     def traces(self) -> Collection[int]:
         """Return the layers whose attention to record, shown or not."""
-        return self.kept.union(self.attention.heads if self.attention else ())
+        shown = self.attention
+        return self.kept.union(shown.heads if shown and shown.form != "why" else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model import cuda, encoder, kernels
+from model.carried import Sources
 from model.config import Activation, EncoderConfig, Relative
 from model.kernels import PLAIN, Kernels, PlainLinear
 from model.loading import checkpoint
@@ -176,6 +177,10 @@ def works(config: EncoderConfig, forms: Iterable[Form]) -> list[Work]:
         (Sequence([5] * 40), Outputs(mean, explained_layer=1, weights=True)),
         (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
     ]
+    if "why" in forms:
+        explained = Selection({1: (0,)}, divide_into_units(7), "why", rows=(2,))
+        sources = Sources(range(1, 8), range(3), layers=1)
+        asked += [(Sequence([5] * 7), Outputs(attention=explained, carried=sources))]
     asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40, forms)]
     asked += [(Sequence([5] * 7), Outputs(task_heads=(head,))) for head in heads(config.width)]
     return [Work(*one) for one in asked]
@@ -308,7 +313,7 @@ def test_a_new_wait_is_found_and_named(
 
     assert set(found) - told() == {
         ("model/encoder.py", "Embeddings.__call__"),
-        ("model/encoder.py", "Layer._normalise"),
+        ("model/encoder.py", "Layer.normalise"),
     }
 
 
