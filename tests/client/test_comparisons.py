@@ -56,6 +56,20 @@ async def test_worth_comes_typed(call: Any, client: httpx.AsyncClient, address: 
     np.testing.assert_allclose(one.right_worth, expected["right_worth"], atol=1e-7)
 
 
+async def test_shares_of_heads_come_typed(
+    call: Any, client: httpx.AsyncClient, address: str
+) -> None:
+    """Of each layer and head of both texts, and how worth orders them."""
+    body = {"left": DOG, "right": [CAT], "by": "head"}
+
+    (one,) = (await call(address, "similarity", DOG, [CAT], by="head")).right
+
+    (expected,) = (await client.post("/v1/similarity", json=body)).json()["right"]
+    for name in ("left_heads", "right_heads", "left_rest", "right_rest", "worth"):
+        np.testing.assert_allclose(getattr(one, name), expected[name], atol=1e-6)
+    assert one.worth.shape == (6, 12) and one.matrix is None
+
+
 async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
     call: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
