@@ -181,8 +181,9 @@ export class Head {
 
   /** Draws what depends on the token in focus. */
   draw() {
-    const here = this.here();
-    this.columns.show(this.name, this.row(), this.lines(), here, this.direction(), this.labels[here]);
+    const here = this.here(), lines = this.lines();
+    if (lines.length === MOST_LINES) this.said.textContent = `The strongest ${MOST_LINES} lines of all tokens.`;
+    this.columns.show(this.name, this.row(), lines, here, this.direction(), this.labels[here]);
     const { map } = this, whole = map.size <= MOST_IN_TABLE;
     const fill = () => (this.map !== map ? "" : whole ? this.whole() : this.single(here)); // "": the head was left meanwhile
     if (!whole || !this.numbers) this.numbers = this.twin(fill, whole);

@@ -54,7 +54,7 @@ export class Why {
     const act = (title, act) => make("button", { type: "button", onclick: act }, title);
     const whole = () => csv(parts.map(({ name }) => name), keys, parts.flatMap(({ scores }) => scores));
     this.box.replaceChildren(
-      make("h3", {}, "Why '", token(row), "' looks there"),
+      make("h3", {}, "Why '", make("bdi", {}, row), "' looks there"),
       make("p", { className: "note" }, `${found.sentence} Each number is without its row's mean.${shares(parts)}`),
       table(`The keys with the largest scores of ${row}`, ["Key", "score", "made of"], strongest(found)),
       ...(keys.length <= MOST_IN_TABLE ? [folded("All parts as a table", () => all(found))] : []),
