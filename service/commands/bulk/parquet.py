@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TEXT_ROWS = 1000  # read at a time
 GROUP_ROWS = 10_000  # read at a time with all columns, and written as a row group
+READ_BYTES = 1024 * 1024  # of a column, at a time
 WRITING_SUFFIX = ".writing"  # after the name of the output, until all of it is there
 ORIGIN_KEY = "headlight"  # of the output's metadata: what made the vectors
 
@@ -114,7 +115,8 @@ def _open(file: "TextFile") -> pq.ParquetFile:
         Unusable: why it is not; the message names the file.
     """
     try:
-        opened = pq.ParquetFile(file.path)
+        # its default holds the raw bytes of all columns at once
+        opened = pq.ParquetFile(file.path, pre_buffer=False, buffer_size=READ_BYTES)
         check_columns(opened.schema_arrow, _column(file))
     except ValueError as error:  # of pyarrow's too
         raise Unusable(f"{file.name}: {error}") from error

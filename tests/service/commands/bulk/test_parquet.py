@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 from service.cli import main
 from service.commands.bulk import parquet
+from service.commands.bulk.source import TextFile
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -287,6 +288,19 @@ async def test_without_a_column_or_pyarrow_the_command_says_what_to_add(
     assert without.exit_code == missing.exit_code == 2
     assert "needs --column: the name of a column" in without.stderr
     assert "pyarrow is missing (the package's extra parquet)" in missing.stderr
+
+
+async def test_a_file_is_read_in_a_memory_that_does_not_grow_with_it(folder: Path) -> None:
+    """Of 20 row groups of half a megabyte, a few at a time are held, however many follow."""
+    texts = [os.urandom(25_000).hex() for _ in range(200)]
+    pq.write_table(pa.table({"text": texts}), folder / "in.parquet", row_group_size=10)
+    file, held = TextFile.of(folder / "in.parquet", None, "text"), []
+    before = pa.total_allocated_bytes()
+
+    for _ in parquet.read_blocks(file):
+        held.append(pa.total_allocated_bytes() - before)
+
+    assert len(held) == 40 and max(held) < 4_000_000
 
 
 async def test_stdin_may_be_parquet(folder: Path, address: str) -> None:
