@@ -81,4 +81,4 @@ def pictures(notebook: dict[str, Any]) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    NOTEBOOK.write_text(json.dumps(execute(sys.argv[1])[1], indent=1, ensure_ascii=False) + "\n")
+    NOTEBOOK.write_text(json.dumps(execute(sys.argv[1])[1], indent=1, sort_keys=True) + "\n")

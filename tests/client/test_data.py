@@ -43,7 +43,7 @@ async def test_each_row_gets_the_vector_of_its_text_and_keeps_the_rest(
             "tags": [[str(i), None] for i in order],
         }
     )
-    layer = failing((429, {"retry-after": "1"}), limits=LITTLE)
+    layer = failing((429, {}), limits=LITTLE)
 
     async with listen(layer) as url:
         (told,) = await encoded(url, batch)
@@ -52,7 +52,7 @@ async def test_each_row_gets_the_vector_of_its_text_and_keeps_the_rest(
     assert told.schema.field("pooled").type == pa.list_(pa.float32(), 384)
     for i, row in zip(order, told["pooled"], strict=True):
         np.testing.assert_array_equal(row.values.to_numpy(), await alone(TEXTS[i]), strict=True)
-    assert len(layer.bodies) == 6 and max(layer.came) - layer.came[0] >= 1.0
+    assert len(layer.bodies) == 6  # five requests, and the first again
 
 
 async def test_options_are_those_of_encode(address: str, alone: Any) -> None:

@@ -55,6 +55,13 @@ def test_every_letter_is_legible_on_light_and_dark() -> None:
     )
 
 
+def test_what_is_below_zero_has_a_colour_of_its_own() -> None:
+    """As deep as what is above it, from the same pale one."""
+    blue, pale, brown = map(pictures.share_colour, (1.0, 0.0, -1.0))
+
+    assert (blue, pale, brown) == ("#0b3d91", "#f1f4f9", "#6a2a00")
+
+
 def test_a_png_has_no_background(tmp_path: Path) -> None:
     """It has an alpha channel, which is 0 in the corner."""
     from matplotlib.image import imread
@@ -168,7 +175,7 @@ async def test_an_answer_draws_its_maps_by_tokens_or_words(
 async def test_a_comparison_draws_what_makes_its_score(
     call: Any, address: str, tmp_path: Path
 ) -> None:
-    """Rows are of the left text; what lowers the score has another colour, and its sign."""
+    """Rows are of the left text; what lowers the score has its sign."""
     told = await call(address, "similarity", "All is well", ["It rains", "No, all is bad"])
 
     told.plot(1).save(tmp_path / "a.svg")
