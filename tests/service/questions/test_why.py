@@ -30,7 +30,8 @@ INPUTS: list[Any] = [
     {"token_ids": [101, 2035, 2003, 2092, 102]},
     {"embeddings": [[0.01 * (i % 7 - j % 5) for i in range(384)] for j in range(4)]},
 ]
-HEADS = ["L0H2", "L0H9", "L2H3", "L5H11"]
+LONG = [101, *range(2000, 2032), 102]  # tokens of two tiles
+HEADS = ["L0H2", "L0H9", "L2H3", "L2H11"]
 WHY = {"form": "why", "heads": HEADS, "rows": [3, 1]}
 FILE = {"accept": "application/vnd.safetensors"}
 CLOSE = 1e-4  # of logits of some units
@@ -79,7 +80,7 @@ async def test_json_base64_safetensors_and_the_client_have_the_same_numbers(
     client: httpx.AsyncClient,
 ) -> None:
     """Of several tiles too; as many bytes as a dry run says, and the same alone as among others."""
-    long = {"token_ids": [101, *range(2000, 2048), 102]}
+    long = {"token_ids": LONG}
     body = {"inputs": [long, DOG], "pooled": False, "attention": WHY}
     plain, exact = [
         await encode(client, long, DOG, attention=WHY, encoding=how) for how in ("json", "base64")
@@ -96,7 +97,7 @@ async def test_json_base64_safetensors_and_the_client_have_the_same_numbers(
             (0, 2),
             (0, 9),
             (2, 3),
-            (5, 11),
+            (2, 11),
         ]
         for (layer, head), why in item.attention.why.items():
             told, bits = [
@@ -114,16 +115,15 @@ async def test_each_part_above_layer_0_is_of_the_token_that_it_names(
     client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Of several tiles, as all sources carried at once have it; the biases' is the last."""
-    ids = [101, *range(2000, 2048), 102]
-    shown = Selection({5: (11,)}, divide_into_units(50), "why", rows=(7,))
-    every = Sources(range(1, 51), range(51))
+    shown = Selection({2: (3,)}, divide_into_units(34), "why", rows=(7,))
+    every = Sources(range(1, 35), range(35))
     with torch.inference_mode():
-        made = explain_scores(replica.lanes.model.encoder, Sequence(ids), shown, every)[5]
+        made = explain_scores(replica.lanes.model.encoder, Sequence(LONG), shown, every)[2]
 
-    asked = {"form": "why", "heads": "L5H11", "rows": [7]}
-    (told,) = await encode(client, {"token_ids": ids}, attention=asked)
+    asked = {"form": "why", "heads": "L2H3", "rows": [7]}
+    (told,) = await encode(client, {"token_ids": LONG}, attention=asked)
 
-    head = told["attention"]["why"]["5"]["11"]
+    head = told["attention"]["why"]["2"]["3"]
     scores, share = made["scores"][0, 0].roll(-1, 0), made["share"][0].roll(-1, 0)
     np.testing.assert_allclose(head["rows"][0]["scores"], scores, rtol=0, atol=CLOSE)
     np.testing.assert_allclose(head["share"], share, rtol=0, atol=CLOSE)
