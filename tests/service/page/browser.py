@@ -191,6 +191,11 @@ async def ask(browser: Page, address: str, text: str, other: str = "") -> None:
     await browser.wait(COMPARED)
 
 
+def saved(*files: Path) -> bool:
+    """Tell whether files are downloaded; Chromium makes an empty one of the name first."""
+    return all(file.exists() and file.stat().st_size for file in files)
+
+
 async def taken(browser: Page, title: str, file: Path) -> bytes:
     """What a button saves."""
     await browser.downloads(file.parent)
@@ -198,5 +203,5 @@ async def taken(browser: Page, title: str, file: Path) -> bytes:
         f"""[...document.querySelectorAll("#exports button")].find(
           (button) => button.textContent.startsWith("{title}")).click()"""
     )
-    await browser.until(file.exists)
+    await browser.until(lambda: saved(file))
     return await asyncio.to_thread(file.read_bytes)

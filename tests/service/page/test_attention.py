@@ -32,6 +32,7 @@ from tests.service.page.browser import (
     ask,
     fresh,
     labelled,
+    saved,
 )
 from tests.task_heads import checkpoint
 
@@ -273,7 +274,7 @@ async def test_what_is_shown_can_be_taken_away(page: Page, tmp_path: Path) -> No
     equation = await page.run(f"return document.querySelector(`{FORM} .equation`).textContent")
     figures = {"L5H11-matrix.png", "L5H11-lines.svg"}
     names = {*figures, "L5H11.csv", "headlight.json", "headlight.html"}
-    await page.until(lambda: names <= {file.name for file in tmp_path.iterdir()})
+    await page.until(lambda: saved(*(tmp_path / name for name in names)))
 
     lines = (tmp_path / "L5H11.csv").read_text().splitlines()
     assert len(lines) == 12 and lines[8].startswith('"it",0.13')

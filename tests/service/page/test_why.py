@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.service.page.browser import NEEDED, Page, ask, labelled
+from tests.service.page.browser import NEEDED, Page, ask, labelled, saved
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
@@ -80,13 +80,13 @@ async def test_why_a_head_looks_there_is_the_apis(
         """navigator.clipboard.writeText = () => Promise.reject(new Error());
         for (const button of document.querySelectorAll(".why .bar button")) button.click()"""
     )
-    await browser.until(lambda: all(file.exists() for file in files))
-    png, svg, saved = (file.read_bytes() for file in files)
+    await browser.until(lambda: saved(*files))
+    png, svg, table = (file.read_bytes() for file in files)
     texts = [
         one.text for one in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
     ]
     assert png.startswith(b"\x89PNG") and {"biases", "dog", "parts", "keys"} <= {*texts}
-    (_, *keys), *rows = csv.reader(saved.decode().splitlines())
+    (_, *keys), *rows = csv.reader(table.decode().splitlines())
     assert keys == TOKENS and [row[0] for row in rows] == names
     np.testing.assert_allclose(np.array([row[1:] for row in rows], float), of_parts, atol=1e-6)
     command = shlex.split(await browser.run("return document.querySelector('.why pre').innerText"))
