@@ -1,4 +1,4 @@
-"""Attention step by step and what heads do, asked by both clients over real HTTP."""
+"""Attention step by step, asked by both clients over real HTTP."""
 
 import math
 from typing import Any
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from headlight_client import NoAnswer, RequestRefused
-from headlight_client.heads import Heads
 from headlight_client.lessons import read_steps
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -55,21 +54,6 @@ async def test_a_layer_comes_step_by_step(
     assert len(repr(steps)) < 400
 
 
-async def test_heads_are_found_by_their_numbers(
-    call: Any, address: str, client: httpx.AsyncClient
-) -> None:
-    """As GET /v1/heads has them."""
-    expected = (await client.get("/v1/heads")).json()
-
-    heads = await call(address, "heads")
-
-    assert heads.facts == expected
-    assert heads[3, 1] == expected["heads"][37] and heads[3, 1]["role"] == "object"
-    with pytest.raises(KeyError):
-        heads[6, 0]
-    assert repr(heads) == "Heads('all-MiniLM-L6-v2': 6 layers of 12)"
-
-
 async def test_refusals_and_unknown_options_raise(call: Any, address: str) -> None:
     """An option that would be ignored is not sent."""
     with pytest.raises(RequestRefused, match="index_out_of_range: layer"):
@@ -79,10 +63,8 @@ async def test_refusals_and_unknown_options_raise(call: Any, address: str) -> No
             await call(address, method, *given, color=1)
 
 
-@pytest.mark.parametrize("answer", [None, [], {}, {"shapes": {"x": [1]}}, {"concat": "a"}], ids=str)
+@pytest.mark.parametrize("answer", [None, [], {"shapes": {"x": [1]}}, {"concat": "a"}], ids=str)
 async def test_what_is_no_answer_of_ours_is_said_to_be_none(answer: Any) -> None:
     """A proxy's page, or another version's."""
-    for read in (read_steps, Heads.read):
-        if (read, answer) != (read_steps, {}):
-            with pytest.raises(NoAnswer):
-                read(answer)
+    with pytest.raises(NoAnswer):
+        read_steps(answer)

@@ -1,0 +1,33 @@
+"""What heads do, asked by both clients over real HTTP."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from headlight_client import NoAnswer
+from headlight_client.heads import Heads
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_heads_are_found_by_their_numbers(
+    call: Any, address: str, client: httpx.AsyncClient
+) -> None:
+    """As GET /v1/heads has them."""
+    expected = (await client.get("/v1/heads")).json()
+
+    heads = await call(address, "heads")
+
+    assert heads.facts == expected
+    assert heads[3, 1] == expected["heads"][37] and heads[3, 1]["role"] == "object"
+    with pytest.raises(KeyError):
+        heads[6, 0]
+    assert repr(heads) == "Heads('all-MiniLM-L6-v2': 6 layers of 12)"
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"heads": [{"layer": 0}]}], ids=str)
+async def test_what_is_no_survey_is_said_to_be_none(answer: Any) -> None:
+    """A proxy's page, or another version's."""
+    with pytest.raises(NoAnswer):
+        Heads.read(answer)
