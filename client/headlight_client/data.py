@@ -23,6 +23,7 @@ from headlight_client.waiting import Client
 
 VECTORS = "pooled"  # name of the column of vectors, as of an answer's
 PATIENCE_SECONDS = 300.0  # for a request, to outlast a restart of the service
+TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 LONGEST_VALUE = 80  # characters of a row's value in a message
 
 
@@ -33,8 +34,8 @@ class Encode:
         url, key: of the service, as of `Client`.
         column: name of the texts.
         into: name of the new column.
-        space: name of the space of all vectors, as in `client.info()["space"]`; None: that of the
-            first answer that this object gets. Several objects agree only if it is given.
+        space: name of the space of all vectors, `client.encode(["a"], **options).space`; None: that
+            of the first answer that this object gets. Several objects agree only if it is given.
         options: as of `Client.encode`, such as truncate="right".
     """
 
@@ -108,9 +109,6 @@ def append_vectors(table: pa.Table, name: str, vectors: Array) -> pa.Table:
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
     return table.append_column(name, column)
-
-
-TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def _name_row(refused: RequestRefused, batch: pa.Table) -> RequestRefused:

@@ -6,19 +6,17 @@ import random
 import sys
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headlight_client import ModelChanged, RequestRefused
+from headlight_client import AsyncClient, ModelChanged, RequestRefused
 from headlight_client.data import Encode
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXTS = [f"{'well ' * (i % 7)}text number {i}" for i in range(23)]
 LITTLE = {"max_sequences": 5}  # so that a batch takes several requests
-OTHER = "s1-0123456789abcdef"  # of no model here
 
 
 async def encoded(url: str, *batches: Any, **options: Any) -> list[pa.Table]:
@@ -119,15 +117,15 @@ async def test_vectors_of_another_space_than_the_first_end_the_job(
             await asyncio.to_thread(Encode(url, "text"), batch)
 
 
-async def test_a_space_that_is_given_is_expected_of_the_first_answer_too(
-    address: str, client: httpx.AsyncClient
-) -> None:
-    """So all workers of a job agree; another one is refused before any work."""
-    batch, space = pa.table({"text": ["a dog"]}), (await client.get("/info")).json()["space"]
+async def test_a_space_that_is_given_is_expected_of_the_first_answer_too(address: str) -> None:
+    """So all workers of a job agree; it is the space of the same options."""
+    batch, options = pa.table({"text": ["a dog"]}), {"pooled": {"dimensions": 128}}
+    async with AsyncClient(address) as client:
+        space = (await client.encode(["a"], **options)).space
 
-    (told,) = await encoded(address, batch, space=space)
+    (told,) = await encoded(address, batch, space=space, **options)
     with pytest.raises(RequestRefused, match="409 space_changed"):
-        await encoded(address, batch, space=OTHER)
+        await encoded(address, batch, space=space)
 
     assert told.num_rows == 1
 
