@@ -20,6 +20,7 @@ from service.preflight import machine
 from service.preflight.finding import require, run
 from service.settings import Settings
 from service.sources import PREFIX
+from service.wording.values import word_error
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
 
@@ -188,7 +189,9 @@ def connect(settings: Settings) -> list[str]:
             for node in cluster.unlabelled
         ]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
-        raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
+        raise StartFailed(
+            f"no Ray cluster at {settings.address}: {last_line(word_error(error))}"
+        ) from error
 
 
 def forget_settings() -> None:

@@ -129,7 +129,7 @@ REFUSALS: dict[str, RefusalKind] = {
     "deadline_unreachable": RefusalKind(
         422,
         "The request takes longer than its deadline, even on an idle service.",
-        "it takes at least {estimate_ms:,} ms, its deadline is {deadline_ms:,} ms, and some"
+        "it takes at least {estimate_ms:,} ms, its deadline is {deadline_ms:,} ms, and about"
         " {sequences:,} of its sequences would fit",
     ),
     "overloaded": RefusalKind(429, "The service is busy; the request was not started."),

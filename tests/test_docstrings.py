@@ -10,6 +10,7 @@ from tests.test_architecture import ROOT, nodes, parsed
 
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*(?:\n|$)|\n)+)", re.MULTILINE)
 NAMES = re.compile(r"^ {4}([a-z_]\w*(?:, [a-z_]\w*)*): ", re.MULTILINE)
+NOUN = re.compile(r"(A|An|The|What|Whether|How|All|Each|Its) ")
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -49,6 +50,19 @@ def test_what_a_docstring_explains_is_there() -> None:
     }
 
     assert found == {}
+
+
+def test_what_a_function_does_begins_with_a_verb() -> None:
+    """Not with an article or a question word, as a noun does."""
+    found = {
+        f"{module}.{node.name}"
+        for module, tree in parsed(ROOT).items()
+        for node in nodes(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and NOUN.match(ast.get_docstring(node) or "")
+    }
+
+    assert found == set()
 
 
 @pytest.mark.parametrize("field", ["size", "sizes"])

@@ -186,7 +186,7 @@ class Reader:
             return self.prompts.find(name)
         except KeyError:
             names = sorted(self.prompts.texts)
-            has = f"this model has {quote_names(names, 'and')}" if names else "this model has none"
+            has = f"this model has {quote_names(names, 'and') if names else 'no prompts'}"
             facts: dict[str, Any] = {
                 "detail": f"{has}{suggest_name(name, names)}",
                 "prompts": names,

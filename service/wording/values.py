@@ -40,6 +40,8 @@ def word_value_error(error: ErrorDetails) -> str:
 
 def show_value(value: object) -> str:
     """Write a value as it was typed; a text that is no number in quotes."""
+    if value is None:
+        return "null"
     try:
         return (
             str(value) if isinstance(value, str) and float(value) <= float("inf") else repr(value)

@@ -11,6 +11,7 @@ from ray.exceptions import ActorDiedError
 from service import ray_session
 from service.cluster.progress import StartFailed
 from service.settings import Settings
+from tests import quiet_ray  # noqa: F401
 
 TIMED_OUT = Exception("The current node timed out during startup. The GCS is overloaded.")
 

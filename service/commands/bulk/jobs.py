@@ -27,6 +27,7 @@ from headlight_client.formats import Array
 from service.commands.bulk.source import Source, TextFile, check_lines
 from service.commands.bulk.vectors import OUTPUT_SUFFIXES, PARQUET_SUFFIX, VectorFile
 from service.commands.terminal import Failed, Unusable
+from service.wording.words import list_names
 
 START_ADVICE = (
     "start a service with `headlight serve` (make serve in a checkout), or name one with --url"
@@ -59,7 +60,7 @@ def encode_lines(
         Unusable, Failed, OSError: why not, in a line.
     """
     if out.suffix not in OUTPUT_SUFFIXES:
-        raise Unusable(f"--out must end in {' or '.join(OUTPUT_SUFFIXES)}, got {out}")
+        raise Unusable(f"--out must end in {list_names(OUTPUT_SUFFIXES)}, got {out}")
     if out.suffix == PARQUET_SUFFIX and file.format != "parquet":
         raise Unusable(f"{out}: a .parquet has all columns of a .parquet; {file.name} is none")
     with (

@@ -10,6 +10,7 @@ from model.text.tokenizer import Truncate
 from service.core import Ask
 from service.encode.answer import Each, Encoded
 from service.inputs import Gates, Strings, Texts
+from service.wording.words import count_noun
 
 LABEL_HOLE = "{}"  # where a template takes the label
 # Messages of validation errors
@@ -17,7 +18,7 @@ NO_LABEL: LiteralString = "expected one label or more, received none"
 EMPTY_LABEL: LiteralString = "label {place} is empty"
 LABEL_TWICE: LiteralString = "label {place} repeats an earlier one"
 NO_HOLE: LiteralString = (
-    'expected one "{}", where each label goes, and no other brace; received {count} braces'
+    'expected one "{}", where each label goes, and no other brace; received {braces}'
 )
 
 
@@ -38,7 +39,7 @@ def _check_template(template: str) -> str:
     """Return a template; refuse one without exactly one place for a label."""
     braces = template.count("{") + template.count("}")
     if LABEL_HOLE not in template or braces != len(LABEL_HOLE):
-        raise PydanticCustomError("template_hole", NO_HOLE, {"count": braces})
+        raise PydanticCustomError("template_hole", NO_HOLE, {"braces": count_noun(braces, "brace")})
     return template
 
 

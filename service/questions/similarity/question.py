@@ -129,11 +129,10 @@ class Similarity:
         if (pair := self._ask.sweep_pair) is None:
             return
         for index, units in enumerate(self._units):
-            number, size = pair[index > 0], len(units.axis)
-            if number >= size:
-                side = "column" if index else "row"
-                detail = f"there is no {side} {number}: they are 0 to {size - 1}"
-                raise Refused.at("index_out_of_range", "sweep_pair", index > 0, detail=detail)
+            place, size = min(index, 1), len(units.axis)
+            if pair[place] >= size:
+                detail = f"expected a {('row', 'column')[place]} from 0 to {size - 1}"
+                raise Refused.at("index_out_of_range", "sweep_pair", place, detail=detail)
 
     def price(self, step: Step) -> Price:
         """Return the bytes of memory of shares and a sweep's changes, and of what makes them."""

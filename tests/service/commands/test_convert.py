@@ -421,6 +421,6 @@ def test_a_folder_without_pickles_is_not_converted(folder: Path) -> None:
     torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
     save_file({"a": torch.ones(2)}, folder / "model.safetensors")
     assert "holds no pickle to convert" in refused(folder)
-    assert "expected all-MiniLM" in refused(folder / "nowhere")
+    assert "expected a folder or org/name" in refused(folder / "nowhere")
     elsewhere = [str(folder), str(folder.parent / "not" / "there")]
     assert "is not a folder" in CliRunner().invoke(main, ["convert", *elsewhere]).stderr

@@ -224,7 +224,7 @@ async def test_a_pair_that_the_matrix_does_not_have_is_refused(
     code, loc, detail = await refused(client, "/v1/similarity", **body)
 
     assert (code, loc[-2:]) == ("index_out_of_range", ["sweep_pair", side])
-    assert "they are 0 to" in detail
+    assert detail.startswith(f"sweep_pair[{side}]: expected a {('row', 'column')[side]} from 0 to ")
 
 
 @pytest.mark.parametrize("more", [{}, {"sweep": "heads", "form": "score"}])
