@@ -183,14 +183,15 @@ class Item:
         """Draw the map of one head: a row for each token or word that looks.
 
         Raises:
-            ValueError: the answer has no such map, full or of rows; or it has too many tokens.
+            ValueError: the answer has no such map, full or of rows; or no tokens, or too many.
             ImportError: matplotlib is missing.
         """
         drawn = None if self.attention is None else self.attention.maps.get((layer, head))
         if self.attention is None or self.tokens is None or drawn is None:
-            raise ValueError(f"the answer has no map of head {head} of layer {layer}")
+            raise ValueError(f"the answer has no map of head {head} of layer {layer}, or no tokens")
         columns = label_units(self.tokens, self.attention.facts)
-        rows = [columns[row] for row in self.attention.facts.get("rows", range(len(columns)))]
+        axis = self.attention.facts.get("axis") or range(len(columns))  # numbers of the columns
+        rows = [columns[axis.index(row)] for row in self.attention.facts.get("rows", axis)]
         if drawn.shape != (len(rows), len(columns)):
             raise ValueError(f"a map of the form {self.attention.form} cannot be drawn")
         title = title or f"L{layer}H{head}: what each row attends to"
@@ -355,11 +356,13 @@ class Compared(Answer):
         """
         similar = self.right[index]
         if similar.matrix is None:
-            raise ValueError('the answer has no matrix of shares: ask with form="full"')
+            raise ValueError('the answer has no matrix of shares, as of form="full"')
         rows, columns = (
             label_units(facts["tokens"], facts) for facts in (self.left, similar.facts)
         )
         title = f"what makes the score of {similar.score:.2f}"
+        if (rest := f"{similar.facts['rest']:+.2f}")[1:] != "0.00":
+            title += f"; {rest} lies outside"
         largest = float(np.abs(similar.matrix).max()) or 1.0
         return draw_map(title, rows, columns, similar.matrix.tolist(), largest)
 

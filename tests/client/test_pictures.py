@@ -160,12 +160,16 @@ async def test_an_answer_draws_its_maps_by_tokens_or_words(
 
     tokens = await call(address, "encode", [text], attention={**heads, "form": "rows", "rows": [4]})
     words = await call(address, "encode", [text], attention=by_word)
+    one = await call(address, "encode", [text], attention={**by_word, "form": "rows", "rows": [4]})
     tokens.items[0].plot(0, 5).save(tmp_path / "tokens.svg")
     words.items[0].plot(0, 5).save(tmp_path / "words.svg")
+    one.items[0].plot(0, 5).save(tmp_path / "one.svg")
 
     assert letters(tmp_path / "tokens.svg").count("##bel") == 2  # row 4 and its column
     assert letters(tmp_path / "tokens.svg").count("good") == 1
     assert letters(tmp_path / "words.svg").count("unbelievably") == 2
+    assert letters(tmp_path / "one.svg").count("good") == 2  # word 4 of the text, with [CLS]
+    assert letters(tmp_path / "one.svg").count("unbelievably") == 1
     assert words.items[0].plot(0, 5)._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="no map of head 4 of layer 0"):
         words.items[0].plot(0, 4)
@@ -187,7 +191,12 @@ async def test_a_comparison_draws_what_makes_its_score(
     ]
     assert big.min() < 0 and drawn.count("all") == 2 and "well" in drawn and "bad" in drawn
     assert f"what makes the score of {told.right[1].score:.2f}" in drawn
-    with pytest.raises(ValueError, match='ask with form="full"'):
+    part = await call(address, "similarity", "All is well", ["It rains"], specials="drop")
+    part.plot().save(tmp_path / "b.svg")
+    score, rest = part.right[0].score, part.right[0].facts["rest"]
+    title = f"what makes the score of {score:.2f}; {rest:+.2f} lies outside"
+    assert title in letters(tmp_path / "b.svg")
+    with pytest.raises(ValueError, match='no matrix of shares, as of form="full"'):
         (await call(address, "similarity", "a", ["b"], form="score")).plot()
 
 
