@@ -53,6 +53,19 @@ def _heads_tag(value: object) -> str:
     return "<list>" if isinstance(value, list) else "<all>"
 
 
+def _read_names(heads: Any) -> Any:
+    """Return named heads by layer, and other values as they are; refuse texts that are no names."""
+    by_layer = group_heads_by_layer(heads)
+    named = by_layer if isinstance(by_layer, list) else [by_layer]
+    if by_layer != "all" and any(isinstance(name, str) for name in named):
+        raise PydanticCustomError("number_and_form", NAMES_ALONE)
+    return by_layer
+
+
+NAMES_ALONE: LiteralString = (
+    'expected "all", numbers, or names alone, such as "L5H11", or "L5" for all heads of layer 5'
+)
+
 # A head such as L5H11, and heads by layer, by name, or of all layers alike
 HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME.pattern}$")]
 HeadsName = Annotated[str, Field(pattern=f"^{HEADS_NAME.pattern}$")]
@@ -60,7 +73,7 @@ Heads = Annotated[
     All | Listed | ByLayer,
     Discriminator(_heads_tag),
     BeforeValidator(
-        group_heads_by_layer,
+        _read_names,
         json_schema_input_type=Literal["all"]
         | HeadsName
         | list[int]

@@ -45,7 +45,7 @@ def group_heads_by_layer(heads: Any) -> Any:
     by_layer: dict[str, list[int | str]] = {}
     for layer, _, head in (name[1:].partition("H") for name in names):
         by_layer.setdefault(layer, []).append(int(head) if head else "all")
-    return {layer: "all" if named == ["all"] else named for layer, named in by_layer.items()}
+    return {layer: "all" if "all" in named else named for layer, named in by_layer.items()}
 
 
 def _is_name(value: object) -> bool:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypeAliasType
 
+from model.maps.choices import HEAD_NAME
 from service.wire import FIELD_NAMES, REQUEST_TYPES, Wire
 from service.wording.words import (
     Fault,
@@ -92,8 +93,9 @@ TYPE_WORDS = {  # how a detail names the values of each type
     dict: ("an object",),
     NoneType: ("null",),
 }
-# What the one pattern in our models matches, in words
-INDICES_PATTERN = 'integers separated by commas, such as "0,3,-1"'
+# What the patterns in our models match, in words: those of lists have a greatest length too
+HEAD_WORDS = 'a number, or a name such as "L5H11"'
+INDICES_WORDS = 'integers separated by commas, such as "0,3,-1"'
 
 
 def locate_fault(error: ErrorDetails, title: str) -> Fault:
@@ -164,7 +166,8 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
             side = "least" if error["type"] == "greater_than_equal" else "most"
             return f"expected a number of at {side} {f'{bound:,}'.removesuffix('.0')}"
         case "string_pattern_mismatch" | "string_too_long":
-            return f"expected {INDICES_PATTERN}, received {received}"
+            is_head = error["ctx"].get("pattern") == f"^{HEAD_NAME.pattern}$"
+            return f"expected {HEAD_WORDS if is_head else INDICES_WORDS}, received {received}"
         case _:
             words = (word for kind in kinds for word in get_args(kind) if isinstance(word, str))
             suggestion = suggest_name(error["input"], [*words])
@@ -187,7 +190,7 @@ def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:
     A part of `loc` that is no key or index is skipped: with it, pydantic names the union member.
     """
     kinds = _plain_types(request_type)
-    for part in loc:
+    for part in (part for part in loc if not str(part).startswith("<")):
         inner = (value_type for kind in kinds for value_type in _types_inside(kind, part))
         kinds = [plain for value_type in inner for plain in _plain_types(value_type)] or kinds
     return kinds

@@ -282,7 +282,7 @@ async def test_rows_count_the_units_shown(client: httpx.AsyncClient) -> None:
         ("L5H11", {"5": [11]}),
         (["L5H11"], {"5": [11]}),
         (["L5H11", "L0H5", "L5H2"], {"0": [5], "5": [2, 11]}),
-        (["L5H11", "L0"], {"0": [*range(12)], "5": [11]}),
+        (["L5H11", "L0", "L0H5"], {"0": [*range(12)], "5": [11]}),
     ],
     ids=["one", "a list", "of two layers", "a whole layer"],
 )
@@ -416,7 +416,7 @@ BAD: dict[str, tuple[dict[str, Any], str, list[str | int]]] = {
     "head twice by name": (asking(heads=["L5H1", "L5H1"]), OUT, ["attention"]),
     "name and other layers": (asking(heads="L5H1", layers=[4]), OUT, ["attention"]),
     "no name of a head": (asking(heads="H5L1"), "out_of_range", ["attention", "heads"]),
-    "names and numbers": (asking(heads=["L5H1", 2]), "invalid_type", ["attention", "heads", 0]),
+    "names and numbers": (asking(heads=["L5H1", 2]), "out_of_range", ["attention", "heads"]),
     "rows of another form": (asking(form="top", rows=[1]), "out_of_range", ["attention"]),
     "no rows to explain": (asking(form="why", heads="L0H2"), "out_of_range", ["attention"]),
     "row to explain of the longer text": (asking(form="why", rows=[3]), OUT, ROWS),
