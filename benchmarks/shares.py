@@ -12,6 +12,7 @@ found      how often a token that makes the texts differ, the negation or a swap
            further than one that does not, next to the text compared with itself; 0.5 by chance
 cost       processor time of a request about two texts of 16, 64 and 256 tokens, in that of one for
            their score alone; the fastest of some calls, in turns
+bias       the part of the score that biases carry, by input
 
 with the mean over pairs and its standard error. Controls are a random order, and the model with the
 numbers of each matrix shuffled. Writes benchmarks/shares.json; --publish puts the tables into
@@ -135,6 +136,12 @@ async def share_tokens(service: Service, pair: Pair) -> Numbers:
     return found
 
 
+async def weigh_biases(service: Service, pair: Pair) -> float:
+    """Return the part of a score that biases carry, by input."""
+    _, (told,) = await service.compare(pair[0], pair[1:], **BODIES[INPUT])
+    return float(told["bias"] / told["score"])
+
+
 async def remove_tokens(service: Service, pair: Pair) -> tuple[Numbers, list[list[str]]]:
     """Return what is lost without each token, and what each scores alone; and the tokens."""
     found = {OCCLUSION: [], "masked": [], ALONE: []}
@@ -193,6 +200,7 @@ async def measure(service: Service, control: Service) -> dict[str, Any]:
     """Return the pairs of each kind, and the agreement and what is found, by measure and kind."""
     chance, pairs = np.random.default_rng(0), await pair_texts(service)
     agreement, found = (defaultdict[str, Any](lambda: defaultdict(list)) for _ in range(2))
+    biases = [await weigh_biases(service, pair) for pair in pairs["near"]]
 
     async def measure_tokens(pair: Pair) -> tuple[Numbers, list[list[str]]]:
         """Return what each measure says of a pair's tokens, and the tokens."""
@@ -223,6 +231,7 @@ async def measure(service: Service, control: Service) -> dict[str, Any]:
         "pairs": {kind: len(each) for kind, each in pairs.items()},
         "agreement": _summarise_all(agreement),
         "found": _summarise_all(found),
+        "bias": summarise(biases),
     }
 
 
@@ -290,7 +299,8 @@ def format_tables(told: Mapping[str, Any]) -> str:
         for name, title in HEAD_ROWS.items()
     ]
     tables = _format_table(head, tokens), _format_table(["heads", kinds[0], cost], heads)
-    return "\n\n".join([facts, *tables])
+    bias = f"Biases carry {_format_mean(told['bias'])} of the score of texts alike, by input."
+    return "\n\n".join([facts, *tables, bias])
 
 
 def _format_agreement(told: Mapping[str, Any], name: str, kind: str) -> str:
