@@ -17,7 +17,6 @@ from headlight_client.formats import Array
 from headlight_client.pictures import Picture, draw_map, label_units
 from headlight_client.reprs import short_repr
 
-ORIGIN_FIELDS = ("model", "weights", "numerics")  # of an answer: what computed it
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
@@ -293,6 +292,12 @@ class Answer:
     usage: Usage
 
     __repr__ = short_repr
+
+    @staticmethod
+    def read_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Return these fields of an answer's JSON."""
+        origin = {name: answer[name] for name in ("model", "weights", "numerics")}
+        return {**origin, "usage": Usage(**answer["usage"])}
 
     @property
     def origin(self) -> dict[str, str]:

@@ -11,7 +11,8 @@ Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; 
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -49,6 +50,15 @@ class NoAnswer(HeadlightError):
 
 class ModelChanged(HeadlightError):
     """Two answers of one job come from different models, weights or numerics."""
+
+
+@contextmanager
+def expect_format() -> Iterator[None]:
+    """Raise NoAnswer where what this decorates reads what is not in Headlight's format."""
+    try:
+        yield
+    except (LookupError, OverflowError, TypeError, ValueError, AttributeError) as error:
+        raise NoAnswer("the answer is not in Headlight's format") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
-from headlight_client.errors import NoAnswer
+from headlight_client.answers import Answer
+from headlight_client.errors import expect_format
+from headlight_client.formats import to_pair
 from headlight_client.reprs import short_repr
 
 # of Evidence, as they are in the answer
@@ -76,25 +77,22 @@ class Highlighted(Answer):
     space: str | None = None
 
 
+@expect_format()
 def read_highlighted(answer: Any) -> Highlighted:
     """Read the JSON answer of POST /v1/highlight.
 
     Raises:
         NoAnswer: it is not in that format.
     """
-    try:
-        results = [_read_evidence(one) for one in answer["results"]]
-        made = {name: answer[name] for name in ORIGIN_FIELDS}
-        usage = Usage(**answer["usage"])
-        return Highlighted(**made, usage=usage, results=results, space=answer.get("space"))
-    except (LookupError, TypeError, ValueError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
+    results = [_read_evidence(one) for one in answer["results"]]
+    fields = Answer.read_fields(answer)
+    return Highlighted(**fields, results=results, space=answer.get("space"))
 
 
 def _read_evidence(answer: Any) -> Evidence:
     """Read one document's part of the answer."""
     highlights = [
-        Highlight(_to_pair(one["characters"]), one["text"], one["share"], _to_pair(one["units"]))
+        Highlight(to_pair(one["characters"]), one["text"], one["share"], to_pair(one["units"]))
         for one in answer["highlights"]
     ]
     control = answer["control"]
@@ -104,9 +102,3 @@ def _read_evidence(answer: Any) -> Evidence:
         "pruned": answer.get("pruned"),
     }
     return Evidence(**{name: answer[name] for name in FACT_FIELDS}, **read)
-
-
-def _to_pair(ends: Any) -> tuple[int, int]:
-    """Return a JSON list of two numbers as a tuple."""
-    first, second = ends
-    return first, second

@@ -1,7 +1,7 @@
 """Write and read JSON, and read safetensors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,12 @@ def read_json(body: bytes | str) -> Any:
         return json.loads(body)
     except RecursionError:
         raise ValueError("too deep") from None
+
+
+def to_pair(ends: Iterable[int]) -> tuple[int, int]:
+    """Return a JSON list of two numbers as a tuple."""
+    first, last = ends
+    return first, last
 
 
 def read_safetensors(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from headlight_client.errors import NoAnswer
+from headlight_client.errors import expect_format
 from headlight_client.pictures import Picture, draw_heads
 from headlight_client.roles import Facts, heads_by_layer, word_title
 
@@ -19,17 +19,15 @@ class Heads:
     facts: Facts
 
     @classmethod
+    @expect_format()
     def read(cls, answer: Any) -> "Heads":
         """Read the answer of GET /v1/heads.
 
         Raises:
             NoAnswer: it is not in that format.
         """
-        try:
-            word_title(answer)
-            heads_by_layer(answer)
-        except (LookupError, TypeError) as error:
-            raise NoAnswer("the answer is not in Headlight's format") from error
+        word_title(answer)
+        heads_by_layer(answer)
         return cls(answer)
 
     def __getitem__(self, head: tuple[int, int]) -> Facts:

@@ -7,8 +7,8 @@ POST /v1/classify    Classified, with a Judged for each text
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headlight_client.answers import ORIGIN_FIELDS, Answer, Usage
-from headlight_client.errors import NoAnswer
+from headlight_client.answers import Answer
+from headlight_client.errors import expect_format
 from headlight_client.reprs import short_repr
 
 
@@ -70,31 +70,26 @@ class Classified(Answer):
     texts: list[Judged]
 
 
+@expect_format()
 def read_ranked(answer: Any) -> Ranked:
     """Read the JSON answer of POST /v1/rerank.
 
     Raises:
         NoAnswer: it is not in that format.
     """
-    try:
-        results = [Rank(one["index"], one["relevance_score"]) for one in answer["results"]]
-        return Ranked(answer["model"], results, answer["usage"]["total_tokens"])
-    except (LookupError, TypeError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
+    results = [Rank(one["index"], one["relevance_score"]) for one in answer["results"]]
+    return Ranked(answer["model"], results, answer["usage"]["total_tokens"])
 
 
+@expect_format()
 def read_classified(answer: Any) -> Classified:
     """Read the JSON answer of POST /v1/classify.
 
     Raises:
         NoAnswer: it is not in that format.
     """
-    try:
-        texts = [
-            Judged([Fit(**one) for one in text["classes"]], text["truncated"], text["length"])
-            for text in answer["data"]
-        ]
-        made = {name: answer[name] for name in ORIGIN_FIELDS}
-        return Classified(**made, usage=Usage(**answer["usage"]), texts=texts)
-    except (LookupError, TypeError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
+    texts = [
+        Judged([Fit(**one) for one in text["classes"]], text["truncated"], text["length"])
+        for text in answer["data"]
+    ]
+    return Classified(**Answer.read_fields(answer), texts=texts)

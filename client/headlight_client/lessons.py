@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headlight_client.errors import NoAnswer
+from headlight_client.errors import expect_format
 from headlight_client.formats import Array
 from headlight_client.reprs import short_repr
 
@@ -31,24 +31,22 @@ class Steps:
         return self.arrays[name]
 
 
+@expect_format()
 def read_steps(answer: Any) -> Steps:
     """Read the JSON answer of POST /v1/explain or POST /v1/attend.
 
     Raises:
         NoAnswer: it is not in that format.
     """
-    try:
-        explained = "shapes" in answer
-        names, dtype = (answer["shapes"], answer["dtype"]) if explained else (answer, "float64")
-        weights = dict(_weights(answer.get("parameters", {})))
-        lists = {name: answer[name] for name in names} | weights
-        arrays = {name: np.array(numbers, dtype) for name, numbers in lists.items()}
-        facts = {name: value for name, value in answer.items() if name not in names}
-        for name in ("shapes", "parameters"):
-            facts.pop(name, None)
-        return Steps(arrays, facts)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
+    explained = "shapes" in answer
+    names, dtype = (answer["shapes"], answer["dtype"]) if explained else (answer, "float64")
+    weights = dict(_weights(answer.get("parameters", {})))
+    lists = {name: answer[name] for name in names} | weights
+    arrays = {name: np.array(numbers, dtype) for name, numbers in lists.items()}
+    facts = {name: value for name, value in answer.items() if name not in names}
+    for name in ("shapes", "parameters"):
+        facts.pop(name, None)
+    return Steps(arrays, facts)
 
 
 def _weights(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

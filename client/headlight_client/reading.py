@@ -1,13 +1,13 @@
 """Safetensors answers of the service -> typed arrays: the classes of answers.py."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from headlight_client.answers import (
-    ORIGIN_FIELDS,
+    Answer,
     Arrays,
     Attention,
     Compared,
@@ -23,12 +23,11 @@ from headlight_client.answers import (
     Similar,
     Span,
     Sparse,
-    Usage,
     Vectors,
     Why,
 )
-from headlight_client.errors import NoAnswer
-from headlight_client.formats import Array, read_json, read_safetensors
+from headlight_client.errors import expect_format
+from headlight_client.formats import Array, read_json, read_safetensors, to_pair
 
 METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
 # arrays of a Similar
@@ -39,23 +38,20 @@ COMPARISON_ARRAYS = (
 SCORE_PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 
 
+@expect_format()
 def read_answer(kind: type[Kind], body: bytes) -> Kind:
     """Read a safetensors answer as Encoded, Compared or Scored.
 
     Raises:
         NoAnswer: the body is not in that format.
     """
-    try:
-        arrays, metadata = read_safetensors(body)
-        by_input: dict[int, dict[str, Array]] = defaultdict(dict)
-        for name, array in arrays.items():
-            index, _, own = name.partition(".")
-            by_input[int(index)][own] = array
-        answer = read_json(metadata[METADATA_ENTRY])
-        made = {name: answer[name] for name in ORIGIN_FIELDS}
-        return kind(**made, usage=Usage(**answer["usage"]), **READERS[kind](answer, by_input))
-    except (LookupError, OverflowError, TypeError, ValueError) as error:
-        raise NoAnswer("the answer is not in Headlight's format") from error
+    arrays, metadata = read_safetensors(body)
+    by_input: dict[int, dict[str, Array]] = defaultdict(dict)
+    for name, array in arrays.items():
+        index, _, own = name.partition(".")
+        by_input[int(index)][own] = array
+    answer = read_json(metadata[METADATA_ENTRY])
+    return kind(**Answer.read_fields(answer), **READERS[kind](answer, by_input))
 
 
 def _read_encoded(answer: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
@@ -92,9 +88,7 @@ def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
     attention, sparse = own.pop("attention", None), own.pop("sparse", None)
     sweep = own.pop("sweep", {})
     spans = [
-        Span(
-            _to_pair(span["characters"]), _to_pair(span["tokens"]), _to_pair(span["extent"]), vector
-        )
+        Span(to_pair(span["characters"]), to_pair(span["tokens"]), to_pair(span["extent"]), vector)
         for span, vector in zip(own.pop("spans", ()), arrays.get("spans", ()), strict=True)
     ]
     layers = {
@@ -103,7 +97,7 @@ def _read_item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
         if name.startswith("layers.")
     }
     if own.get("offsets"):
-        own["offsets"] = [*map(_to_pair, own["offsets"])]
+        own["offsets"] = [*map(to_pair, own["offsets"])]
     if attention:
         own["attention"] = _read_attention(attention, arrays, own.get("tokens"))
     if sparse:
@@ -148,9 +142,8 @@ def _read_attention(
     """Read one input's attention, from its JSON and all arrays of the input, by their names."""
     maps: dict[Head, Array] = {}
     stats: dict[Head, dict[str, float]] = {}
-    edges: dict[Head, dict[str, Array]] = defaultdict(dict)
-    dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
-    why: dict[Head, dict[str, Array]] = defaultdict(dict)
+    # by name, then head: the arrays of each head that has several
+    parts: dict[str, dict[Head, dict[str, Array]]] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
         match name.split("."):
             case ["attention", layer, head]:
@@ -159,25 +152,21 @@ def _read_attention(
                 names = facts["stats"]
                 for head, row in zip(names["heads"][layer], array.tolist(), strict=True):
                     stats[int(layer), head] = dict(zip(names["fields"], row, strict=True))
-            case ["attention", layer, head, part]:
-                edges[int(layer), int(head)][part] = array
-            case ["dominance", layer, head, part]:
-                dominance[int(layer), int(head)][part] = array
-            case ["why", layer, head, part]:
-                why[int(layer), int(head)][part] = array
+            case [kind, layer, head, part]:
+                parts[kind][int(layer), int(head)][part] = array
     return Attention(
         facts["form"],
         facts["path"],
         {name: value for name, value in facts.items() if name not in ("form", "path", "stats")},
         maps=dict(sorted(maps.items())),
-        edges={head: Edges(**parts) for head, parts in sorted(edges.items())},
+        edges={head: Edges(**own) for head, own in sorted(parts["attention"].items())},
         stats=dict(sorted(stats.items())),
-        dominance={head: Dominance(**parts) for head, parts in sorted(dominance.items())},
+        dominance={head: Dominance(**own) for head, own in sorted(parts["dominance"].items())},
         wins=arrays.get("dominance.wins"),
         rollout=arrays.get("rollout"),
         why={
-            head: Why(_name_parts(head[0], tokens, parts["share"]), facts["rows"], **parts)
-            for head, parts in sorted(why.items())
+            head: Why(_name_parts(head[0], tokens, own["share"]), facts["rows"], **own)
+            for head, own in sorted(parts["why"].items())
         },
     )
 
@@ -196,9 +185,3 @@ def _by_head(nested: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
         for layer, heads in nested.items()
         for head, value in heads.items()
     }
-
-
-def _to_pair(ends: Iterable[int]) -> tuple[int, int]:
-    """Return a JSON list of two numbers as a tuple."""
-    first, last = ends
-    return first, last
