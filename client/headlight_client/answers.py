@@ -221,7 +221,8 @@ class Similar:
         left_worth, right_worth: the score less that without each unit, (left,) and (right,).
         left_heads, right_heads: what each head of each text's pass adds, (layers, heads).
         left_rest, right_rest: what else makes the score with a layer's heads, (layers,).
-        worth: how fast the score falls as a head is scaled down in both texts, (layers, heads).
+        worth: how fast the score falls as a head is scaled down in both texts, with attention,
+            norms and activations kept as they were, (layers, heads).
         change: of a sweep, by head: the change of the score.
         share: of a sweep, by head: the change of the share of its pair (`sweep_pair`).
     """
