@@ -249,17 +249,12 @@ def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32
         return np.array(rows, dtype=np.float32).reshape(len(rows), *widths)
 
 
-def _embeddings_tag(value: object) -> str:
-    """Return the tag of the form in which a request holds embeddings."""
-    return "<numbers>" if isinstance(value, list) else "<base64>"
-
-
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
         Annotated[Rows, AfterValidator(_as_array), Tag("<numbers>")]
         | Annotated[Base64Array, Tag("<base64>")],
-        Discriminator(_embeddings_tag),
+        Discriminator(lambda value: "<numbers>" if isinstance(value, list) else "<base64>"),
     ],
 )
 
@@ -342,26 +337,21 @@ class Item(Wire):
     @model_validator(mode="after")
     def _check_exactly_one(self) -> "Item":
         """Refuse an input that is not exactly one of text, token ids and embeddings."""
-        kinds = [self.text, self.token_ids, self.embeddings]
-        lone_pair = self.pair is not None and self.text is None
-        lone_types = self.token_type_ids is not None and self.token_ids is None
-        lone_spans = self.spans is not None and (self.text is None or self.pair is not None)
-        wrong = lone_pair or lone_types or lone_spans
-        if sum(value is not None for value in kinds) != 1 or wrong:
-            raise PydanticCustomError("exactly_one_input", self._word_broken_rule())
-        return self
-
-    def _word_broken_rule(self) -> LiteralString:
-        """Return the rule on combining fields that this input breaks, in words."""
+        kinds = self.text, self.token_ids, self.embeddings
+        broken: LiteralString = ""
         if self.text is None and self.pair is not None:
-            return 'a "pair" goes with a "text"'
-        if self.token_ids is None and self.token_type_ids is not None:
-            return '"token_type_ids" go with "token_ids"'
-        if self.text is not None and self.pair is not None and self.spans is not None:
-            return '"spans" go with a "text" without a "pair"'
-        if self.text is None and self.spans is not None:
-            return '"spans" go with a "text"'
-        return 'expected exactly one of "text", "token_ids" and "embeddings"'
+            broken = 'a "pair" goes with a "text"'
+        elif self.token_ids is None and self.token_type_ids is not None:
+            broken = '"token_type_ids" go with "token_ids"'
+        elif self.spans is not None and self.pair is not None:
+            broken = '"spans" go with a "text" without a "pair"'
+        elif self.spans is not None and self.text is None:
+            broken = '"spans" go with a "text"'
+        elif sum(value is not None for value in kinds) != 1:
+            broken = 'expected exactly one of "text", "token_ids" and "embeddings"'
+        if broken:
+            raise PydanticCustomError("exactly_one_input", broken)
+        return self
 
 
 Input = Annotated[

@@ -10,10 +10,9 @@ Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout",
 Weight = Literal["probability", "value_norm"]  # of a key; see tiles.MapReader
 Level = Literal["token", "word"]  # what a row and a column stand for
 Specials = Literal["keep", "drop", "renormalize"]  # what happens to special tokens
-HEAD_NAME = re.compile(r"L(0|[1-9][0-9]{0,8})H(0|[1-9][0-9]{0,8})", re.ASCII)  # layer and head
-HEADS_NAME = re.compile(
-    r"L(0|[1-9][0-9]{0,8})(H(0|[1-9][0-9]{0,8}))?", re.ASCII
-)  # or all of a layer
+NUMBER = "(0|[1-9][0-9]{0,8})"  # of a layer or a head
+HEAD_NAME = re.compile(f"L{NUMBER}H{NUMBER}")  # layer and head
+HEADS_NAME = re.compile(f"L{NUMBER}(H{NUMBER})?")  # or a layer, for all of its heads
 STATISTIC_FIELDS = (  # of the form stats
     "self",
     "previous",
