@@ -33,11 +33,12 @@ def read_blocks(file: "TextFile") -> Iterator[tuple[list[str | None], bytes]]:
     Raises:
         Unusable: the file is no Parquet, or the column holds no text.
     """
-    digest = TextDigest()
+    digest = hashlib.sha256()
     for batch in _read_batches(file, TEXT_ROWS, [_column(file)]):
         texts = _read_texts(batch, file)
-        digest.update(texts)
-        yield texts, digest.value()
+        for part in _write_texts(texts):
+            digest.update(part)
+        yield texts, digest.digest()
 
 
 def check_output(file: "TextFile") -> None:
@@ -64,41 +65,25 @@ def write_vectors(
         Failed: the texts are no longer those of the vectors.
         OSError: it cannot be written.
     """
-    writing, digest, row = out.with_name(out.name + WRITING_SUFFIX), TextDigest(), 0
+    writing, digest, row = out.with_name(out.name + WRITING_SUFFIX), hashlib.sha256(), 0
     with _open(file) as source:
         empty = append_vectors(source.schema_arrow.empty_table(), VECTORS, vectors[:0])
     metadata = {**(empty.schema.metadata or {}), ORIGIN_KEY: orjson.dumps(dict(origin))}
     try:
         with pq.ParquetWriter(writing, empty.schema.with_metadata(metadata)) as writer:
             for batch in _read_batches(file, GROUP_ROWS):
-                digest.update(_read_texts(batch, file))
+                for part in _write_texts(_read_texts(batch, file)):
+                    digest.update(part)
                 rows = vectors[row : row + len(batch)]
                 writer.write_table(append_vectors(batch, VECTORS, rows))
                 row += len(batch)
-        if digest.value().hex() != origin["source_sha256"]:
+        if digest.hexdigest() != origin["source_sha256"]:
             raise Failed(f"{file.name} was changed while it was read")
         with writing.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(writing, out)
     finally:
         writing.unlink(missing_ok=True)
-
-
-class TextDigest:
-    """A digest of texts, of which two lists have the same only if they are equal."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def update(self, texts: Sequence[str | None]) -> None:
-        """Add texts, each after its length; of null nothing, since it ends the job."""
-        for text in texts:
-            raw = (text or "").encode()
-            self._digest.update(len(raw).to_bytes(8, "little") + raw)
-
-    def value(self) -> bytes:
-        """Return the digest of all texts so far."""
-        return self._digest.digest()
 
 
 def _column(file: "TextFile") -> str:
@@ -142,3 +127,10 @@ def _read_texts(batch: pa.Table, file: "TextFile") -> list[str | None]:
     except UnicodeDecodeError as error:
         raise Unusable(f"{file.name}: the column {file.column!r} is not UTF-8") from error
     return texts
+
+
+def _write_texts(texts: Sequence[str | None]) -> Iterator[bytes]:
+    """Yield texts for a digest, each after its length; null as empty, since it ends the job."""
+    for text in texts:
+        raw = (text or "").encode()
+        yield len(raw).to_bytes(8, "little") + raw
