@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from model.carried import Sources
-from model.config import PoolingMode
+from model.config import EncoderConfig, PoolingMode
 from model.maps.units import Units
 from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
@@ -37,9 +37,15 @@ def carry_works(
     carried = sum(len(work) * (max(own) + 1) for work, own in zip(works, owners, strict=True))
     resolver.check_tokens(sum(map(len, works)) + carried, CARRYING_TAKES)
     tiles = [_divide(work, own, modes, layers) for work, own in zip(works, owners, strict=True)]
-    rows = max(len(tile) * (1 + len(tile.outputs.carried or ())) for tile in chain(*tiles))
-    made = SINGLE * rows * (6 * config.width + 3 * config.feed_forward)
-    return tiles, made + WORK_BYTES * sum(map(len, tiles))
+    return tiles, weigh_carrying([*chain(*tiles)], config)
+
+
+def weigh_carrying(works: Sequence[Work], config: EncoderConfig) -> int:
+    """Return the bytes of works that carry sources or targets, and of what the largest makes."""
+    carried = [work.outputs.carried or work.outputs.targets or () for work in works]
+    rows = max(len(work) * (1 + len(each)) for work, each in zip(works, carried, strict=True))
+    made = rows * (6 * config.width + 3 * config.feed_forward)
+    return SINGLE * made + WORK_BYTES * len(works)
 
 
 def number_sources(units: Units) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from service.core import Step
 from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
 from service.engine.work import Outputs, Work
-from service.questions.carried import TILE_ROWS, WORK_BYTES
+from service.questions.carried import TILE_ROWS, weigh_carrying
 
 SHARING_TAKES = "with vectors carried back through the layers of the texts it takes the work of"
 
@@ -46,14 +47,11 @@ class HeadShares:
         tokens = sum(len(work) * (1 + len(targets)) for work, targets in each)
         self._resolver.check_tokens(tokens, SHARING_TAKES)
         size, longest = len(self._resolver.model.pooling.modes) * config.width, max(map(len, works))
-        examples = [
-            work for of_text in self._divide(torch.empty(len(works), 0)) for work in of_text
-        ]
-        rows = max(len(work) * (1 + len(work.outputs.targets or ())) for work in examples)
-        made = rows * (6 * config.width + 3 * config.feed_forward)
-        made += longest * config.layers * config.width  # what enters each layer
+        examples = [*chain(*self._divide(torch.empty(len(works), 0)))]
         shares = config.layers * (config.heads + 1) * sum(map(len, self._targets))
-        held = SINGLE * made + (SINGLE + DOUBLE) * (shares + 2 * len(works) * size)
+        held = weigh_carrying(examples, config)
+        held += SINGLE * longest * config.layers * config.width  # what enters each layer
+        held += (SINGLE + DOUBLE) * (shares + 2 * len(works) * size)
 
         async def carry_back() -> Step:
             """Return the step that carries the vectors, once they are known."""
@@ -61,10 +59,9 @@ class HeadShares:
             lengths = vectors.norm(dim=1, keepdim=True)
             self._units = vectors / torch.where(lengths == 0, math.inf, lengths)
             self._made = self._divide(self._linear.carry_back(self._units, size).float())
-            return Step([work for of_text in self._made for work in of_text])
+            return Step([*chain(*self._made)])
 
-        follow = [(work, 1) for work in examples]
-        return Step(works, carry_back, follow, held + WORK_BYTES * len(examples))
+        return Step(works, carry_back, [(work, 1) for work in examples], held)
 
     def _divide(self, vectors: Tensor) -> list[list[Work]]:
         """Return the works that together carry all targets of each text.
