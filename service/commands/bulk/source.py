@@ -79,7 +79,7 @@ class TextFile:
             Unusable: the column is missing or not valid, or pyarrow is missing.
         """
         by_name: dict[str, Format] = {f".{known}": known for known in get_args(Format)}
-        form = form or by_name.get(path.suffix, "jsonl")
+        form = form or by_name.get(path.suffix.lower(), "jsonl")
         name = "stdin" if str(path) == "-" else str(path)
         if form == "parquet":
             if column is None:

@@ -46,8 +46,8 @@ def test_a_json_line_is_a_string_or_an_object(tmp_path: Path) -> None:
 
 
 def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
-    """JSON too; its spaces are its own."""
-    path = file(tmp_path, b'  a dog \r\n"a\x0bcat"\r\n', "texts.txt")
+    """JSON too; its spaces are its own, and its name may be in capitals."""
+    path = file(tmp_path, b'  a dog \r\n"a\x0bcat"\r\n', "TEXTS.TXT")
 
     assert list(check_lines(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
 
