@@ -1,7 +1,7 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
 import { ask } from "./api.js";
-import { choice, fixed, folded, make, refill, shaded, table, token } from "./dom.js";
+import { button, choice, fixed, folded, make, refill, shaded, table, token } from "./dom.js";
 import { names, numbered, places } from "./session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
@@ -40,7 +40,7 @@ export function clear(section, { by }, change, ...said) {
 export function draw(section, { texts, request, answer, reason }, view, { change, focus, carry }) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
-  const ways = Object.entries(WAYS).map(([order, title]) => make("button", { type: "button", onclick: ({ target }) => carry(order, target) }, title));
+  const ways = Object.entries(WAYS).map(([order, title]) => button(title, ({ target }) => carry(order, target)));
   const bar = make("div", { className: "bar" }, score, "cosine of the two vectors", make("span", { className: "bar", role: "group", "aria-label": "Which heads make them alike?" }, "Which heads make them alike?", ...ways));
   if (reason) return clear(section, view, change, bar, make("p", { className: "note" }, reason));
   const [rows, columns] = axes({ texts, request, answer });
@@ -65,9 +65,8 @@ function pairs({ matrix }, rows, columns, focus) {
   const list = all.map(([share, i, j]) => {
     const pair = [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share)];
     if (!focus) return pair;
-    const open = make("button", { type: "button", onclick: ({ target }) => focus(i, j, target) }, "Which heads?");
-    open.setAttribute("aria-label", `Which heads carry ${rows[i]} and ${columns[j]}?`);
-    return [...pair, make("td", {}, open)];
+    const label = `Which heads carry ${rows[i]} and ${columns[j]}?`;
+    return [...pair, make("td", {}, button("Which heads?", ({ target }) => focus(i, j, target), { ariaLabel: label }))];
   });
   return table("The pairs that add most", ["Pair", "adds", ...(focus ? ["carried by"] : [])], list);
 }

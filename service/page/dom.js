@@ -13,6 +13,9 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Makes a button; `act` is called with its event. */
+export const button = (title, act, properties = {}) => make("button", { type: "button", onclick: act, ...properties }, title);
+
 /** Makes a token that may stand next to others: its direction is its own, and its blanks are seen. */
 export const token = (text) => make("bdi", {}, marked(text));
 

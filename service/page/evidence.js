@@ -1,7 +1,7 @@
 // What in a document carries its score for a query: marked in its text, in order, next to a control.
 
 import { ask } from "./api.js";
-import { choice, copied, fixed, make, refill, scrolled, shade } from "./dom.js";
+import { button, choice, copied, fixed, make, refill, scrolled, shade } from "./dom.js";
 import { commands } from "./exports.js";
 import { tell } from "./said.js";
 
@@ -35,7 +35,7 @@ export function draw(section, { request, answer }, view, change) {
     make("h3", {}, "Strongest first"), list(ranked, marks),
     make("p", { className: "note" }, meaning(result, request)),
     make("h3", {}, "Shortened"), ...shortened(result.pruned, view, change),
-    make("p", {}, make("button", { type: "button", onclick: ({ target }) => copyCurl(target, "v1/highlight", request) }, "Copy curl")), box);
+    make("p", {}, button("Copy curl", ({ target }) => copyCurl(target, "v1/highlight", request))), box);
 }
 
 /** Draws the choices alone, for what may be said in words. */
@@ -83,7 +83,7 @@ function pieces(document, ranked, marks) {
 
 function list(ranked, marks) {
   return make("ol", { className: "ranked" }, ...ranked.map(({ text, share }, i) => {
-    const show = make("button", { type: "button", "aria-label": `Show number ${i + 1} in the document`, onclick: () => seen(marks[i]) }, "Show");
+    const show = button("Show", () => seen(marks[i]), { ariaLabel: `Show number ${i + 1} in the document` });
     return make("li", {}, make("b", {}, fixed(share)), " ", make("bdi", {}, text), " ", show);
   }));
 }
@@ -105,7 +105,7 @@ function shortened(pruned, { prune }, change) {
   return [
     make("div", { className: "bar" },
       choice("Keep", CHOICES.prune.map((share) => [share, `${100 * share} %`]), prune, (value) => change("prune", value)),
-      make("button", { type: "button", onclick: copy }, "Copy the shortened text")),
+      button("Copy the shortened text", copy)),
     scrolled("The shortened text", make("blockquote", { className: "whole", dir: "auto" }, pruned)),
   ];
 }

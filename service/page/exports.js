@@ -1,11 +1,9 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, copied, kept, make, scrolled } from "./dom.js";
+import { at, button, copied, kept, make, scrolled } from "./dom.js";
 import { curl } from "./api.js";
 import { figure, pngOf, svgOf } from "./figure.js";
 import { tell } from "./said.js";
-
-const button = (title, act) => make("button", { type: "button", onclick: act }, title);
 
 /** Makes the buttons that need no head; `taken` gives {texts, answers} of what is shown now. */
 const whole = (taken) => [
@@ -25,20 +23,20 @@ export function draw(section, taken) {
   const [box, copyCurl] = commands();
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
-    ...["matrix", "lines"].flatMap((kind) => [
-      button(`PNG of the ${kind}`, needs(async (head) => save(await pngOf(pictured(kind, head, head.words())), `${head.name}-${kind}.png`))),
-      button(`SVG of the ${kind}`, needs((head) => save(svgOf(pictured(kind, head, head.words())), `${head.name}-${kind}.svg`)))]),
+    ...["matrix", "lines"].flatMap((kind) => pictures(kind, ` of the ${kind}`, (save) => needs((head) => save(head, head.words(), `${head.name}-${kind}`)))),
     button("CSV of the matrix", needs(({ name, labels, map }) => saved(csv(labels, labels, map.values), "text/csv", `${name}.csv`))),
     ...whole(taken),
     button("Copy curl", needs((head, target) => copyCurl(target, "v1/encode", head.map.request)))), box);
 }
 
-const pictured = (kind, shown, words) => figure(kind, shown, { ...words, model: at("model").textContent });
-
-/** Makes the buttons of a figure; `shown` gives what is drawn, `words` what stands around it. */
-export const pictures = (kind, name, shown, words) => [
-  button("PNG", async () => save(await pngOf(pictured(kind, shown(), words())), `${name}.png`)),
-  button("SVG", () => save(svgOf(pictured(kind, shown(), words())), `${name}.svg`))];
+/**
+ * Makes the buttons of a figure.
+ * @param title what follows each one's format
+ * @param acts makes a button's action of what saves a figure: (what is drawn, what stands around it, name)
+ */
+export const pictures = (kind, title, acts) => Object.entries({ PNG: pngOf, SVG: svgOf }).map(([format, render]) =>
+  button(format + title, acts(async (shown, words, name) =>
+    save(await render(figure(kind, shown, { ...words, model: at("model").textContent })), `${name}.${format.toLowerCase()}`))));
 
 /** Makes a box for a curl command, hidden until there is one, and the function that copies one, shows it there, and tells so next to a control. */
 export function commands() {

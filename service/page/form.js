@@ -1,6 +1,6 @@
 // The form: the texts, what they are to each other, and examples of them.
 
-import { at, make } from "./dom.js";
+import { at, button } from "./dom.js";
 import { EXAMPLE } from "./evidence.js";
 
 // The second is drawn at first sight; each is compared, if it has two texts, but for the last
@@ -46,7 +46,7 @@ export function open(show) {
     const { text, other, together } = example;
     const swapped = other && ` / ${other.split(" ").at(-1)}`; // the source texts' pairs differ in their last word
     const act = () => (fill(example), at("ask").requestSubmit());
-    at("examples").append(make("button", { type: "button", onclick: act }, together === "evidence" ? text : text + swapped));
+    at("examples").append(button(together === "evidence" ? text : text + swapped, act));
   }
   document.querySelector("button[type=submit]").disabled = false;
 }

@@ -1,6 +1,6 @@
 // One head, close: lines between its tokens, its matrix, its equation, and the same as a table.
 
-import { fixed, folded, make, paint, shaded, table, token } from "./dom.js";
+import { button, fixed, folded, make, paint, shaded, table, token } from "./dom.js";
 import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 import { Axes } from "./axes.js";
@@ -53,7 +53,7 @@ export class Head {
   }
 
   title() {
-    const close = make("button", { type: "button", onclick: () => this.actions.close(this.name), "aria-label": `Close ${this.name}` }, "Close");
+    const close = button("Close", () => this.actions.close(this.name), { ariaLabel: `Close ${this.name}` });
     this.about = make("span", { className: "note" });
     this.describe();
     return [make("h2", {}, this.name), this.about, close];

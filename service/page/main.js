@@ -1,7 +1,7 @@
 // The page as a whole: what is asked, what is shown, and what happens between the parts.
 
 import { ask, Refused, useKey } from "./api.js";
-import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
+import { arrange, at, button, choice, make, onTheme, refusal } from "./dom.js";
 import { Head } from "./head.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
@@ -163,7 +163,7 @@ function draw() {
   at("views").hidden = false;
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
-  const moved = make("button", { type: "button", onclick: ({ target }) => sweep(target, "Without each of", () => find("worth", target)) }, "What each head is worth");
+  const moved = button("What each head is worth", ({ target }) => sweep(target, "Without each of", () => find("worth", target)));
   overview.order = address.found(shown.order) ? "place" : shown.order;
   overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), moved]);
   name(session);

@@ -1,7 +1,7 @@
 // Why a head looks where it does: what the scores of the row in focus are made of.
 
 import { ask } from "./api.js";
-import { fixed, folded, make, shaded, table, token } from "./dom.js";
+import { button, fixed, folded, make, shaded, table, token } from "./dom.js";
 import { commands, csv, pictures, saved } from "./exports.js";
 import { numbered, place } from "./session.js";
 
@@ -51,7 +51,6 @@ export class Why {
 
   show(found) {
     const { head, row, keys, parts, request } = found, [box, copyCurl] = commands();
-    const act = (title, act) => make("button", { type: "button", onclick: act }, title);
     const whole = () => csv(parts.map(({ name }) => name), keys, parts.flatMap(({ scores }) => scores));
     this.box.replaceChildren(
       make("h3", {}, "Why '", make("bdi", {}, row), "' looks there"),
@@ -59,9 +58,9 @@ export class Why {
       table(`The keys with the largest scores of ${row}`, ["Key", "score", "made of"], strongest(found)),
       ...(keys.length <= MOST_IN_TABLE ? [folded("All parts as a table", () => all(found))] : []),
       make("div", { className: "bar", role: "group", "aria-label": `Export of why ${row} looks there` },
-        ...pictures("why", `${head}-why`, () => found, () => this.words()),
-        act("CSV", () => saved(whole(), "text/csv", `${head}-why.csv`)),
-        act("Copy curl", ({ target }) => copyCurl(target, "v1/encode", request))), box);
+        ...pictures("why", "", (save) => () => save(found, this.words(), `${head}-why`)),
+        button("CSV", () => saved(whole(), "text/csv", `${head}-why.csv`)),
+        button("Copy curl", ({ target }) => copyCurl(target, "v1/encode", request))), box);
   }
 }
 
