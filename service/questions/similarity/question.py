@@ -45,7 +45,9 @@ OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
     'out, and "form": "score"'
 )
-INPUT_HINT = '"by": "input" is answered, with shares of the tokens that enter the model; '
+INPUT_HINT = (
+    '"by": "input" is answered, with shares of the tokens that enter the model, and "by": "head"; '
+)
 
 
 class Similarity:

@@ -114,6 +114,7 @@ async def test_where_one_vector_is_the_texts_a_refusal_names_shares_by_input(
         refused = await client.post("/v1/similarity", json={**body, "by": "input"})
 
     assert 'pooling "cls"; "by": "input" is answered' in named["detail"]
+    assert ', and "by": "head"; ' in named["detail"]
     assert (refused.status_code, refused.json()["code"]) == (422, "similarity_not_explainable")
     assert 'pooling "max"; "form": "occlusion" is answered' in refused.json()["detail"]
 
