@@ -95,7 +95,8 @@ ENFORCED = (
         "a request's time",
         "encode.admission",
         ("deadline_seconds",),
-        "the door ends what hangs 5 s later, HAProxy leaves a replica that is silent as long; "
+        "the door ends what hangs 5 s later, HAProxy leaves a replica that is silent for 15 s "
+        "more, since a body may take 10 s to arrive; "
         "Ray's `request_timeout_s` is not set",
     ),
     Enforced(
@@ -296,7 +297,7 @@ ROWS = (
     Row(
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S",
         "504 by HAProxy itself",
-        "a replica's silence; deadline_seconds and 5 s",
+        "a replica's silence; deadline_seconds and 15 s",
     ),
     Row(
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",

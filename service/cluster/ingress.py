@@ -87,7 +87,10 @@ def max_ongoing_requests(settings: Settings) -> int:
 
 
 def request_seconds(settings: Settings) -> float:
-    """Return the seconds a request may take at most, in all; our own refusal comes sooner."""
+    """Return the seconds that work may take from when its request has arrived whole.
+
+    Our own refusal comes sooner.
+    """
     return settings.deadline_seconds + 5
 
 
@@ -120,8 +123,10 @@ def common_variables(settings: Settings) -> dict[str, str]:
             max_ongoing_requests(settings) * settings.machine_replicas + SPARE_REQUESTS
         ),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
-        SERVER_TIMEOUT: str(deadline + 5),
-        HARD_STOP: str(max(RELOAD_SECONDS, deadline + 10)),
+        # HAProxy counts from when it has passed on a body, which a busy replica may be reading for
+        # 10 s more (edge/body.py).
+        SERVER_TIMEOUT: str(deadline + 15),
+        HARD_STOP: str(max(RELOAD_SECONDS, deadline + 20)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # HAProxy or its manager dead: three failed checks and it is replaced. Ray's 10 s is 30 s
         # without a port.

@@ -135,7 +135,9 @@ class BodyReader:
         if len(body) <= LARGE_BYTES:
             self._scan(request, body)
         else:
+            arrived = time.monotonic()
             await self._worker.run(len(body), partial(self._scan, request, body))
+            request.waited += time.monotonic() - arrived  # its client's time runs meanwhile
         return body
 
     async def _receive(self, receive: Receive, limit: int, hold: Hold) -> bytes:

@@ -57,7 +57,7 @@ class Request:
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
         key: the name of its API key; models: names of the only models that this may use, if any.
         hold: the memory that it takes.
-        place: its place at the gate; waited: the seconds it waited there.
+        place: its place at the gate; waited: the seconds it waited there, and for its body's scan.
         timeout: the seconds that its client gives it, counted from when it has arrived whole.
         body: the whole body, once it has been read.
         shed: the name of the bound for which it is refused as overload; None if it is not.

@@ -68,9 +68,9 @@ def annotations(documents: list[dict[str, Any]]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("case", "body", "seconds"),
     [
-        ("ingress", Settings().max_binary_body_bytes, "45"),
-        ("models", 33554432, "45"),
-        ("deployment of more", 4 * 4194304, "28"),
+        ("ingress", Settings().max_binary_body_bytes, "55"),
+        ("models", 33554432, "55"),
+        ("deployment of more", 4 * 4194304, "38"),
     ],
 )
 def test_ingress_nginx_ends_nothing_before_the_service_does(
@@ -94,4 +94,4 @@ def test_a_route_waits_longer_than_the_service(documents: list[dict[str, Any]]) 
     """So that the service's own answer comes first."""
     (route,) = (one for one in documents if one["kind"] == "HTTPRoute")
 
-    assert [rule["timeouts"] for rule in route["spec"]["rules"]] == [{"request": "45s"}]
+    assert [rule["timeouts"] for rule in route["spec"]["rules"]] == [{"request": "55s"}]

@@ -564,7 +564,7 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
     here.deploy(TWO, longer)
 
     assert here.status()["base"][0] == "DEPLOY_FAILED"
-    assert "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S: is '35'; must be 65" in here.status()["base"][1]
+    assert "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S: is '45'; must be 75" in here.status()["base"][1]
     assert httpx.post(f"{here.url}/v1/encode", json=BODY).status_code == 200
 
 

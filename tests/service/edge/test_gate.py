@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from service import keys
-from service.edge import door
+from service.edge import body, door
+from service.edge.body import BodyWorker
 from service.edge.gate import DOUBLE_SECONDS, MOST_INSIDE, Full, KeyGate, Place
 from service.edge.transport import CLIENT, Client
 from service.replica import Replica
@@ -367,6 +370,34 @@ async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
 
     assert [answer.status_code for answer in answers] == [200, 504]
     assert durations[0] >= 3000 and durations[1] >= 31_000
+
+
+async def test_what_a_large_body_waits_to_be_scanned_is_of_its_duration_and_of_its_deadline(
+    served: Callable[..., Connected],
+    log: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HAProxy, too, counts from when the body has come."""
+    clock = [0.0]
+
+    async def run(worker: BodyWorker, size: int, work: Callable[[], Any]) -> Any:
+        clock[0] += 31
+        return work()
+
+    monkeypatch.setattr(BodyWorker, "run", run)
+    monkeypatch.setattr(
+        body, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + clock[0])
+    )
+    large, headers = (
+        json.dumps(ASKED) + " " * body.LARGE_BYTES,
+        {"content-type": "application/json"},
+    )
+    async with served() as client:
+        answer = await client.post("/v1/encode", content=large, headers=headers)
+    (line,) = log().splitlines()
+
+    assert answer.status_code == 504
+    assert json.loads(line)["duration_ms"] >= 31_000
 
 
 async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:

@@ -212,7 +212,7 @@ async def test_what_no_deadline_allows_is_refused_with_how_much_would_fit(
 
     assert (refused.status_code, told["code"]) == (422, "deadline_unreachable")
     assert told["sequences"] == pytest.approx(900 * 0.8 * 30 / 33, rel=0.01)
-    assert f"some {told['sequences']} of its sequences would fit" in told["detail"]
+    assert f"about {told['sequences']} of its sequences would fit" in told["detail"]
     assert dry.json()["admitted"] is True
 
 

@@ -44,5 +44,5 @@ app: {{ .Release.Name }}-ray
 
 {{/* Seconds that what stands before HAProxy waits: beyond its own, so that its answer comes first. */}}
 {{- define "headlight.outside" -}}
-{{ add (include "headlight.seconds" . | fromJson | dig "deadline" 0 | ceil | int) 15 }}
+{{ add (include "headlight.seconds" . | fromJson | dig "deadline" 0 | ceil | int) 25 }}
 {{- end }}

@@ -87,8 +87,8 @@ takes 0 and false for nothing.
 {{- $connections = add $connections (mul (add $waiting $ray.spare_requests) (int .most)) -}}
 {{- end }}
 {{- $_ := set $variables "RAY_SERVE_HAPROXY_MAXCONN" (toString $connections) }}
-{{- $_ := set $variables "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S" (add $deadline 5) }}
-{{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 10)) }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S" (add $deadline 15) }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 20)) }}
 {{- $_ := set $variables "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S" $seconds.drain }}
 {{- $_ := set $variables "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" $seconds.node }}
 {{- toJson $variables }}
