@@ -11,6 +11,9 @@ const SPECIALS = { drop: ["special tokens hidden"], renormalize: ["special token
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
+/** The places of shares, the largest first. */
+const ordered = (row) => row.map((_, i) => i).sort((a, b) => row[b] - row[a]);
+
 const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
 const MOST_LINES = 2000; // of all tokens, the strongest
 const MOST_IN_TABLE = 40; // places of which the whole matrix is a table; beyond it is that of one row
@@ -230,7 +233,7 @@ export class Head {
   /** Z of the token in focus, as the sum of values that it is. */
   equation(here) {
     if (this.view.direction === "by") return make("p", { className: "note" }, "Columns do not sum to 1: each row is shared out by itself.");
-    const row = this.row(), order = row.map((_, i) => i).sort((a, b) => row[b] - row[a]), shown = order.slice(0, 6);
+    const row = this.row(), order = ordered(row), shown = order.slice(0, 6);
     const rest = order.slice(6).reduce((sum, i) => sum + row[i], 0);
     const sum = shown.map((i) => `${fixed(row[i], 2)} V_${this.labels[i]}`).join(" + ") + (order.length > 6 ? ` + rest ${fixed(rest, 2)}` : "");
     const most = order[0], own = fixed(row[here], 2);
@@ -271,8 +274,7 @@ export class Head {
   }
 
   single(here) {
-    const row = this.row(), order = row.map((_, i) => i).sort((a, b) => row[b] - row[a]);
-    const caption = `${this.name}: ${this.labels[here]} ${this.direction()}`;
-    return table(caption, ["Token", "share"], order.map((i) => [this.labels[i], fixed(row[i])]));
+    const row = this.row(), caption = `${this.name}: ${this.labels[here]} ${this.direction()}`;
+    return table(caption, ["Token", "share"], ordered(row).map((i) => [this.labels[i], fixed(row[i])]));
   }
 }

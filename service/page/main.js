@@ -99,17 +99,25 @@ async function mark(turn) {
   const { text, other, view } = shown, section = at("evidence"), began = performance.now();
   forget();
   at("alike").hidden = true;
-  section.ariaBusy = "true";
-  try {
-    const found = await evidence.find(text, other, view, told.tasks);
-    if (turn !== asked) return;
+  const draw = (found) => {
     evidence.draw(section, found, view, remark);
     exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));
     say(`${found.answer.usage.tokens} tokens, ${Math.round(performance.now() - began)} ms.`);
+  };
+  const clear = () => (evidence.clear(section, view, remark), say(""));
+  await fill(section, () => turn === asked, evidence.find(text, other, view, told.tasks), draw, clear);
+}
+
+/** Draws a part of the page once its answer comes, or why it does not, while it is `wanted`. */
+async function fill(section, wanted, asking, draw, clear) {
+  section.ariaBusy = "true";
+  try {
+    const found = await asking;
+    if (!wanted()) return;
+    draw(found);
   } catch (error) {
-    if (turn !== asked) return;
-    evidence.clear(section, view, remark);
-    say("");
+    if (!wanted()) return;
+    clear();
     failed(error, section);
   }
   section.ariaBusy = "false";
@@ -125,22 +133,12 @@ function remark(name, value) {
 }
 
 /** Says why two texts are alike, whether the heads come or not. */
-async function compare(turn) {
+function compare(turn) {
   const { text, other, view } = shown, { by } = view, section = at("alike");
   const act = { change, focus: (i, j, button) => carried(`pair ${i} ${j}`, button), carry: carried };
-  section.ariaBusy = "true";
-  try {
-    const found = await alike.why({ text }, { text: other }, view);
-    if (turn !== asked || by !== view.by) return;
-    shown.alike = found;
-    alike.draw(section, found, view, act);
-  } catch (error) {
-    if (turn !== asked || by !== view.by) return;
-    alike.clear(section, view, change);
-    failed(error, section);
-  }
-  section.ariaBusy = "false";
-  at("views").hidden = false;
+  const draw = (found) => alike.draw(section, (shown.alike = found), view, act);
+  const clear = () => alike.clear(section, view, change);
+  return fill(section, () => turn === asked && by === view.by, alike.why({ text }, { text: other }, view), draw, clear);
 }
 
 /** Says it anew, after a choice of what shares are of; the heads stay. */
