@@ -212,10 +212,6 @@ class Batcher(Generic[Work, Result]):
             running = [task for _, task in self._running.values()]
             await asyncio.wait([job.future for job in self._queue.jobs] or running)
 
-    def estimate_cost(self, works: Sequence[Work]) -> float:
-        """Return the cost of all these works: how many tokens of short sequences take as long."""
-        return sum(self.costs(works))
-
     def check_admission(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
         """Raise if a request would not be admitted now.
 

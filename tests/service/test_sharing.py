@@ -83,7 +83,7 @@ class Service:
             await self._step()
             works = [range(tokens) for tokens in texts]
             self.batcher.check_admission(
-                sum(texts), self.batcher.estimate_cost(works), began + 30, key
+                sum(texts), sum(self.batcher.costs(works)), began + 30, key
             )
             await self.batcher.submit(works, began + 30, key)
             await self._step()

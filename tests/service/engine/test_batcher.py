@@ -63,13 +63,13 @@ async def ask(
     queue: Batcher[Work, str], works: Sequence[Work], deadline: float, key: str = ""
 ) -> tuple[list[str], Timing]:
     """Run works if there is room and time for them, as admission asks."""
-    queue.check_admission(sum(map(len, works)), queue.estimate_cost(works), deadline, key)
+    queue.check_admission(sum(map(len, works)), sum(queue.costs(works)), deadline, key)
     return await queue.submit(works, deadline, key)
 
 
 def check(queue: Batcher[Work, str], tokens: int, deadline: float, key: str = "") -> None:
     """Ask whether one work of so many tokens would be admitted."""
-    queue.check_admission(tokens, queue.estimate_cost([Work("", tokens)]), deadline, key)
+    queue.check_admission(tokens, sum(queue.costs([Work("", tokens)])), deadline, key)
 
 
 async def settle() -> None:
