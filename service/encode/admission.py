@@ -367,7 +367,7 @@ class Admission:
                 "deadline_unreachable",
                 estimate_ms=math.ceil(needed * 1000),
                 deadline_ms=math.floor(given * 1000),
-                sequences=int(share * len(step.works)),
+                sequences=int(share * (record.inputs or len(step.works))),
             )
         if not isinstance(error, Overloaded):
             return Refused("deadline_exceeded")

@@ -239,7 +239,7 @@ class Gateway:
         step = changes.ordered(
             await question.plan(works, read_gated, deadline, record), self.resolver
         )
-        record.sequences, record.tokens = step.sequences, step.tokens
+        record.inputs, record.sequences, record.tokens = len(works), step.sequences, step.tokens
         self._estimate.learn(texts, works)
         return PreparedRequest(
             works, tokens, step, question.price(step), estimate_held(texts, works)

@@ -42,7 +42,8 @@ class Record:
     code: int = CLIENT_CLOSED  # HTTP status of its answer
     refused: str | None = None  # code of its refusal; None if it was answered
     shed: str | None = None  # which bound refused it for lack of room or time, if that is known
-    sequences: int = 0  # number that the model runs for it
+    inputs: int = 0  # number of its texts or of what stands for them
+    sequences: int = 0  # number that the model runs for it, copies of inputs among them
     tokens: int = 0  # of all these sequences
     bytes: int = 0  # of its answer's body
     given_seconds: float = math.inf  # until its deadline, at most the service's own

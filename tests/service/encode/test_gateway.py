@@ -216,6 +216,18 @@ async def test_what_no_deadline_allows_is_refused_with_how_much_would_fit(
     assert dry.json()["admitted"] is True
 
 
+async def test_how_much_would_fit_is_told_in_inputs_and_not_in_their_copies(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaving out encodes a text again without each token: parts of that are no answer."""
+    believe(monkeypatch, replica.batcher, 1.0)
+    body = {"left": "All is well", "right": ["All was well"], "form": "occlusion"}
+
+    refused = await client.post("/v1/similarity", json=body)
+
+    assert refused.json()["sequences"] < 2
+
+
 @pytest.mark.usefixtures("golden")
 async def test_a_client_that_leaves_takes_its_waiting_work_along(
     client: httpx.AsyncClient, replica: Replica
