@@ -39,7 +39,7 @@ def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path:
     """As they are: a dollar or a bracket means nothing here."""
     pictures.draw_map("L0H5", TOKENS, TOKENS, SHARES).save(tmp_path / "a.svg")
 
-    words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "a.svg").read_text())
+    words = letters(tmp_path / "a.svg")
     assert words.count("[CLS]") == words.count("$2$") == words.count("&lt;b&gt;") == 2
     numbers = [share for row in SHARES for share in row if share >= pictures.SMALL_SHARE]
     assert [float(word) for word in words if re.fullmatch(r"\d\.\d\d", word)] == numbers
@@ -103,8 +103,7 @@ def test_a_picture_says_in_words_what_its_colours_say(
     """As SVG, letters stay letters: model, corpus, every layer and head, badges, verdicts."""
     pictures.draw_heads(found).save(tmp_path / "a.svg")
 
-    svg = (tmp_path / "a.svg").read_text()
-    said = set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+    said = {*letters(tmp_path / "a.svg")}
     assert {f"H{head}" for head in range(12)} | {f"L{layer}" for layer in range(6)} <= said
     assert {"prev+", "next", "sink", "broad"} <= said
     assert any("all-MiniLM-L6-v2" in line for line in said)

@@ -203,16 +203,20 @@ def test_a_gated_head_carries_what_its_gate_lets_through() -> None:
     torch.testing.assert_close(parts.sum(0), expected, rtol=0, atol=CLOSE)
 
 
-def test_an_adapter_is_carried_with_what_it_adds() -> None:
-    """The parts sum to the vector that it makes."""
+@cache
+def adapted() -> Encoder:
+    """BERT's encoder with an adapter of random weights in one layer."""
     random = torch.Generator().manual_seed(3)
     narrow, widen = (torch.randn(shape, generator=random) for shape in ((2, WIDTH), (3 * WIDTH, 2)))
     term = LinearTerm(PLAIN.linear(narrow, None), PLAIN.linear(widen, None))
-    adapted = Adapter.build(drawn("bert"), "sha256:0", {(1, "project"): term}).encoder
+    return Adapter.build(drawn("bert"), "sha256:0", {(1, "project"): term}).encoder
 
-    parts = carried(adapted, Sources(ALONE, EVERY, ("mean",)))
 
-    expected = pooled(adapted, "mean")
+def test_an_adapter_is_carried_with_what_it_adds() -> None:
+    """The parts sum to the vector that it makes."""
+    parts = carried(adapted(), Sources(ALONE, EVERY, ("mean",)))
+
+    expected = pooled(adapted(), "mean")
     assert float((expected - pooled(drawn("bert"), "mean")).abs().max()) > 1e-3
     torch.testing.assert_close(parts.sum(0), expected, rtol=0, atol=CLOSE)
 

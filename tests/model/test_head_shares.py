@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.adapters import Adapter, LinearTerm
 from model.encoder import Encoder
 from model.head_shares import Targets, share_heads
-from model.kernels import PLAIN
 from model.packing import Sequence
 from tests.model.lessons.test_explain import LAYERS, TOKENS, WIDTH, drawn
-from tests.model.test_carried import CLOSE, EXACT, IDS, Twin, kinds
+from tests.model.test_carried import CLOSE, EXACT, IDS, Twin, adapted, kinds
 
 GATES = {1: {0: 0.0, 3: 0.5}}
 
@@ -109,16 +107,11 @@ def test_a_targets_shares_are_its_own() -> None:
 
 def test_an_adapter_is_part_of_what_heads_write() -> None:
     """The shares sum to the products of the vector that it makes."""
-    random = torch.Generator().manual_seed(3)
-    narrow, widen = (torch.randn(shape, generator=random) for shape in ((2, WIDTH), (3 * WIDTH, 2)))
-    term = LinearTerm(PLAIN.linear(narrow, None), PLAIN.linear(widen, None))
-    adapted = Adapter.build(drawn("bert"), "sha256:0", {(1, "project"): term}).encoder
+    told = shares_of(adapted(), targets()).sum(1)
 
-    told = shares_of(adapted, targets()).sum(1)
-
-    packed = adapted.pack([Sequence(IDS)])
+    packed = adapted().pack([Sequence(IDS)])
     with torch.inference_mode():
-        served = reduced([*adapted(packed).last[packed.rows(0)].double()])
+        served = reduced([*adapted()(packed).last[packed.rows(0)].double()])
     torch.testing.assert_close(told[0], targets().double() @ served, rtol=0, atol=1e-4)
     assert float((told - shares_of(drawn("bert"), targets()).sum(1)).abs().max()) > 1e-2
 

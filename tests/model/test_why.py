@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.adapters import Adapter, LinearTerm
 from model.alibi import head_slopes
 from model.carried import Sources
 from model.disentangled import distance_rows
@@ -23,7 +22,7 @@ from model.packing import Sequence
 from model.positions import distance_buckets
 from model.why import POSITION, explain_scores
 from tests.model.lessons.test_explain import BERT, CPU, KINDS, LAYERS, TOKENS, WIDTH, drawn
-from tests.model.test_carried import IDS, Twin, twin
+from tests.model.test_carried import IDS, Twin, adapted, twin
 
 ROWS = (2, TOKENS - 1, 0)
 CLOSE, EXACT = 1e-5, 1e-12  # of the largest part, in float32 and in float64
@@ -207,13 +206,10 @@ def test_sources_may_be_explained_apart_or_together() -> None:
 
 def test_a_gate_or_an_adapter_is_in_what_later_layers_read() -> None:
     """The parts sum to the scores of the pass that they make, and those have changed."""
-    random, gates = torch.Generator().manual_seed(3), {0: {0: 0.0, 3: 0.5}}
-    narrow, widen = (torch.randn(shape, generator=random) for shape in ((2, WIDTH), (3 * WIDTH, 2)))
-    term = LinearTerm(PLAIN.linear(narrow, None), PLAIN.linear(widen, None))
-    adapted = Adapter.build(drawn("bert"), "sha256:0", {(1, "project"): term}).encoder
+    gates = {0: {0: 0.0, 3: 0.5}}
     without = explained(drawn("bert"), 1)["scores"].sum(2)
 
-    for encoder, more in ((drawn("bert"), {"gates": gates}), (adapted, {})):
+    for encoder, more in ((drawn("bert"), {"gates": gates}), (adapted(), {})):
         made = explained(encoder, 1, **more)["scores"].sum(2)
 
         packed = encoder.pack([Sequence(IDS, **more)])
