@@ -59,7 +59,7 @@ def share_heads(encoder: Encoder, sequence: Sequence, targets: Targets) -> Tenso
         (layers, heads + 1, targets) float32; in each layer they sum to the products.
     """
     packed, count = encoder.pack([sequence]), len(encoder.layers)
-    gates, back = [sequence.gates.get(i, {}) for i in range(count)], _Back(encoder, packed)
+    gates, back = [sequence.gates.get(i, {}) for i in range(count)], _BackwardPass(encoder, packed)
     entered = [encoder.embeddings(packed)]  # what enters each layer, and last the encoder's norm
     for layer, own in zip(encoder.layers, gates, strict=True):
         edited = [(packed.rows(0), own)]
@@ -76,7 +76,7 @@ def share_heads(encoder: Encoder, sequence: Sequence, targets: Targets) -> Tenso
     return torch.stack(shares[::-1])
 
 
-class _Back:
+class _BackwardPass:
     """Carries g, (targets, tokens, width), back through a pass over one sequence.
 
     Attributes:

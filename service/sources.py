@@ -107,15 +107,19 @@ def settle(
     except ValidationError as error:
         faults = (_word_error(fault, spell) for fault in error.errors())
         raise ValueError("; ".join(faults)) from None
-    # replicas have other working directories
+    settings = _make_absolute(settings)
+    _refuse_contradictions(settings, spell)
+    return settings
+
+
+def _make_absolute(settings: Settings) -> Settings:
+    """Return settings whose files have absolute paths: replicas have other working directories."""
     names = "api_keys_file", "tls_cert", "tls_key"
     files = {name: getattr(settings, name) for name in names}
     paths: dict[str, Any] = {name: file.absolute() for name, file in files.items() if file}
     adapters = (adapter.partition("=") for adapter in settings.adapter)
     paths["adapter"] = tuple(f"{name}={Path(f).expanduser().absolute()}" for name, _, f in adapters)
-    settings = settings.model_copy(update=paths)
-    _refuse_contradictions(settings, spell)
-    return settings
+    return settings.model_copy(update=paths)
 
 
 def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
