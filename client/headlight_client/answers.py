@@ -15,12 +15,13 @@ import numpy as np
 from headlight_client.errors import ModelChanged
 from headlight_client.formats import Array
 from headlight_client.pictures import Picture, draw_map, label_units
-from headlight_client.reprs import short_repr
+from headlight_client.reprs import with_short_repr
 
 Head = tuple[int, int]  # layer and head, both counted from 0
 Arrays = Mapping[str, Array]  # of one input, by name
 
 
+@with_short_repr
 class Edges(NamedTuple):
     """Each row's strongest keys and their weights, (units, k), and all others' sum, (units,)."""
 
@@ -28,10 +29,8 @@ class Edges(NamedTuple):
     values: Array
     rest: Array
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 class Dominance(NamedTuple):
     """Which unit dominates each unit, (units,) each.
 
@@ -45,10 +44,8 @@ class Dominance(NamedTuple):
     share: Array
     own: Array
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 class Why(NamedTuple):
     """The parts of query and key that a head's scores come from.
 
@@ -65,10 +62,8 @@ class Why(NamedTuple):
     share: Array
     scores: Array
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Attention:
     """The attention of one input, in the requested form; the fields of other forms are empty.
@@ -97,9 +92,8 @@ class Attention:
     rollout: Array | None = None
     why: dict[Head, Why] = field(default_factory=dict)
 
-    __repr__ = short_repr
 
-
+@with_short_repr
 class Sparse(NamedTuple):
     """A sparse vector: ascending token ids and their weights, (ids,) each, and their tokens."""
 
@@ -107,20 +101,16 @@ class Sparse(NamedTuple):
     values: Array
     tokens: list[str | None]
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 class Vectors(NamedTuple):
     """A vector for each token kept, (kept, size), and the tokens' places, (kept,)."""
 
     vectors: Array
     kept: Array
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 class Span(NamedTuple):
     """One span of a text, with its vector: (width or dimensions,).
 
@@ -134,10 +124,8 @@ class Span(NamedTuple):
     extent: tuple[int, int]
     pooled: Array  # the vector
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Item:
     """The answer to one input.
@@ -176,8 +164,6 @@ class Item:
     cosine: dict[Head, float] = field(default_factory=dict)
     logits: dict[Head, list[float]] = field(default_factory=dict)
 
-    __repr__ = short_repr
-
     def plot(self, layer: int, head: int, title: str = "") -> Picture:
         """Draw the map of one head: a row for each token or word that looks.
 
@@ -197,6 +183,7 @@ class Item:
         return draw_map(title, rows, columns, drawn.tolist())
 
 
+@with_short_repr
 class Pairs(NamedTuple):
     """The strongest pairs: units of the left and the right text, and shares, (pairs,) each."""
 
@@ -204,10 +191,8 @@ class Pairs(NamedTuple):
     right: Array
     shares: Array
 
-    def __repr__(self) -> str:
-        return short_repr(self)
 
-
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Similar:
     """One text that the left one was compared with; the fields of other forms are None.
@@ -243,9 +228,8 @@ class Similar:
     change: dict[Head, float]
     share: dict[Head, float]
 
-    __repr__ = short_repr
 
-
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Score:
     """How well one document answers a query.
@@ -265,8 +249,6 @@ class Score:
     values: Array
     text: Item
 
-    __repr__ = short_repr
-
 
 class Usage(NamedTuple):
     """The tokens, bytes and time of a job, summed over its requests."""
@@ -279,6 +261,7 @@ class Usage(NamedTuple):
     truncated: int = 0  # inputs that were cut
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The fields of all answers: the model and the usage.
@@ -291,8 +274,6 @@ class Answer:
     weights: str
     numerics: str
     usage: Usage
-
-    __repr__ = short_repr
 
     @staticmethod
     def read_fields(answer: Mapping[str, Any]) -> dict[str, Any]:

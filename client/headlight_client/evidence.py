@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from headlight_client.answers import Answer
 from headlight_client.errors import expect_format
 from headlight_client.formats import to_pair
-from headlight_client.reprs import short_repr
+from headlight_client.reprs import with_short_repr
 
 # of Evidence, as they are in the answer
 FACT_FIELDS = ("index", "score", "method", "rest", "without", "truncated", "length")
@@ -36,6 +36,7 @@ class Control(NamedTuple):
     deviation: float
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The parts of one document that carry its score.
@@ -61,8 +62,6 @@ class Evidence:
     pruned: str | None
     truncated: bool  # whether tokens were cut off
     length: int
-
-    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

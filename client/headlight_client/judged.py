@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headlight_client.answers import Answer
 from headlight_client.errors import expect_format
-from headlight_client.reprs import short_repr
+from headlight_client.reprs import with_short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Rank:
     score: float
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """The documents by their scores, best first.
@@ -36,8 +37,6 @@ class Ranked:
     results: list[Rank]
     tokens: int
 
-    __repr__ = short_repr
-
 
 class Fit(NamedTuple):
     """How well one label fits a text, 0 to 1."""
@@ -46,6 +45,7 @@ class Fit(NamedTuple):
     score: float
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The labels of one text.
@@ -59,8 +59,6 @@ class Judged:
     classes: list[Fit]
     truncated: bool
     length: int
-
-    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

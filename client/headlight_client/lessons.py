@@ -8,9 +8,10 @@ import numpy as np
 
 from headlight_client.errors import expect_format
 from headlight_client.formats import Array
-from headlight_client.reprs import short_repr
+from headlight_client.reprs import with_short_repr
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Attention step by step; `steps["scores"]` is an array.
@@ -24,8 +25,6 @@ class Steps:
 
     arrays: Mapping[str, Array]
     facts: Mapping[str, Any]
-
-    __repr__ = short_repr
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,15 @@ MOST_TOKENS, MOST_ENTRIES = 12, 3  # shown of a list of tokens, of any other
 MOST_CHARACTERS = 60  # of a text
 # what says less than the rest, and is there by its name
 HIDDEN = {"token_ids", "offsets", "words", "special", "segments", "weights", "numerics", "usage"}
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def with_short_repr(kind: Class) -> Class:
+    """Have the objects of a class show themselves by short_repr; decorates a class."""
+    kind.__repr__ = short_repr  # type: ignore[method-assign,assignment]  # a NamedTuple takes none
+    return kind
 
 
 def short_repr(answer: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from headlight_client.formats import Array, read_json, write_json
-from headlight_client.reprs import short_repr
+from headlight_client.reprs import with_short_repr
 
 FORMAT = 1  # version of the file
 DTYPE = np.dtype("<f4")  # of the vectors in the file
@@ -56,6 +56,7 @@ CANARY_TEXTS = (
 )
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Space:
     """The space of a service's vectors; those of one space may stand in one index.
@@ -69,8 +70,6 @@ class Space:
     facts: Mapping[str, Any]
     texts: Sequence[str]
     vectors: Array
-
-    __repr__ = short_repr
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -106,6 +105,7 @@ class Space:
         path.write_bytes(write_json(saved) + b"\n")
 
 
+@with_short_repr
 @dataclass(frozen=True, slots=True)
 class Checked:
     """How canary vectors computed now compare with saved ones.
@@ -124,8 +124,6 @@ class Checked:
     bound: float
     bits: bool
     changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    __repr__ = short_repr
 
     @property
     def verdict(self) -> Literal["same bits", "same space", "changed", "moved"]:
