@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from service.encode.precisions import quantize
 
 # How other APIs' requests have vectors written
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 NUMBER_BYTES: Mapping[Precision, float] = {  # bytes of JSON for a number of a vector, on average
     "float": 12,
     "base64": 16 / 3,

@@ -143,12 +143,8 @@ class LoadedModel:
 
     def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """Return what each head does on a corpus, as GET /v1/heads answers."""
-
-        async def attend(sequences: Sequence[Tokenized]) -> list[Attended]:
-            """Return what `_attend` does, as the survey awaits it."""
-            return self._attend(sequences)
-
-        return asyncio.run(survey_heads(self.model, self.name, corpus, attend, thresholds))
+        survey = survey_heads(self.model, self.name, corpus, self._attend, thresholds)
+        return asyncio.run(survey)
 
     @torch.inference_mode()
     def ablate(self, text: str) -> Tensor:
@@ -176,20 +172,18 @@ class LoadedModel:
         pooled = torch.stack(vectors).double()
         return (1 - torch.cosine_similarity(pooled[1:], pooled[:1])).view(len(layers), -1)
 
-    @torch.inference_mode()
-    def _attend(self, texts: Sequence[Tokenized]) -> list[Attended]:
-        """Return what is measured of each text."""
-        encoder = self.model.encoder
+    async def _attend(self, texts: Sequence[Tokenized]) -> list[Attended]:
+        """Return what is measured of each text, as the survey awaits it."""
+        encoder, every = self.model.encoder, list[Attended]()
         sequences = [packing.Sequence(text.token_ids, text.types) for text in texts]
-        packed = encoder.pack(sequences)
-        traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
-        heads, every = range(encoder.config.heads), list[Attended]()
-        for index, sequence in enumerate(sequences):
-            readers = [
-                MapReader(traces[layer], packed.rows(index), heads) for layer in sorted(traces)
-            ]
-            rows = tuple(range(len(sequence)))
-            shown = Selection({0: tuple(heads)}, divide_into_units(len(rows)), "why", rows=rows)
-            scores = explain_scores(encoder, sequence, shown)[0]["scores"]
-            every.append(Attended(torch.cat(list(map(maps.full_maps, readers))), scores))
+        packed, heads = encoder.pack(sequences), tuple(range(encoder.config.heads))
+        with torch.inference_mode():
+            traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
+            for index, sequence in enumerate(sequences):
+                own = packed.rows(index)
+                readers = (MapReader(traces[layer], own, heads) for layer in sorted(traces))
+                rows = tuple(range(len(sequence)))
+                shown = Selection({0: heads}, divide_into_units(len(rows)), "why", rows=rows)
+                scores = explain_scores(encoder, sequence, shown)[0]["scores"]
+                every.append(Attended(torch.cat([*map(maps.full_maps, readers)]), scores))
         return every

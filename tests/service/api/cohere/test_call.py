@@ -3,7 +3,7 @@
 import base64
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import numpy as np
@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from service.api import cohere
 from service.api.dialect import ModelFacts
-from service.api.precisions import PRECISIONS, to_precision
+from service.api.precisions import Precision, to_precision
 from service.encode.price import Price
 from service.encode.shown import short_numbers
 from service.replica import Replica
@@ -26,6 +26,7 @@ from tests.space_fields import (
     keeps_bits,
 )
 
+PRECISIONS = get_args(Precision)
 COHERE: Fields = {
     "texts": GIVEN,
     "model": changes_space(model="m3:lora"),
