@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
@@ -65,6 +66,16 @@ def choose_units(level: Level, specials: Specials, work: Work, loc: Loc) -> Unit
         detail = f'"specials": "{specials}" leaves nothing of its special tokens'
         raise Refused.at("nothing_left", *loc, detail=detail)
     return units
+
+
+def describe_units(units: Units) -> dict[str, Any]:
+    """Return the answer's fields that say what rows are, where they are not all tokens in order."""
+    fields: dict[str, Any] = {}
+    if len(units.axis) < len(units.spans):
+        fields["axis"] = units.axis
+    if len(units.spans) < units.tokens:
+        fields["spans"] = units.spans
+    return fields
 
 
 def _selection_key(attention: Attention, work: Work) -> object:

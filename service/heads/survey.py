@@ -97,11 +97,8 @@ class SurveyEvidence:
     """
 
     def __init__(self, reaches: Sequence[Reach], names: Sequence[str], heads: int) -> None:
-        self._heads, self._tally, self._mechanisms = (
-            heads,
-            RoleTally(reaches),
-            MechanismTally(heads),
-        )
+        self._heads, self._tally = heads, RoleTally(reaches)
+        self._mechanisms = MechanismTally(heads)
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add_sentences(

@@ -9,17 +9,14 @@ from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
 from model.why import PARTS
 from service.encode.answer import Array, Each, Records
+from service.encode.selection import describe_units
 from service.engine.work import Maps
 
 
 def describe_maps(selection: Selection, path: str) -> dict[str, Any]:
     """Return the answer's fields about its maps: form, path, and what rows and columns are."""
-    units = selection.units
     answer: dict[str, Any] = {"form": selection.form, "path": path}
-    if len(units.axis) < len(units.spans):
-        answer["axis"] = units.axis
-    if len(units.spans) < units.tokens:
-        answer["spans"] = units.spans
+    answer |= describe_units(selection.units)
     if selection.form in ("rows", "why"):
         answer["rows"] = selection.rows
     if selection.form == "stats":
@@ -39,7 +36,7 @@ def to_json(
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
     if selection.form == "why":
-        return {"why": dict(_explained_json(selection, maps, tokens))}
+        return {"why": _explained_json(selection, maps, tokens)}
     by_head = {
         str(layer): {
             str(head): _head_json(selection, arrays, place, encoding)
@@ -69,24 +66,23 @@ def _head_json(selection: Selection, arrays: Mapping[str, Array], place: int, en
 
 def _explained_json(
     selection: Selection, maps: Maps, tokens: Sequence[str | None]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each layer's number, as text, with the parts of its heads' scores."""
-    for layer, arrays in maps.heads.items():
-        parts = [*tokens, "bias"] if layer else PARTS
-        yield (
-            str(layer),
-            {
-                str(head): {
-                    "parts": parts,
-                    "share": arrays["share"][place],
-                    "rows": Each(
-                        {"row": row, "scores": scores}
-                        for row, scores in zip(selection.rows, arrays["scores"][place], strict=True)
-                    ),
-                }
-                for place, head in enumerate(selection.heads[layer])
-            },
-        )
+) -> dict[str, dict[str, Any]]:
+    """Return the parts of scores by layer, then head."""
+    above = [*tokens, "bias"]  # the parts above layer 0
+    return {
+        str(layer): {
+            str(head): {
+                "parts": above if layer else PARTS,
+                "share": arrays["share"][place],
+                "rows": Each(
+                    {"row": row, "scores": scores}
+                    for row, scores in zip(selection.rows, arrays["scores"][place], strict=True)
+                ),
+            }
+            for place, head in enumerate(selection.heads[layer])
+        }
+        for layer, arrays in maps.heads.items()
+    }
 
 
 def _axis(selection: Selection) -> Array:
@@ -119,8 +115,6 @@ def stack_layers(maps: Maps) -> Iterator[tuple[str, Array]]:
 
 def _tensor_name(selection: Selection, layer: int, head: int, name: str) -> str:
     """Return the name of a head's array in a safetensors answer."""
-    if selection.form == "dominance":
-        return f"dominance.{layer}.{head}.{name}"
-    if selection.form == "why":
-        return f"why.{layer}.{head}.{name}"
+    if selection.form in ("dominance", "why"):
+        return f"{selection.form}.{layer}.{head}.{name}"
     return f"attention.{layer}.{head}" + (f".{name}" if selection.form == "top" else "")

@@ -26,7 +26,7 @@ from service.core import (
 from service.encode.answer import Array, Item
 from service.encode.price import DOUBLE, SINGLE, Price, number_bytes
 from service.encode.resolver import Resolver
-from service.encode.selection import choose_units
+from service.encode.selection import choose_units, describe_units
 from service.encode.swept import Copies
 from service.encode.worker import Steps, Workers
 from service.engine.work import Result, Work, cosine
@@ -195,14 +195,14 @@ class Similarity:
         """Return items with scores and what each unit is worth, one text on the right per step."""
         left, *rights = [work.result.vector for work in self._works]
         left_copies, *right_copies = [[c.result.vector for c in works] for works in self._occluded]
-        items, dtype = [self._make_item(0, _axis_facts(self._units[0]))], self._ask.dtype
+        items, dtype = [self._make_item(0, describe_units(self._units[0]))], self._ask.dtype
         for index, (right, copies) in enumerate(zip(rights, right_copies, strict=True), 1):
             score = cosine(left, right)
             worth = {
                 "left_worth": [score - cosine(copy, right) for copy in left_copies],
                 "right_worth": [score - cosine(left, copy) for copy in copies],
             }
-            facts = {**_axis_facts(self._units[index]), "score": score, "method": "occlusion"}
+            facts = {**describe_units(self._units[index]), "score": score, "method": "occlusion"}
             arrays = {name: np.array(numbers, dtype) for name, numbers in worth.items()}
             items.append(self._make_item(index, facts, arrays))
             yield
@@ -225,7 +225,10 @@ class Similarity:
         """Return items with scores and tables of shares, pausing after STEP_CELLS cells."""
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
         cells, linear, results = 0, self._linear_pooling, [work.result for work in self._works]
-        left, items = self._side(results[0], 0), [self._make_item(0, _axis_facts(self._units[0]))]
+        left, items = (
+            self._side(results[0], 0),
+            [self._make_item(0, describe_units(self._units[0]))],
+        )
         for index, result in enumerate(results[1:], 1):
             shares = linear.share_cosine(left, self._side(result, index))
             table = ShareTable(self._ask, self._units[0], self._units[index])
@@ -239,7 +242,7 @@ class Similarity:
                 table.add_biases(shares.left_bias, shares.right_bias)
             arrays, unlisted = table.arrays()
             facts = {
-                **_axis_facts(self._units[index]),
+                **describe_units(self._units[index]),
                 "score": cosine(results[0].vector, result.vector),
                 "rest": shares.dropped + shares.bias + unlisted,
             }
@@ -303,16 +306,6 @@ class Similarity:
         work = self._works[index]
         cut = {"truncated": work.truncated, "length": work.length}
         return Item(len(work), {**work.facts, **cut, **facts}, arrays=arrays or {})
-
-
-def _axis_facts(units: Units) -> dict[str, Any]:
-    """Return the fields that say what rows or columns are, where not all tokens in order."""
-    axes: dict[str, Any] = {}
-    if len(units.axis) < len(units.spans):
-        axes["axis"] = units.axis
-    if len(units.spans) < units.tokens:
-        axes["spans"] = units.spans
-    return axes
 
 
 def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
