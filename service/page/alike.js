@@ -66,7 +66,7 @@ function pairs({ matrix }, rows, columns, focus) {
     const pair = [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share)];
     if (!focus) return pair;
     const label = `Which heads carry ${rows[i]} and ${columns[j]}?`;
-    return [...pair, make("td", {}, button("Which heads?", ({ target }) => focus(i, j, target), { ariaLabel: label }))];
+    return [...pair, make("td", {}, button("Which heads?", ({ target }) => focus(i, j, target), { "aria-label": label }))];
   });
   return table("The pairs that add most", ["Pair", "adds", ...(focus ? ["carried by"] : [])], list);
 }

@@ -1,7 +1,7 @@
 // A head's tokens in two columns, with lines between them. Made once for an axis, and only recoloured
 // for another head or token: the reader's place and focus stay, and 512 tokens cost nothing anew.
 
-import { draw, fixed, make, scrolled, shade, token } from "./dom.js";
+import { button, draw, fixed, make, scrolled, shade, token } from "./dom.js";
 
 const ROW = 25.6; // of a token, in pixels: 1.6rem
 const LEVELS = 128; // of colour
@@ -24,7 +24,7 @@ export class Columns {
   name(names) {
     if (this.names?.length === names.length && names.every((name, i) => name === this.names[i])) return;
     Object.assign(this, { names, levels: [] });
-    this.buttons = names.map((name, i) => make("button", { type: "button", tabIndex: -1, "aria-pressed": "false", onclick: () => this.choose(i) }, token(name)));
+    this.buttons = names.map((name, i) => button(token(name), () => this.choose(i), { tabIndex: -1, "aria-pressed": "false" }));
     this.cells = names.map((name) => make("span", {}, token(name)));
     this.left.replaceChildren(...this.buttons.map((button) => make("li", {}, button)));
     this.right.replaceChildren(...this.cells.map((cell) => make("li", {}, cell)));

@@ -83,7 +83,7 @@ function pieces(document, ranked, marks) {
 
 function list(ranked, marks) {
   return make("ol", { className: "ranked" }, ...ranked.map(({ text, share }, i) => {
-    const show = button("Show", () => seen(marks[i]), { ariaLabel: `Show number ${i + 1} in the document` });
+    const show = button("Show", () => seen(marks[i]), { "aria-label": `Show number ${i + 1} in the document` });
     return make("li", {}, make("b", {}, fixed(share)), " ", make("bdi", {}, text), " ", show);
   }));
 }

@@ -56,7 +56,7 @@ export class Head {
   }
 
   title() {
-    const close = button("Close", () => this.actions.close(this.name), { ariaLabel: `Close ${this.name}` });
+    const close = button("Close", () => this.actions.close(this.name), { "aria-label": `Close ${this.name}` });
     this.about = make("span", { className: "note" });
     this.describe();
     return [make("h2", {}, this.name), this.about, close];

@@ -1,7 +1,7 @@
 // One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
 
 import { ask } from "./api.js";
-import { choice, fixed, make, paint, refill, table } from "./dom.js";
+import { button, choice, fixed, make, paint, refill, table } from "./dom.js";
 import { names, numbered } from "./session.js";
 
 const TURNED = "With rotary position embeddings each is then rotated by its position.";
@@ -56,20 +56,17 @@ export class Pipeline {
     const layers = Array.from({ length: this.layers }, (_, i) => [String(i), String(i)]);
     const bar = make("div", { className: "bar" }, choice("Layer", layers, String(this.layer), (value) => ((this.layer = Number(value)), this.load())));
     if (!this.explained) {
-      bar.append(make("button", { type: "button", onclick: () => this.load() }, "Walk through it"));
+      bar.append(button("Walk through it", () => this.load()));
       return refill(this.section, heading, bar);
     }
     const steps = STEPS.filter(([name]) => name in this.explained.shapes);
     const here = Math.max(0, steps.findIndex(([name]) => name === this.step));
     const go = (i) => () => ((this.step = steps[i][0]), this.draw());
-    const list = make("ol", { className: "steps" }, ...steps.map(([, title], i) => {
-      const button = make("button", { type: "button", onclick: go(i) }, title);
-      if (i === here) button.setAttribute("aria-current", "step");
-      return make("li", {}, button);
-    }));
+    const current = (i) => (i === here ? { "aria-current": "step" } : {});
+    const list = make("ol", { className: "steps" }, ...steps.map(([, title], i) => make("li", {}, button(title, go(i), current(i)))));
     bar.append(
-      make("button", { type: "button", onclick: go(Math.max(0, here - 1)), disabled: here === 0 }, "Previous step"),
-      make("button", { type: "button", onclick: go(Math.min(steps.length - 1, here + 1)), disabled: here === steps.length - 1 }, "Next step"));
+      button("Previous step", go(Math.max(0, here - 1)), { disabled: here === 0 }),
+      button("Next step", go(Math.min(steps.length - 1, here + 1)), { disabled: here === steps.length - 1 }));
     refill(this.section, heading, bar, list, ...this.values(steps[here]));
   }
 
