@@ -36,7 +36,7 @@ def test_a_value_is_shown_in_few_characters(value: Any, shown: str) -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_answer_shows_its_tokens_and_shapes(call: Any, address: str) -> None:
-    """Whatever was asked for, and however many inputs there are."""
+    """For each kind of question, and for many inputs."""
     text, options = "All is well", {"attention": {"heads": {"0": [5]}}, "layers": [0]}
 
     told = await call(address, "encode", [text] * 9, **options)

@@ -180,7 +180,7 @@ def test_each_part_is_what_brute_force_finds(kind: str, mode: PoolingMode) -> No
 
 
 def test_sources_may_be_carried_apart_or_together() -> None:
-    """A word's part is the sum of its tokens' parts, whatever is carried with it."""
+    """A word's part is the sum of its tokens' parts, with or without others."""
     encoder, words = drawn("gte"), (1, *(2,) * 3, *range(3, TOKENS - 1))
     whole = carried(encoder, Sources(ALONE, EVERY, ("mean", "last")))
 

@@ -97,7 +97,7 @@ def test_each_share_is_what_brute_force_finds(kind: str) -> None:
 
 
 def test_a_targets_shares_are_its_own() -> None:
-    """Whatever is carried back with it."""
+    """With or without others that are carried back."""
     together = shares_of(drawn("gte"), targets())
 
     alone = shares_of(drawn("gte"), targets()[1:2])

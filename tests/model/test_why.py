@@ -136,7 +136,7 @@ class Scores:
         return torch.einsum(axes, side, table[:, rows])
 
     def by_place(self) -> Tensor | float:
-        """What distance adds whatever the content."""
+        """What distance adds, for any content."""
         if self.own.config.positions == "alibi":
             slopes = torch.tensor(head_slopes(self.attention.heads)).double()
             return -slopes[:, None, None] * AHEAD.abs()
@@ -194,7 +194,7 @@ def test_each_part_is_what_brute_force_finds(kind: str, layer: int) -> None:
 
 
 def test_sources_may_be_explained_apart_or_together() -> None:
-    """Each source's part is the same whatever is carried with it."""
+    """Each source's part is the same with or without others."""
     whole = explained(drawn("gte"), 2)
 
     some = explained(drawn("gte"), 2, range(5, 9))

@@ -250,7 +250,7 @@ async def test_what_cannot_be_encoded_is_refused_before_anything_is_sent(
 
 
 async def test_text_that_is_not_utf8_is_refused(folder: Path, address: str) -> None:
-    """As Parquet does not promise, whatever the column's type says."""
+    """Parquet does not promise it, though the column's type says so."""
     raw = pa.array([b"a", b"\xff\xfe"]).view(pa.string())
     pq.write_table(pa.table({"text": raw}), folder / "in.parquet")
 
