@@ -1,5 +1,6 @@
 """What each head of a model does: the answer of GET /v1/heads."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,8 @@ from headlight_client.roles import Facts, heads_by_layer, word_title
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """What each head of a model does, measured against controls.
+class Heads(Mapping[tuple[int, int], Facts]):
+    """What each head of a model does, by layer and head, measured against controls.
 
     Args:
         facts: the answer of GET /v1/heads.
@@ -37,6 +38,12 @@ class Heads:
                 found: Facts = each
                 return found
         raise KeyError(head)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((each["layer"], each["head"]) for each in self.facts["heads"])
+
+    def __len__(self) -> int:
+        return len(self.facts["heads"])
 
     def __repr__(self) -> str:
         layers = heads_by_layer(self.facts)

@@ -13,7 +13,7 @@ from headlight_client.reprs import with_short_repr
 
 @with_short_repr
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Mapping[str, Array]):
     """Attention step by step; `steps["scores"]` is an array.
 
     Args:
@@ -28,6 +28,12 @@ class Steps:
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
 
 
 @expect_format()

@@ -33,6 +33,7 @@ async def test_values_are_mixed_as_by_hand(call: Any, address: str) -> None:
             mixed = [sum(shares[k] * value[k, 2 * head + i] for k in range(2)) for i in range(2)]
             np.testing.assert_allclose(steps["concat"][row, 2 * head :][:2], mixed)
     assert steps["concat"].dtype == np.float64 and steps.facts == {}
+    assert {*steps} == {"probabilities", "heads", "concat"} and len(steps) == 3
 
 
 async def test_a_layer_comes_step_by_step(
