@@ -7,7 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
-from headlight_client import ModelChanged, NoAnswer
+import headlight_client
+from headlight_client import ModelChanged, NoAnswer, answers
 from headlight_client.answers import Attention, Encoded, Item
 from headlight_client.reading import read_answer
 
@@ -159,6 +160,15 @@ async def test_answers_of_two_models_are_not_joined(client: httpx.AsyncClient) -
 
     with pytest.raises(ModelChanged, match="model changed from all-MiniLM-L6-v2 to m"):
         Encoded.join([one, other])
+
+
+async def test_the_classes_of_answers_are_imported_from_the_package() -> None:
+    """All but Answer, which they have in common."""
+    kinds = [kind for kind in vars(answers).values() if isinstance(kind, type)]
+
+    own = {kind.__name__ for kind in kinds if kind.__module__ == answers.__name__}
+
+    assert own - {*headlight_client.__all__} == {"Answer"}
 
 
 async def test_spans_come_with_their_vectors(client: httpx.AsyncClient) -> None:
