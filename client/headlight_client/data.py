@@ -24,6 +24,7 @@ from headlight_client.waiting import Client
 VECTORS = "pooled"  # name of the column of vectors, as of an answer's
 PATIENCE_SECONDS = 300.0  # for a request, to outlast a restart of the service
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+ANY_TEXT = "a"  # encoded for an empty batch, whose column has the type of its vector
 LONGEST_VALUE = 80  # characters of a row's value in a message
 
 
@@ -72,7 +73,8 @@ class Encode:
         if None in texts:
             raise ValueError(f"no text in the row {_word_row(batch, texts.index(None))}")
         try:
-            return append_vectors(batch, self._into, np.concatenate([*self._vectors(texts)]))
+            vectors = np.concatenate([*self._vectors(texts or [ANY_TEXT])])[: len(texts)]
+            return append_vectors(batch, self._into, vectors)
         except RequestRefused as refused:
             raise _name_row(refused, batch) from None
 

@@ -53,6 +53,16 @@ async def test_each_row_gets_the_vector_of_its_text_and_keeps_the_rest(
     assert len(layer.bodies) == 6  # five requests, and the first again
 
 
+async def test_an_empty_batch_gets_a_column_of_the_same_type(address: str) -> None:
+    """So that it can be joined with the others, whichever comes first."""
+    batch, how = pa.table({"id": [7], "text": ["a dog"]}), {"dimensions": 128, "precision": "int8"}
+
+    empty, full = await encoded(address, batch.slice(1), batch, pooled=how)
+
+    assert (empty.num_rows, full.num_rows) == (0, 1) and empty.schema == full.schema
+    assert pa.concat_tables([empty, full]).equals(full)
+
+
 async def test_options_are_those_of_encode(address: str, alone: Any) -> None:
     """Such as where texts are cut, how vectors are written, and what the column is called."""
     batch = pa.table({"text": pa.array(["well " * 400, "a dog"], pa.large_string())})
