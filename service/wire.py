@@ -56,7 +56,9 @@ class Wire(BaseModel):
         return copy
 
 
-IGNORED, WARNING = "x-headlight-ignored", "x-headlight-warning"  # headers of an answer
+# Headers of an answer
+SPACE, TRUNCATED = "x-headlight-space", "x-headlight-truncated"
+IGNORED, WARNING = "x-headlight-ignored", "x-headlight-warning"
 SWITCH_VALUES = {"true": True, "false": False}  # of boolean fields that come as strings
 PARAMETERS_FIELD = "parameters"  # where Hugging Face's clients put fields of the body
 GIVEN_TWICE: LiteralString = (

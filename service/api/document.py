@@ -21,14 +21,24 @@ from service.api import ROUTES
 from service.api.dialect import UNDESCRIBED, Route
 from service.encode.answer import JSON
 from service.refusals import MEDIA_TYPE, REFUSALS
-from service.wire import IGNORED, WARNING
+from service.wire import IGNORED, SPACE, TRUNCATED, WARNING
 
 ENUM_VALUES = {  # the enums that answers.yaml takes from the code, by the kind's name there
     "code": sorted(REFUSALS),
     "statistic": list(STATISTIC_FIELDS),
     "task": list(get_args(Task)),
 }
-FOREIGN_HEADERS = {  # of answers to requests of other APIs, as OpenAPI writes them
+ENCODED_HEADERS = {  # of answers of routes that encode, as OpenAPI writes them
+    SPACE: {
+        "schema": {"type": "string"},
+        "description": "the name of the vectors' space; not sent where there is none",
+    },
+    TRUNCATED: {
+        "schema": {"type": "integer"},
+        "description": "how many inputs were cut; not sent where none were",
+    },
+}
+FOREIGN_HEADERS = {  # of answers to requests of other APIs
     IGNORED: {
         "schema": {"type": "string"},
         "description": "fields that this route does not know: up to 8 names, then + and the count "
@@ -198,8 +208,9 @@ def _describe_success(route: Route) -> dict[str, Any]:
         response["description"] = "The page."
     if content:
         response["content"] = content
-    headers = {**route.headers, **(FOREIGN_HEADERS if route.foreign else {})}
-    if headers := {**headers, **(TOKEN_ID_HEADERS if route.takes_ids else {})}:
+    headers = {**route.headers, **(ENCODED_HEADERS if route.parse else {})}
+    headers |= FOREIGN_HEADERS if route.foreign else {}
+    if headers := headers | (TOKEN_ID_HEADERS if route.takes_ids else {}):
         response["headers"] = headers
     return response
 

@@ -29,12 +29,11 @@ from service.edge.request import Endpoint, Request, read_timeout
 from service.encode.answer import JSON, collect_body
 from service.encode.names import find_name, is_same_name
 from service.encode.space import EXPECT_HEADER
-from service.encode.space import SPACE_HEADER as SPACE
 from service.inputs import Item, numbered_items
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.replica import Replica
-from service.wire import WARNING
+from service.wire import SPACE, TRUNCATED, WARNING
 from service.wording.words import quote_names
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,6 @@ POST_PATHS = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
 # The hint of a 404: a client of another API, or of another version, may have meant one of these
 PATHS_HINT = f"expected POST of {', '.join(POST_PATHS)}; GET /docs lists all paths"
 NO_PARAMS: Mapping[str, str] = {}  # of a path without named parts
-TRUNCATED = "x-headlight-truncated"  # how many inputs were cut, where some were
 NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
 

@@ -22,10 +22,8 @@ from starlette.types import Receive, Scope, Send
 from service import wire
 from service.api import ROUTES
 from service.api.dialect import Reply, Route
-from service.edge.handlers import TRUNCATED
 from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
-from service.encode.space import SPACE_HEADER as SPACE
 from service.keys import Key
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
@@ -67,7 +65,7 @@ SIMPLE_TYPES = (None, "", "text/plain", "application/x-www-form-urlencoded", "mu
 OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site: a page of the service itself, or no page
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"  # headers of every answer
 EXPOSED_HEADERS = (  # those of an answer that a page of another origin may read
-    *(REQUEST_ID, REPLICA, WEIGHTS, SPACE, TRUNCATED, wire.WARNING, wire.IGNORED),
+    *(REQUEST_ID, REPLICA, WEIGHTS, wire.SPACE, wire.TRUNCATED, wire.WARNING, wire.IGNORED),
     "Retry-After",
 )
 REQUEST_HEADERS = "access-control-request-headers"  # of a preflight: names of headers

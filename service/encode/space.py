@@ -19,8 +19,7 @@ from service.encode.reader import Reader
 from service.encode.resolver import Resolver
 from service.refusals import Refused
 
-# Headers that name the space of an answer, and the one that a request expects
-SPACE_HEADER, EXPECT_HEADER = "x-headlight-space", "x-headlight-expect"
+EXPECT_HEADER = "x-headlight-expect"  # names the space that a request expects
 SPACE_NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the version of what is digested
 SPACE_DTYPES = ("float32", "bfloat16", "float16")  # number formats of a model
 KEPT_SPACES = 1024  # names cached, by what a request chooses

@@ -257,6 +257,18 @@ async def test_the_table_needs_no_torch() -> None:
     assert await process.wait() == 0
 
 
+async def test_headers_of_encoded_inputs_are_described(client: httpx.AsyncClient) -> None:
+    """On each route that encodes, and on no other."""
+    named = {"x-headlight-space", "x-headlight-truncated"}
+
+    answer = await client.post("/embed", json={"inputs": "well " * 300})
+
+    assert named <= answer.headers.keys()
+    for row in SHOWN:
+        success = document()["paths"][row.path][row.method]["responses"]["200"]
+        assert named & {*success.get("headers", ())} == (named if row.parse else set()), row.path
+
+
 async def test_a_statistic_of_nothing_is_described(client: httpx.AsyncClient) -> None:
     """null is a number that is none."""
     told = await answered(client, {"inputs": [ONE], "attention": {"form": "stats"}})
