@@ -20,7 +20,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,15 +39,6 @@ Gates = Sequence[tuple[slice, Mapping[int, float]]]
 Biases = Sequence[Tensor | None]  # added to each group's scores; None: no bias
 # rows, and what replaces each head's mixed values there, (tokens, head_dim)
 Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]
-
-
-class HeadWeights(NamedTuple):
-    """One head's W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width)."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,12 +314,6 @@ class MultiHeadAttention:
         columns = self.output.weight().float().view(-1, self.heads, self.head_dim)
         triangles: Tensor = torch.linalg.qr(columns.transpose(0, 1), mode="r").R
         return triangles.mT.contiguous()
-
-    def head_weights(self, head: int) -> HeadWeights:
-        """Return the four weight matrices of one head."""
-        q, k, v = (part.transpose(1, 2) for part in self.split_projections(self.project.weight()))
-        output = self.output.weight()[:, self._head_channels(head)].T
-        return HeadWeights(q[head], k[head], v[head], output)
 
     def split_projections(self, rows: Tensor) -> Iterator[Tensor]:
         """Yield W^Q's, W^K's and W^V's part of weights or biases, (heads, head_dim, ..)."""

@@ -10,12 +10,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import HeadWeights
+from model.attention import MultiHeadAttention
 from model.kernels import Affine
 from model.lessons import attention_probabilities, mix_values, score_keys
 from model.positions import Rotation
 
 Window = int | tuple[int | None, int | None]  # keys to the left and to the right; None is all
+
+
+class HeadWeights(NamedTuple):
+    """One head's W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+def head_weights(attention: MultiHeadAttention, head: int) -> HeadWeights:
+    """Return the four weight matrices of one head of a served layer."""
+    inputs = attention.split_projections(attention.project.weight())
+    q, k, v = (part[head].T for part in inputs)
+    return HeadWeights(q, k, v, attention.output.weight().chunk(attention.heads, 1)[head].T)
 
 
 class Attended(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from model.attention import MultiHeadAttention
 from model.kernels import Affine
 from service.replica import Replica
-from tests.multi_head import MultiHead, attend
+from tests.multi_head import MultiHead, attend, head_weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -177,7 +177,7 @@ async def test_step_2_is_layer_norm_of_x_plus_z(
 
     z = []
     for i in range(HEADS):
-        w_q, w_k, w_v, _ = (part.numpy() for part in attention.head_weights(i))
+        w_q, w_k, w_v, _ = (part.numpy() for part in head_weights(attention, i))
         close(x @ w_q, told["q"][i])
         close(x @ w_k, told["k"][i])
         close(x @ w_v, told["v"][i])
@@ -215,7 +215,7 @@ async def test_what_leaves_one_layer_enters_the_next(base_client: httpx.AsyncCli
 
 def w_o(attention: MultiHeadAttention) -> Any:
     """W_O, (h * d_v, d_model), of the parts that belong to the heads."""
-    return torch.cat([attention.head_weights(i).output for i in range(HEADS)]).numpy()
+    return torch.cat([head_weights(attention, i).output for i in range(HEADS)]).numpy()
 
 
 def layer_norm(x: Any) -> Any:

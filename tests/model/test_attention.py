@@ -14,6 +14,7 @@ from model.loading.checkpoint import Model
 from model.packing import Packed, Sequence, pack_sequences
 from model.positions import beyond_reach
 from model.reach import EVERYWHERE, Reach
+from tests.multi_head import head_weights
 
 CPU = torch.device("cpu")
 HEADS, HEAD = 3, 5
@@ -80,7 +81,7 @@ def test_the_heads_one_by_one_make_the_layer(chosen: Kernels) -> None:
 
     total = x + OUTPUT[1]
     for i in range(HEADS):
-        head = attention.head_weights(i)
+        head = head_weights(attention, i)
         q_bias, k_bias, v_bias = QKV[1].view(3, HEADS, HEAD)[:, i]
         q, k, v = x @ head.query + q_bias, x @ head.key + k_bias, x @ head.value + v_bias
         z = (q @ k.T / HEAD**0.5).softmax(-1) @ v
@@ -94,7 +95,7 @@ def test_the_shapes_of_a_heads_weights_are_the_papers(model: Model) -> None:
     """W_i^Q, W_i^K, W_i^V are (width, head), W_i^O is (head, width); the 12 W_i^O stack to W^O."""
     attention = model.encoder.layers[0].attention
 
-    heads = [attention.head_weights(i) for i in range(12)]
+    heads = [head_weights(attention, i) for i in range(12)]
 
     assert {part.shape for head in heads for part in head[:3]} == {(384, 32)}
     stacked = torch.cat([head.output for head in heads])
@@ -116,7 +117,7 @@ def test_the_real_heads_one_by_one_make_the_real_layer(
 
     rows = packed.rows(0)
     for i in range(attention.heads):
-        head, part = attention.head_weights(i), slice(32 * i, 32 * (i + 1))
+        head, part = head_weights(attention, i), slice(32 * i, 32 * (i + 1))
         q, k, v = (
             x[rows] @ weight + bias[part] for weight, bias in zip(head[:3], biases, strict=True)
         )

@@ -25,6 +25,7 @@ from model.packing import Sequence
 from tests.model.loading.test_families import theirs
 from tests.model.loads import load
 from tests.model.small_tokenizer import save_small_tokenizer
+from tests.multi_head import head_weights
 
 CLOSE = 1e-5
 ROLLED = 1e-6
@@ -81,7 +82,7 @@ def value_norms(ours: Model, layer: int, x: Tensor) -> Array:
         shared = ours.config.shared_heads * attention.head_dim
         v = attention.project(filled)[: len(x), -shared:].view(len(x), -1, attention.head_dim)
         parts = v.repeat_interleave(attention.sharing, 1).transpose(0, 1)
-        w = torch.stack([attention.head_weights(head).output for head in range(attention.heads)])
+        w = torch.stack([head_weights(attention, head).output for head in range(attention.heads)])
         return (parts @ w).norm(dim=-1).double().numpy()
 
 
