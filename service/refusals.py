@@ -235,12 +235,6 @@ def refusal_of(error: BaseException) -> Refused:
     return Refused("internal")
 
 
-def unreadable_json(error: ValueError) -> Refused:
-    """Return the refusal for JSON that failed to parse before a schema was known."""
-    fault = schema.word_parse_error(str(error))
-    return Refused(fault.code, detail=fault.detail)
-
-
 def problem_details(refused: Refused, request_id: str) -> bytes:
     """Return a refusal as the JSON of RFC 9457, at most MOST_BYTES long."""
     kind = REFUSALS[refused.code]

@@ -107,7 +107,7 @@ def locate_fault(error: ErrorDetails, title: str) -> Fault:
     if error["type"] == "json_invalid":
         message = error["ctx"]["error"]
         loc = _locate_broken_escape(error["input"], message) if HALF_PAIR_ERROR in message else ()
-        return word_parse_error(message, _drop_unknown_keys(loc))
+        return _word_parse_error(message, _drop_unknown_keys(loc))
     loc = _drop_unknown_keys(error["loc"])
     code = ERROR_CODES.get(error["type"], "invalid_type")
     return Fault(loc, code, _word_detail(error, REQUEST_TYPES.get(title)))
@@ -140,7 +140,7 @@ def _locate_broken_escape(body: str | bytes, message: str) -> Loc:
     return tuple(loc) if isinstance(value, str) and value.endswith(SURROGATE_MARK) else ()
 
 
-def word_parse_error(message: str, loc: Loc = ()) -> Fault:
+def _word_parse_error(message: str, loc: Loc) -> Fault:
     """Return the fault for a JSON parser's message, with the line and column that it names."""
     words, _, position = message.partition(" at line ")
     detail, code = PARSER_FAULTS.get(words, (words, "invalid_json"))
