@@ -74,7 +74,7 @@ def start_own_ray(
             try:
                 waiting = progress.report_progress(say, lambda: "Ray has not started yet")
                 with keep_sigterm(), waiting:
-                    start_ray_processes(settings, run, stay)
+                    start_ray_processes(run, stay)
                 yield run
             except ray.exceptions.RayError as error:  # as a proxy that died at the start
                 raise explain_failure(error, run, stay) from error
@@ -82,7 +82,7 @@ def start_own_ray(
                 ray.shutdown()
 
 
-def start_ray_processes(settings: Settings, run: Path, stay: str) -> None:
+def start_ray_processes(run: Path, stay: str) -> None:
     """Start Ray's processes, without those of UNUSED and agents; arguments as of explain_failure.
 
     Raises:
