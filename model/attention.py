@@ -322,9 +322,7 @@ class MultiHeadAttention:
         yield from (q, self.repeat_shared(k, 0), self.repeat_shared(v, 0))
 
 
-def tiles_within_reach(
-    tokens: int, reach: Reach, step: int = TILE_QUERIES
-) -> Iterator[tuple[slice, slice]]:
+def tiles_within_reach(tokens: int, reach: Reach, step: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices of `step` queries, each with the keys that any of them may attend to."""
     before, after = reach.within(tokens)
     for first in range(0, tokens, step):

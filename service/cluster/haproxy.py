@@ -335,8 +335,7 @@ def die_with_parent() -> None:
     event loop and so lives as long as the manager does.
     """
     parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("haproxy: the parent died at the start")
 

@@ -19,10 +19,12 @@ class Shown(Protocol):
         """Return all its fields as nested JSON with arrays as leaves."""
 
     def facts(self) -> dict[str, Any]:
-        """Return its fields without arrays, as JSON."""
+        """Return its fields without arrays, as JSON: all, of one that has no arrays."""
+        return self.to_json()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield its arrays with their names in a safetensors answer."""
+        """Yield its arrays with their names in a safetensors answer, if it has some."""
+        return iter(())
 
 
 Made = TypeVar("Made", bound=Shown)
@@ -37,7 +39,7 @@ def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class Classes(Shown):
     """The output of a classifier for one sequence."""
 
     labels: Sequence[str]  # names of the classes, in the checkpoint's order
@@ -52,17 +54,9 @@ class Classes:
         rows = [{"label": label, "score": score, "logit": logit} for label, score, logit in columns]
         return {"classes": rows}
 
-    def facts(self) -> dict[str, Any]:
-        """Return the JSON fields without arrays: here all of them."""
-        return self.to_json()
-
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield nothing, since it has no arrays in an answer."""
-        return iter(())
-
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Shown):
     """The output of a tagger: a label and its probability for each token or word."""
 
     rows: Sequence[JSONRow | None]  # None for a special token
@@ -70,14 +64,6 @@ class Labels:
     def to_json(self) -> dict[str, Any]:
         """Return the label and score of each token or word."""
         return {"labels": self.rows}
-
-    def facts(self) -> dict[str, Any]:
-        """Return the JSON fields without arrays: here all of them."""
-        return self.to_json()
-
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield nothing, since it has no arrays in an answer."""
-        return iter(())
 
 
 @dataclass(frozen=True, slots=True)
