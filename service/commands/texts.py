@@ -90,14 +90,14 @@ def encode_file(
         flags: format, column, precision and truncate, as options of the command; and attention and
             plot, which must be left out.
     """
-    from service.commands.bulk import jobs, source
+    from service.commands.bulk import jobs, text_file
 
     if file is None or out is None:
         raise Unusable("--file also needs --out" if file else "expected TEXT, or --file and --out")
     if flags["attention"] or flags["plot"]:
         options = {name: flags[name] for name in ("attention", "plot")}
         raise Unusable(f"--file and {_name_options(options)} exclude each other")
-    texts = source.TextFile.of(file, flags["format"], flags["column"])
+    texts = text_file.TextFile.of(file, flags["format"], flags["column"])
     with end_in_one_line(STOPPED_MESSAGE):
         precision = flags["precision"] or "float"
         count = jobs.encode_lines(url, key, texts, out, flags["truncate"] or "refuse", precision)
@@ -170,11 +170,11 @@ def rank_texts(
             as options of the command.
     """
     from service.commands import encode
-    from service.commands.bulk import ranking, source
+    from service.commands.bulk import ranking, text_file
 
     if file is None or flags["statistic"] is None:
         raise Unusable(f"--head also needs {'--statistic' if file else '--corpus'}")
-    texts = source.TextFile.of(file, flags["format"], flags["column"])
+    texts = text_file.TextFile.of(file, flags["format"], flags["column"])
     question = ranking.RankingQuestion(
         *encode.parse_head(head, "--head"),
         flags["statistic"],

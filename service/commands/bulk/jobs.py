@@ -24,7 +24,8 @@ from rich.text import Text
 from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options, RequestRefused
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
-from service.commands.bulk.source import Source, TextFile, check_lines
+from service.commands.bulk.source import Source, check_lines
+from service.commands.bulk.text_file import TextFile
 from service.commands.bulk.vectors import OUTPUT_SUFFIXES, PARQUET_SUFFIX, VectorFile
 from service.commands.terminal import Failed, Unusable
 from service.wording.words import list_names

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -15,10 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headlight_client.data import VECTORS, append_vectors, check_columns
+from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed, Unusable
-
-if TYPE_CHECKING:
-    from service.commands.bulk.source import TextFile
 
 TEXT_ROWS = 1000  # read at a time
 GROUP_ROWS = 10_000  # read at a time with all columns, and written as a row group
@@ -27,7 +25,7 @@ WRITING_SUFFIX = ".writing"  # after the name of the output, until all of it is 
 ORIGIN_KEY = "headlight"  # of the output's metadata: what made the vectors
 
 
-def read_blocks(file: "TextFile") -> Iterator[tuple[list[str | None], bytes]]:
+def read_blocks(file: TextFile) -> Iterator[tuple[list[str | None], bytes]]:
     """Yield the texts of a file, some at a time, with the digest of all texts so far.
 
     Raises:
@@ -41,7 +39,7 @@ def read_blocks(file: "TextFile") -> Iterator[tuple[list[str | None], bytes]]:
         yield texts, digest.digest()
 
 
-def check_output(file: "TextFile") -> None:
+def check_output(file: TextFile) -> None:
     """Check that a column of vectors can be added to a file.
 
     Raises:
@@ -53,7 +51,7 @@ def check_output(file: "TextFile") -> None:
 
 
 def write_vectors(
-    file: "TextFile", vectors: NDArray[Any], origin: Mapping[str, str], out: Path
+    file: TextFile, vectors: NDArray[Any], origin: Mapping[str, str], out: Path
 ) -> None:
     """Write a file again, with the vectors of its texts as one more column at the end.
 
@@ -86,14 +84,14 @@ def write_vectors(
         writing.unlink(missing_ok=True)
 
 
-def _column(file: "TextFile") -> str:
+def _column(file: TextFile) -> str:
     """Return the name of the column of texts, which a Parquet file always has."""
     if file.column is None:
         raise RuntimeError("Parquet without a column: this is a bug")
     return file.column
 
 
-def _open(file: "TextFile") -> pq.ParquetFile:
+def _open(file: TextFile) -> pq.ParquetFile:
     """Open a file whose column of texts is there.
 
     Raises:
@@ -109,7 +107,7 @@ def _open(file: "TextFile") -> pq.ParquetFile:
 
 
 def _read_batches(
-    file: "TextFile", rows: int, columns: list[str] | None = None
+    file: TextFile, rows: int, columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file, some at a time; of these columns, or of all."""
     with _open(file) as source:
@@ -120,7 +118,7 @@ def _read_batches(
             raise Unusable(f"{file.name}: {error}") from error
 
 
-def _read_texts(batch: pa.Table, file: "TextFile") -> list[str | None]:
+def _read_texts(batch: pa.Table, file: TextFile) -> list[str | None]:
     """Return the texts of a batch."""
     try:
         texts: list[str | None] = batch[_column(file)].to_pylist()

@@ -24,7 +24,8 @@ from headlight_client import Client, Encoded, Item
 from headlight_client.answers import check_origin
 from headlight_client.formats import Array
 from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect_rows, connect, origin_of
-from service.commands.bulk.source import Source, TextFile, Texts, check_lines
+from service.commands.bulk.source import Source, Texts, check_lines
+from service.commands.bulk.text_file import TextFile
 from service.commands.bulk.vectors import VectorFile
 from service.commands.terminal import Unusable, strip_control
 from service.engine import cache

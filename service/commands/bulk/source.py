@@ -1,37 +1,23 @@
-"""A file of texts: checked whole before it is used, then read again in constant memory.
-
-txt         a line is a text
-jsonl       a line is JSON: a string, or {"text": .., "pair"?: .., "id"?: ..}
-csv, tsv    a record has a text in one column; all records have as many columns (RFC 4180)
-parquet     a row has a text in one column; parquet.py
-"""
+"""The texts of a file: all checked before any is used, then read again in constant memory."""
 
 import csv
 import hashlib
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, Literal, Self, get_args
+from typing import Any
 
-import click
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from service.commands.bulk.text_file import DELIMITERS, TextFile
 from service.commands.terminal import Failed, Unusable
 from service.wording.values import word_value_error
 
 BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
-DELIMITERS = {"csv": ",", "tsv": "\t"}  # of columns, by format
-UNITS = {"csv": "record", "tsv": "record", "parquet": "row"}  # what holds a text; else a line
-PYARROW_MISSING = "pyarrow is missing (the package's extra parquet): pip install pyarrow"
 
-Format = Literal["jsonl", "txt", "csv", "tsv", "parquet"]  # of a file of texts
 Texts = str | tuple[str, str]  # a text, or a pair of them
 
 
@@ -56,83 +42,6 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TextFile:
-    """A file of texts and its format.
-
-    Args:
-        path: `-` is stdin.
-        name: what messages call the file.
-        column: of parquet a name; of csv and tsv a name in the first record, or a number from 1
-            where the first record, too, holds a text; else None.
-    """
-
-    path: Path
-    name: str
-    format: Format
-    column: str | None
-
-    @classmethod
-    def of(cls, path: Path, form: Format | None, column: str | None) -> Self:
-        """Return a path with its format, which its suffix names unless `form` is given.
-
-        Raises:
-            Unusable: the column is missing or not valid, or pyarrow is missing.
-        """
-        by_name: dict[str, Format] = {f".{known}": known for known in get_args(Format)}
-        form = form or by_name.get(path.suffix.lower(), "jsonl")
-        name = "stdin" if str(path) == "-" else str(path)
-        if form == "parquet":
-            if column is None:
-                raise Unusable(f"{name} needs --column: the name of a column")
-            if find_spec("pyarrow") is None:
-                raise Unusable(PYARROW_MISSING)
-        elif column is None and form in DELIMITERS:
-            raise Unusable(
-                f"{name} needs --column: a name in its first row, "
-                "or a number from 1 if its first row holds a text too"
-            )
-        elif column is not None and form not in DELIMITERS:
-            raise Unusable(f"--column is for csv, tsv and parquet; {name} is read as {form}")
-        elif column is not None and column.isdecimal() and int(column) == 0:
-            raise Unusable("--column counts from 1")
-        return cls(path, name, form, column)
-
-    @property
-    def unit(self) -> str:
-        """Return what messages call the part of the file that holds a text: record, row or line."""
-        return UNITS.get(self.format, "line")
-
-    @contextmanager
-    def as_regular_file(self, folder: Path) -> Iterator["TextFile"]:
-        """Yield the file, or a temporary copy of what can be read only once, such as a pipe.
-
-        The copy lies in `folder` without a name: it does not outlive this process.
-        """
-        if self.path.is_file():
-            yield self
-            return
-        with click.open_file(str(self.path), "rb") as pipe, TemporaryFile(dir=folder) as copy:
-            shutil.copyfileobj(pipe, copy)
-            copy.flush()
-            yield replace(self, path=Path(f"/proc/self/fd/{copy.fileno()}"))
-
-    def texts(self, lines: Iterable[Any]) -> Iterator[Texts]:
-        """Parse the file's raw lines, or the texts of its rows, into texts.
-
-        Raises:
-            BadLine: a line holds no text.
-        """
-        if self.format == "parquet":
-            return iter(lines)
-        decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
-        if self.column is not None:
-            return _read_column(decoded, DELIMITERS[self.format], self.column)
-        if self.format == "txt":
-            return (line.rstrip("\r\n") for line in decoded)
-        return (_read_json_line(number, line) for number, line in enumerate(decoded, 1))
-
-
-@dataclass(frozen=True, slots=True)
 class Source:
     """A file whose lines were all checked, and what shows that it has not changed since.
 
@@ -153,7 +62,7 @@ class Source:
         Raises:
             Failed: the file has changed; raised before any line of what changed is given.
         """
-        return islice(self.file.texts(self._unchanged_lines()), start, None)
+        return islice(_parse_texts(self.file, self._unchanged_lines()), start, None)
 
     @property
     def origin(self) -> dict[str, str]:
@@ -199,7 +108,7 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
             yield from block
 
     try:
-        for number, texts in enumerate(file.texts(hashed_lines()), 1):
+        for number, texts in enumerate(_parse_texts(file, hashed_lines()), 1):
             for text in (texts,) if isinstance(texts, str | None) else texts:
                 if text is None:
                     raise BadLine(number, "the text is null", file.unit)
@@ -240,6 +149,22 @@ def _read_lines(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
                 block, size = [], 0
     if block:
         yield block, digest.digest()
+
+
+def _parse_texts(file: TextFile, lines: Iterable[Any]) -> Iterator[Texts]:
+    """Parse a file's raw lines, or the texts of its rows, into texts.
+
+    Raises:
+        BadLine: a line holds no text.
+    """
+    if file.format == "parquet":
+        return iter(lines)
+    decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
+    if file.column is not None:
+        return _read_column(decoded, DELIMITERS[file.format], file.column)
+    if file.format == "txt":
+        return (line.rstrip("\r\n") for line in decoded)
+    return (_read_json_line(number, line) for number, line in enumerate(decoded, 1))
 
 
 def _decode_line(number: int, raw: bytes) -> str:

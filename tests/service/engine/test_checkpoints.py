@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokeniz
 
 from model.errors import CheckpointError
 from service.commands.bulk.jobs import encode_lines as encode_file
-from service.commands.bulk.source import TextFile
+from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed, Unusable
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from tests.service.engine.conftest import Served

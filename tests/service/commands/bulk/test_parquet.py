@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from service.cli import main
 from service.commands.bulk import parquet
-from service.commands.bulk.source import TextFile
+from service.commands.bulk.text_file import TextFile
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

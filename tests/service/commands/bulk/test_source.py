@@ -1,15 +1,14 @@
 """A file of texts, checked before anything is sent."""
 
 import hashlib
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.commands.bulk import source as sources
-from service.commands.bulk.source import TextFile, check_lines
+from service.commands.bulk.source import check_lines
+from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed, Unusable
 
 INFO = {"limits": {"max_text_characters": 20}}
@@ -164,37 +163,6 @@ def test_a_bad_record_is_named_by_its_number(
         check_lines(file(tmp_path, content, "texts.csv", column), INFO)
 
     assert line in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "line"),
-    [
-        ("a.csv", None, "a.csv needs --column: a name in its first row, or a number from 1"),
-        ("a.txt", "text", "--column is for csv, tsv and parquet; a.txt is read as txt"),
-        ("a.csv", "0", "--column counts from 1"),
-    ],
-)
-def test_a_column_is_for_csv_and_csv_has_one(name: str, column: str | None, line: str) -> None:
-    """Said before the file is read."""
-    with pytest.raises(Unusable, match=line):
-        TextFile.of(Path(name), None, column)
-
-
-def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path) -> None:
-    """A pipe; a file that lies there is read where it lies."""
-    there = file(tmp_path, GOOD)
-    os.mkfifo(tmp_path / "pipe.txt")
-    writer = threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(b"a dog\na cat",))
-    writer.start()
-
-    with TextFile.of(tmp_path / "pipe.txt", None, None).as_regular_file(tmp_path) as copy:
-        texts = list(check_lines(copy, INFO).texts(1))
-        names = {path.name for path in tmp_path.iterdir()}
-    writer.join()
-
-    assert texts == ["a cat"] and names == {"pipe.txt", "texts.jsonl"}
-    with there.as_regular_file(tmp_path) as same:
-        assert same is there
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
