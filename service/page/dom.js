@@ -99,8 +99,10 @@ const DARK = [[20, 24, 30], [27, 58, 97], [44, 107, 163], [110, 176, 219], [233,
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** Calls back when the reader's theme changes. */
-export const onTheme = (redraw) => dark.addEventListener("change", redraw);
+// A change of the theme repaints what is drawn, and leaves all else as it is
+dark.addEventListener("change", () => {
+  for (const canvas of document.querySelectorAll("canvas")) if (painted.has(canvas)) paint(canvas, ...painted.get(canvas));
+});
 
 /** Returns the colour of a share from 0 to 1, as [red, green, blue]. */
 export function colour(share, ramp = dark.matches ? DARK : LIGHT) {

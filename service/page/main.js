@@ -1,7 +1,7 @@
 // The page as a whole: what is asked, what is shown, and what happens between the parts.
 
 import { ask, Refused, useKey } from "./api.js";
-import { arrange, at, button, choice, make, onTheme, refusal } from "./dom.js";
+import { arrange, at, button, choice, make, refusal } from "./dom.js";
 import { Head } from "./head.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
@@ -310,8 +310,6 @@ const sweep = (button, what, act) => wait(button, `${what} ${shown.session?.all.
 
 /** Tells whether the heads are there, once they are or are not to come. */
 const drawn = () => shown.drawn.then(() => true, () => false);
-
-onTheme(() => shown.session && draw());
 
 /** Draws an example for who comes without a text, as the service computes it; the address stays as it is. */
 function begin() {

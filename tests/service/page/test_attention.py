@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
 DOG = "A dog ate the food because it was hungry"
 FORM = "[aria-label='Head L5H11']"
+CELL = "document.querySelector('[role=gridcell]')"
 SETTLED = f"return document.querySelector(`{FORM}`).ariaBusy === 'false'"
 
 
@@ -511,6 +512,32 @@ async def test_a_score_leads_to_the_heads_that_carry_it(
     ]
     assert abs(worth["L5H11"] - (whole - without)) < 1e-4
     assert list(worth.values()) == sorted(worth.values(), reverse=True) and requests == 1
+
+
+async def test_a_change_of_theme_repaints_the_maps_and_nothing_else(
+    browser: Page, address: str
+) -> None:
+    """A found order stays, as do all cells; nothing is asked again."""
+    await ask(browser, address, "well")
+    await browser.run(
+        """[...document.querySelectorAll("#overview button")].find(
+          (button) => button.textContent === "What each head is worth").click()"""
+    )
+    worth = await ranked(browser)
+    await browser.run(f"{CELL}.click()")
+    await browser.wait("return document.querySelector('.head')?.ariaBusy === 'false'")
+    canvases = "[...document.querySelectorAll('canvas')].map((one) => one.toDataURL())"
+    light = await browser.run(f"return window.light = {canvases}")
+    await browser.run(f"window.cell = {CELL}; performance.clearResourceTimings()")
+
+    async with browser.theme("dark"):
+        await browser.wait(f"return {canvases}[0] !== window.light[0]")
+        dark = await browser.run(f"return {canvases}")
+
+    assert len(dark) == len(light) == 73 and not {*dark} & {*light}
+    assert await browser.run(f"return {CELL} === window.cell")
+    assert await ranked(browser) == worth
+    assert await browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
 async def ranked(browser: Page) -> dict[str, float]:
