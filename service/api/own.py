@@ -50,22 +50,13 @@ class QuestionCall(JSONCall):
         return super().pieces(encoded)
 
 
-def accepted_type(head: RequestHead) -> str:
-    """Return the media type to answer a request in, by its Accept header.
-
-    Raises:
-        Refused: the client accepts neither JSON nor safetensors.
-    """
-    return negotiate_type(head.headers.get("accept", "*/*"))
-
-
 def array_layout(encoding: str, media_type: str) -> Layout:
     """Return the layout of arrays in an answer of a media type: JSON numbers, or bytes."""
     return Layout() if media_type == JSON and encoding == "json" else Layout(numbers=())
 
 
 def negotiate_type(accept: str) -> str:
-    """Return the media type to answer in: JSON, or safetensors if it is preferred.
+    """Return the media type to answer in, by an Accept header: JSON, or safetensors if preferred.
 
     Raises:
         Refused: the client accepts neither.
@@ -125,7 +116,8 @@ def make_parser(kind: type[Ask]) -> Parser:
 
     def parse(body: bytes, head: RequestHead, served: ModelFacts) -> QuestionCall:
         """Parse a request, and choose the answer's media type by its Accept header."""
-        media_type = accepted_type(head) if writes_files else JSON
+        accept = head.headers.get("accept", "*/*")
+        media_type = negotiate_type(accept) if writes_files else JSON
         request = kind.model_validate_json(body)
         custom = Custom(array_layout(request.array_encoding, media_type))
         return QuestionCall(request=request, media_type=media_type, custom=custom)

@@ -47,7 +47,7 @@ def ranking_request(
     served: ModelFacts,
     *,
     layout: Layout,
-    truncate: Truncation | None = None,
+    truncate: Truncation | None,
     model: str | None = None,
     most_of_text: int | None = None,
     most: int | None = None,

@@ -34,11 +34,6 @@ def choose_device(settings: Settings) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def count_gpus() -> int:
-    """Count the GPUs that torch finds."""
-    return torch.cuda.device_count()
-
-
 def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
     """Check that max_tokens has room for the queries that a multi-vector model pads to a length.
 

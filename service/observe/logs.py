@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
     def entry(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return the fields of a line, by name."""
         time = datetime.fromtimestamp(record.created, UTC)
-        line = {
+        line: dict[str, Any] = {
             "ts": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
@@ -63,8 +63,8 @@ class JsonFormatter(logging.Formatter):
         }
         facts = ((name, getattr(record, name, None)) for name in RECORD_FIELDS)
         line |= {name: fact for name, fact in facts if fact is not None}
-        if record.exc_info and record.exc_info[1]:
-            line |= _describe_exception(record.exc_info[1])
+        if record.exc_info and (error := record.exc_info[1]):
+            line |= {"error": type(error).__name__, "where": _list_frames(error.__traceback__)}
         return line
 
 
@@ -186,11 +186,6 @@ def count_losses(count: Callable[[], None]) -> None:
     for handler in logging.getLogger("service").handlers:
         if isinstance(handler, DescriptorHandler):
             handler.on_loss = count
-
-
-def _describe_exception(error: BaseException) -> dict[str, Any]:
-    """Return the fields of a line about an exception: its class and its frames."""
-    return {"error": type(error).__name__, "where": _list_frames(error.__traceback__)}
 
 
 def _list_frames(trace: TracebackType | None) -> list[str]:

@@ -192,8 +192,9 @@ def check_torch(_: Settings) -> Iterator[Finding]:
 
 def check_accelerators(_: Settings) -> Iterator[Finding]:
     """Check whether the compiled pass can be loaded, and count the GPUs."""
+    import torch
+
     from model.native import library
-    from service.engine import machine
 
     try:
         library.load_operator()
@@ -201,7 +202,7 @@ def check_accelerators(_: Settings) -> Iterator[Finding]:
     except library.OperatorMissing as error:
         mend = "`make operator`, or docs/deploy.md, The compiled pass"
         yield Finding("compiled pass", str(error), mend, "note")
-    what = str(machine.count_gpus() or "none; the model runs on the CPU")
+    what = str(torch.cuda.device_count() or "none; the model runs on the CPU")
     yield Finding("GPUs", what, grade="ok")
 
 
