@@ -14,7 +14,7 @@ threshold. All is float32, for any dtype of the encoder.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,13 +155,10 @@ class Tagger:
         labels: their names, in the checkpoint's order.
     """
 
+    tasks: ClassVar[tuple[Task, ...]] = ("label_tokens",)  # that the head serves
+
     labels: tuple[str, ...]
     project: Projection  # maps token vectors to logits
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks that the head serves."""
-        return ("label_tokens",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Tag (tokens, width) -> the best label's index and its probability, (tokens,) each."""
@@ -190,17 +187,14 @@ class Splade:
             queries up in a table, which is not read.
     """
 
+    tasks: ClassVar[tuple[Task, ...]] = ("sparse",)  # that the head serves
+
     project: Projection  # maps token vectors to logits over the vocabulary
     pooling: Literal["max", "sum"]
     log_twice: bool
     k: int | None = None
     threshold: float = 0.0
     roles: Mapping[Side, Role] = field(default_factory=dict)
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks that the head serves."""
-        return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
@@ -244,16 +238,13 @@ class Lexical:
         token_ids: of the sequence that is weighed.
     """
 
+    tasks: ClassVar[tuple[Task, ...]] = ("sparse",)  # that the head serves
+
     project: Projection
     unused: frozenset[int]
     k: int | None = None
     threshold: float = 0.0
     token_ids: Sequence[int] = ()
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks that the head serves."""
-        return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
@@ -296,16 +287,13 @@ class VectorHead:
         mean: whether a score is the mean over the query's vectors, not the sum.
     """
 
+    tasks: ClassVar[tuple[Task, ...]] = ("multi_vector",)  # that the head serves
+
     layers: tuple[Dense, ...]
     roles: Mapping[Side, Role]
     kept: Sequence[int] | None = None
     first_place: int = 0
     mean: bool = False
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks that the head serves."""
-        return ("multi_vector",)
 
     @property
     def size(self) -> int:
