@@ -95,10 +95,13 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
             return parts * shown * number
 
 
-def scratch_bytes(selection: Selection) -> int:
+def scratch_bytes(selection: Selection, answer: int) -> int:
     """Count the bytes that `forms.show` holds besides its answer while it computes it.
 
     Tiles are not counted: they are bounded at any length.
+
+    Args:
+        answer: what `answer_bytes` counts.
     """
     if selection.form == "top":
         most = max(map(len, selection.heads.values()), default=0)
@@ -109,7 +112,7 @@ def scratch_bytes(selection: Selection) -> int:
         cells = selection.units.tokens * len(selection.units.axis)
         return FLOAT32_SIZE * cells * (1 if is_answer else 2)
     if selection.form == "why":
-        return answer_bytes(selection)  # tiles of sources, which are joined
+        return answer  # tiles of sources, which are joined
     if not selection.half or not selection.heads:
         return 0
     most = max(map(len, selection.heads.values()))

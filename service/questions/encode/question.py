@@ -1,5 +1,6 @@
 """What most requests ask for: vectors, attention and tasks of each input, as the model has them."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -215,6 +216,7 @@ def weigh_answer(
         held: bytes kept until the answer, besides its arrays.
     """
     outputs, selections = works[0].outputs, {work.outputs.attention for work in works}
+    shown = {each: maps_price.answer_bytes(each) for each in selections if each}
     if layout.padded:  # all are as long as the longest
         works = [max(works, key=len)] * len(works)
     counts = Counter([work.outputs.attention for work in works if work.outputs.attention])
@@ -227,11 +229,11 @@ def weigh_answer(
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
-        "attention": sum(count * maps_price.answer_bytes(shown) for shown, count in counts.items()),
+        "attention": sum([count * shown[each] for each, count in counts.items()]),
         "task": sum([_count_task_bytes(head, tokens, number) for head, tokens in tasks]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
-    scratch = max([maps_price.scratch_bytes(shown) for shown in selections if shown], default=0)
+    scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)
     return Price(parts, layout, held + scratch)
 
 
