@@ -67,7 +67,7 @@ LEAD_SECONDS = 0.3  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
 OPEN_TURNS = 2  # of the open loop, as long as so many others: few requests come in one
 # Of whose versions the result tells
-PACKAGES = ("headlight", "ray", "torch", "numpy", "tokenizers")
+PACKAGES = ("headlight-serve", "ray", "torch", "numpy", "tokenizers")
 THEIRS = (
     *("onnxruntime", "starlette", "uvicorn", "infinity-emb", "optimum-onnx", "fastapi"),
     *("sentence-transformers", "transformers", "litserve", "tokenizers", "numpy"),
