@@ -218,7 +218,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "commit": machine.current_commit(),
             "processor": machine.describe_processor(),
-            "versions": machine.package_versions(["headlight-serve", "ray", "torch"]),
+            "versions": machine.package_versions(),
             "load_averages_at_the_start": machine.load_averages(),
         }
         steps, rows = here.measure_all()

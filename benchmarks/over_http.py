@@ -67,7 +67,6 @@ LEAD_SECONDS = 0.3  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
 OPEN_TURNS = 2  # of the open loop, as long as so many others: few requests come in one
 # Of whose versions the result tells
-PACKAGES = ("headlight-serve", "ray", "torch", "numpy", "tokenizers")
 THEIRS = (
     *("onnxruntime", "starlette", "uvicorn", "infinity-emb", "optimum-onnx", "fastapi"),
     *("sentence-transformers", "transformers", "litserve", "tokenizers", "numpy"),
@@ -236,8 +235,7 @@ def describe_conditions(bench: Bench, rounds: int) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "commit": machine.current_commit(),
         "processor": machine.describe_processor(),
-        "versions": machine.package_versions(PACKAGES)
-        | {"peers": machine.pinned_versions(lists, THEIRS)},
+        "versions": machine.package_versions() | {"peers": machine.pinned_versions(lists, THEIRS)},
         "rounds": rounds,
         "seconds": bench.seconds,
         "open_loop_requests_a_second": round(bench.rate, 1),

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import fnmatch
 import json
 import os
 import re
@@ -254,6 +255,15 @@ def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "no-such-compiler" in said and not list(tmp_path.rglob("*.so"))
+
+
+def test_make_wheel_looks_into_the_wheel_of_the_service() -> None:
+    """Not into one of the name that the distribution once had."""
+    (pattern,) = re.findall(r"zipfile --list dist/(\S+)", (ROOT / "Makefile").read_text())
+    name = f"{SERVICE.replace('-', '_')}-{VERSION}-cp311-cp311-linux_x86_64.whl"
+    client = f"{OURS.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+
+    assert fnmatch.filter([name, client], pattern) == [name]
 
 
 @pytest.mark.prove

@@ -11,6 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 CORES = len(os.sched_getaffinity(0))
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PACKAGES = ("headlight-serve", "ray", "torch", "numpy", "tokenizers")
 # Of a processor's flags those that a matrix product may use: x86's, then ARM's
 ISA = (
     *("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
@@ -61,10 +62,10 @@ def current_commit() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def package_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of packages of this environment, and Python's."""
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of what this environment serves with."""
     every = {"python": platform.python_version()}
-    return every | {name: importlib.metadata.version(name) for name in packages}
+    return every | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def pinned_versions(lists: Iterable[Path], packages: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -30,9 +30,10 @@ RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may 
 # Replicas allocate from the jemalloc that Ray ships but withholds from its workers: oneDNN asks for
 # some 1,400 aligned blocks in each pass, for which glibc has no fast path before 2.38
 # (docs/decisions/0024). A thread of its own gives back what is no longer used: otherwise a replica
-# that held large answers keeps their memory while it has nothing to do. Where Ray has none, glibc is set to one heap for all threads that keeps
-# what was freed. A thread's own heap gives it back at once, and faulting in tens of MiB again for
-# every batch that shows attention takes longer than computing it (docs/decisions/0007).
+# that held large answers keeps their memory while it has nothing to do. Where Ray has none, glibc
+# is set to one heap for all threads that keeps what was freed. A thread's own heap gives it back at
+# once, and faulting in tens of MiB again for every batch that shows attention takes longer than
+# computing it (docs/decisions/0007).
 HEAP_ENV = {
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
     "MALLOC_CONF": "background_thread:true",
