@@ -7,6 +7,7 @@ Source: Shreedhar and Varghese 1996, "Efficient Fair Queuing Using Deficit Round
 may exceed its turn, and its next turn is shorter by as much.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from typing import Generic
@@ -64,7 +65,10 @@ class JobQueue(Generic[Work, Result]):
     ) -> None:
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines = dict[str, JobLine[Work, Result]]()  # by key; empty lines stay
-        self._round = deque[JobLine[Work, Result]]()  # lines that are not empty, in order of turns
+        # lines that are not empty: those that have started nothing since they came go before the
+        # others, and of those the ones that have had less
+        self._newcomers = list[JobLine[Work, Result]]()
+        self._round = deque[JobLine[Work, Result]]()
         self._started_tokens = 0  # of all batches so far
         self.count, self.tokens, self.cost = 0, 0, 0.0
         self.set_limits(limits or {})
@@ -79,7 +83,7 @@ class JobQueue(Generic[Work, Result]):
     @property
     def jobs(self) -> list[Job[Work, Result]]:
         """Return all waiting requests, key by key in order of their turns."""
-        return [job for line in self._round for job in line.jobs]
+        return [job for line in (*self._newcomers, *self._round) for job in line.jobs]
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -140,7 +144,7 @@ class JobQueue(Generic[Work, Result]):
         Waiting keys share evenly: a key's work takes as many times longer as there are keys, but
         never longer than all work together.
         """
-        keys = len(self._round) + (not line.jobs)
+        keys = len(self._newcomers) + len(self._round) + (not line.jobs)
         return min((line.cost + cost) * keys, self.cost + cost)
 
     def add_job(self, job: Job[Work, Result]) -> None:
@@ -148,9 +152,13 @@ class JobQueue(Generic[Work, Result]):
         line = self._lines.setdefault(job.key, JobLine())
         if not line.jobs:
             # the tokens that other keys started while this one was away count as its next turn's
-            away = (self._started_tokens - line.started_when_empty) // (len(self._round) or 1)
+            away = self._started_tokens - line.started_when_empty
+            away //= len(self._newcomers) + len(self._round) or 1
             line.turn_tokens = min(TURN_TOKENS, line.turn_tokens + away)
-            (self._round.appendleft if line.turn_tokens > 0 else self._round.append)(line)
+            if line.turn_tokens > 0:
+                insort(self._newcomers, line, key=lambda line: -line.turn_tokens)
+            else:
+                self._round.append(line)
         line.add_job(job)
         self.count += 1
         self.tokens += job.tokens
@@ -175,10 +183,14 @@ class JobQueue(Generic[Work, Result]):
         shared = max(self._small, CROWD_TOKENS, BATCH_GROWTH * first.tokens)
         most_tokens = max(min(most_tokens, shared), first.lengths[first.waiting[-1]])
         batch: Batch[Work, Result] = Batch()
-        while self._round:
+        while self.count:
             line = self._next_line()
             job = line.next_job()
-            self._started_tokens += line.start_works(job, batch, most_tokens - batch.tokens)
+            started = line.start_works(job, batch, most_tokens - batch.tokens)
+            self._started_tokens += started
+            if started and line in self._newcomers:
+                self._newcomers.remove(line)
+                self._round.appendleft(line)
             if job.waiting:  # the batch is full
                 break
             self.count -= 1
@@ -190,15 +202,17 @@ class JobQueue(Generic[Work, Result]):
 
     def _next_line(self) -> JobLine[Work, Result]:
         """Return the line whose turn it is; move lines whose turn is over behind the others."""
+        if self._newcomers:
+            return self._newcomers[0]
         while (line := self._round[0]).turn_tokens <= 0:
             line.turn_tokens += TURN_TOKENS
             self._round.rotate(-1)
         return line
 
     def _drop_empty(self, line: JobLine[Work, Result]) -> None:
-        """Take a line out of the round if none of its requests waits."""
+        """Take a line out of those that wait if none of its requests does."""
         if not line.jobs:
-            self._round.remove(line)
+            (self._newcomers if line in self._newcomers else self._round).remove(line)
             line.started_when_empty = self._started_tokens
 
     def _subtract(self, tokens: int, cost: float) -> None:

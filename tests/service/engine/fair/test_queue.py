@@ -83,6 +83,22 @@ async def test_a_request_of_a_key_that_asks_for_little_is_in_the_next_batch_but_
         assert any("b" in keys for keys in batches)
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+async def test_of_two_keys_that_come_the_one_that_has_had_less_goes_first(order: str) -> None:
+    """A busy key whose requests have all been started comes, too, with each new one."""
+    queue = queue_of("ab")
+    for _ in range(2):
+        queue.add_job(job("a", 100))
+        queue.take_batch(100, 0.0)
+
+    for key in order:
+        queue.add_job(job(key, 100))
+
+    assert {each.key for each, _ in queue.take_batch(100, 0.0)} == {"b"}
+    queue.remove_job(queue.jobs[0])
+    assert (len(queue), queue.tokens, queue.jobs) == (0, 0, [])
+
+
 async def test_within_a_key_a_small_request_passes_large_ones_and_rides_in_a_small_batch() -> None:
     """Always at once, if few are small: those that do not fit with it run after it."""
     queue = queue_of("a")
