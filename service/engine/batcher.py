@@ -12,6 +12,7 @@ longer expected, so no background task can die and leave the queue waiting.
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from typing import Generic
 
@@ -44,42 +45,47 @@ def _count_tokens(works: Sequence[Sized]) -> list[int]:
 class ReturningClients:
     """Counts clients that were just answered and are likely to send another request at once.
 
+    Each is expected for COMPANY_WAIT_SECONDS. An arrival counts as that of the client answered
+    last, so one that does not return is forgotten in time, however many others do.
+
     Args:
-        on_timeout: called when the wait is over, and no more are expected.
+        on_timeout: called when some are expected no more.
     """
 
     def __init__(self, on_timeout: Callable[[], None]) -> None:
-        self._on_timeout, self.expected = on_timeout, 0
+        self._on_timeout = on_timeout
+        self._until = deque[float]()  # when each client is expected no more, the next one first
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def expected(self) -> int:
+        """Return how many clients are expected."""
+        return len(self._until)
+
     def expect(self, count: int) -> None:
-        """Expect another request of this many more clients, and restart the wait."""
-        if count:
-            self.expected += count
-            self._restart_timer()
+        """Expect another request of this many more clients."""
+        until = asyncio.get_running_loop().time() + COMPANY_WAIT_SECONDS
+        self._until.extend([until] * count)
+        if self._timer is None:
+            self._start_timer()
 
-    def count_arrival(self, *, first: bool) -> None:
-        """Count an arriving request as that of an expected client, if there is one.
+    def count_arrival(self) -> None:
+        """Count an arriving request as that of an expected client, if there is one."""
+        if self._until:
+            self._until.pop()
 
-        Args:
-            first: whether no request waits yet; if so, restart the wait, so that no request waits
-                for longer than COMPANY_WAIT_SECONDS.
-        """
-        if self.expected:
-            self.expected -= 1
-            if first:
-                self._restart_timer()
+    def _start_timer(self) -> None:
+        """Start the timer for the next client to be forgotten, if any is expected."""
+        if self._until:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._until[0], self._forget_late)
 
-    def _restart_timer(self) -> None:
-        """Wait COMPANY_WAIT_SECONDS from now on for the clients expected."""
-        if self._timer:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(COMPANY_WAIT_SECONDS, self._stop_waiting)
-
-    def _stop_waiting(self) -> None:
-        """Expect no client any more, and say so to `on_timeout`."""
-        self.expected, self._timer = 0, None
+    def _forget_late(self) -> None:
+        """Expect those no more whose time is over, and say so to `on_timeout`."""
+        now, self._timer = asyncio.get_running_loop().time(), None
+        while self._until and self._until[0] <= now:
+            self._until.popleft()
+        self._start_timer()
         self._on_timeout()
 
 
@@ -194,7 +200,7 @@ class Batcher(Generic[Work, Result]):
         loop, now = asyncio.get_running_loop(), self._clock()
         future = loop.create_future()
         job: Job[Work, Result] = Job(works, costs or self.costs(works), deadline, now, future, key)
-        self._returning.count_arrival(first=self._queue.count == 0)
+        self._returning.count_arrival()
         self._queue.add_job(job)
         self._fill_lanes(fresh=True)
         timer = loop.call_later(deadline - now, self._fail_job, job, DeadlinePassed())
@@ -264,12 +270,14 @@ class Batcher(Generic[Work, Result]):
         """Tell whether a few short sequences wait for returning clients, while one lane runs.
 
         Otherwise the first client to return would get a batch alone and all others the next one,
-        again and again; and a batch of one takes almost half as long as a batch of four.
+        again and again; and a batch of one takes almost half as long as a batch of four. None
+        waits for longer than COMPANY_WAIT_SECONDS, though each answer lets others be expected.
         """
         if not self._running or not self._returning.expected or self._queue.tokens > self._small:
             return False
-        soon = self._clock() + HURRY_SECONDS
-        return all(job.deadline > soon for job in self._queue.jobs)
+        now = self._clock()
+        soon, since = now + HURRY_SECONDS, now - COMPANY_WAIT_SECONDS
+        return all(job.deadline > soon and job.arrived > since for job in self._queue.jobs)
 
     def _fail_late_jobs(self) -> None:
         """Fail jobs past their deadline and, if several wait, those that cannot meet it."""

@@ -255,8 +255,11 @@ class Held:
 class Asking:
     """Three whose short requests were answered together by one lane; the others still run."""
 
+    later = 0.0  # seconds that the batcher's clock is ahead
+
     def __init__(self, held: Held, count: int) -> None:
-        self._queue, self._tasks = batcher(held.launch, count=count), list[asyncio.Task[Any]]()
+        self._queue = batcher(held.launch, count=count, clock=lambda: time.monotonic() + self.later)
+        self._tasks = list[asyncio.Task[Any]]()
         self._held, self._lanes = held, "123"[:count]
 
     async def ask(self, name: str, tokens: int = 10, seconds: float = FAR) -> None:
@@ -313,6 +316,16 @@ async def test_company_that_does_not_come_is_not_waited_for(
                 await asyncio.sleep(0.001)
 
     assert held.batches[3:] == ["d"]
+
+
+async def test_a_request_waits_for_company_only_so_long_though_more_is_expected(held: Held) -> None:
+    """Those that came meanwhile start with it, whoever was answered since."""
+    async with Asking(held, 2) as asking:
+        await asking.ask("d")
+        asking.later = 60.0
+        await asking.ask("e")
+
+    assert held.batches[3:] == ["de"]
 
 
 async def test_nobody_waits_for_company_where_nothing_runs(held: Held) -> None:

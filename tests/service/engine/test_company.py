@@ -12,30 +12,28 @@ async def test_each_of_those_answered_is_expected_once() -> None:
     """Who comes beyond them was not expected, and changes nothing."""
     expected, those = [], ReturningClients(lambda: None)
     those.expect(2)
-    for first in (True, False, False):
+    for _ in range(3):
         expected.append(those.expected)
-        those.count_arrival(first=first)
+        those.count_arrival()
 
     assert [*expected, those.expected] == [2, 1, 0, 0]
 
 
-@pytest.mark.parametrize("later", ["nobody", "another", "an answer to nobody"])
-async def test_whoever_takes_too_long_is_expected_no_more(
-    later: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("others", [0, 3])
+async def test_a_client_that_takes_too_long_is_expected_no_more(
+    others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for them is told in time, whatever comes meanwhile."""
+    """Who waits for it is told in time, however often others are answered and return."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     monkeypatch.setattr(batcher, "COMPANY_WAIT_SECONDS", 0.02)
     those = ReturningClients(gone.set)
     those.expect(1000)
-    those.count_arrival(first=True)
     until = loop.time() + 0.02
 
     while not gone.is_set() and loop.time() < until + 1:
-        if later == "another":
-            those.count_arrival(first=False)
-        elif later == "an answer to nobody":
-            those.expect(0)
+        those.expect(others)
+        for _ in range(others):
+            those.count_arrival()
         await asyncio.sleep(0.001)
 
     assert gone.is_set() and those.expected == 0
