@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from model import kernels, packing
+from model import kernels
 from model.encoder import Encoded
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
@@ -151,18 +151,6 @@ def test_a_kernel_that_heeds_the_batch_is_caught(
     short = [ids for ids in sequences if len(ids) < 30][::3]
 
     assert len(moved(faulty, short, shuffled(short, seed=7), threads, 1)) > 1
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("way", ["model", "plain"])
-def test_without_the_fill_bits_would_move(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, threads: Threads, way: str
-) -> None:
-    """Why a short batch is filled up; where this fails, the processor does not need it."""
-    monkeypatch.setattr(packing, "FEWEST_ROWS", 1)
-    short = [[2748] * length for length in range(1, 16)]
-
-    assert moved(request.getfixturevalue(way), short, shuffled(short, seed=7), threads, 1)
 
 
 def moved(
