@@ -215,3 +215,15 @@ def test_a_large_request_is_not_starved_by_small_ones_of_its_own_key() -> None:
     beside = served([large, ("small", "", 64, SMALL)], None).seconds["large"]
 
     assert max(beside) <= 3 * max(alone)
+
+
+def test_a_client_that_asks_now_and_then_keeps_no_lane_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is expected back for a moment only; those that ask without a pause keep their speed."""
+    monkeypatch.setattr(f"{__name__}.BATCH_SECONDS", 0.003)  # passes shorter than the wait for it
+    busy: list[Client] = [("busy", "", 8, (5,))]
+    alone = served(busy, None, token_seconds=0.0004)
+    beside = served(busy, 0.1, token_seconds=0.0004)
+
+    assert len(beside.seconds["busy"]) >= 0.9 * len(alone.seconds["busy"])
