@@ -4,7 +4,8 @@ Keys that wait take turns of some tokens each, so no key delays another by sendi
 Within a key small requests go first (line.py). Without keys, all requests stand in one line.
 
 Source: Shreedhar and Varghese 1996, "Efficient Fair Queuing Using Deficit Round Robin"; here a key
-may exceed its turn, and its next turn is shorter by as much.
+may exceed its turn, and its next turn is shorter by as much. Keys that come go first, as new flows
+do in RFC 8290 (FQ-CoDel).
 """
 
 from bisect import insort
