@@ -82,7 +82,7 @@ operator: $(ENV) ## build the compiled forward pass again, for the torch that is
 wheel: $(ENV) ## build the wheels of the service, with the compiled forward pass, and of its client
 	rm -rf build client/build
 	$(BIN)/python -m pip wheel --wheel-dir dist --no-deps --no-build-isolation ./client .
-	$(BIN)/python -m zipfile --list dist/headlight_serve-[0-9]*.whl | grep --quiet '[.]so '
+	$(BIN)/python -m zipfile --list dist/headlight_serve-[0-9]*.whl | grep '[.]so '
 
 audit: $(ENV) ## ask for known vulnerabilities of every package installed
 	@curl --silent --show-error --output /dev/null --max-time 15 --proto-default https $(OSV); case $$? in \
