@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 
 from service.engine.fair.rotation import fits_fairly
 
-# Requests of a key; with 12, another key's p99 is 5 times its idle: tests/service/test_sharing.py
+# Requests of a key; with 12, the p99 of others is over 4 times idle: tests/service/test_sharing.py
 MOST_INSIDE = 6
 # A key that asks ten times a second is always there; one that asks every few seconds takes less
 # than a tenth from the others

@@ -189,9 +189,8 @@ class JobQueue(Generic[Work, Result]):
             job = line.next_job()
             started = line.start_works(job, batch, most_tokens - batch.tokens)
             self._started_tokens += started
-            if started and line in self._newcomers:
-                self._newcomers.remove(line)
-                self._round.appendleft(line)
+            if started and self._newcomers:  # it was the first of them
+                self._round.appendleft(self._newcomers.pop(0))
             if job.waiting:  # the batch is full
                 break
             self.count -= 1

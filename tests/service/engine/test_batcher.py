@@ -319,7 +319,7 @@ async def test_company_that_does_not_come_is_not_waited_for(
 
 
 async def test_a_request_waits_for_company_only_so_long_though_more_is_expected(held: Held) -> None:
-    """Those that came meanwhile start with it, whoever was answered since."""
+    """Those that came meanwhile start with it."""
     async with Asking(held, 2) as asking:
         await asking.ask("d")
         asking.later = 60.0

@@ -23,7 +23,7 @@ async def test_each_of_those_answered_is_expected_once() -> None:
 async def test_a_client_that_takes_too_long_is_expected_no_more(
     others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for it is told in time, however often others are answered and return."""
+    """The wait for it ends in time, however often others are answered and return."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     monkeypatch.setattr(batcher, "COMPANY_WAIT_SECONDS", 0.02)
     those = ReturningClients(gone.set)
