@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 MIB = 1024 * 1024
-TRIES = 3
+TRIES = 5
 STOP_SECONDS, LEGAL_STOP_SECONDS, GROWTH_BYTES = 0.05, 0.1, 128 * MIB
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
@@ -68,7 +68,7 @@ class Door:
     golden: object
 
     def attack(self, attack: Attack) -> str:
-        """Send one, up to three times; what is wrong with what it did each time, or nothing.
+        """Send one, up to TRIES times; what is wrong with what it did each time, or nothing.
 
         A stop of the loop's own making comes again, one of the machine's does not.
         """
