@@ -21,7 +21,7 @@ from headlight_client.answers import (
     Why,
 )
 from headlight_client.call import AsyncClient
-from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
+from headlight_client.errors import Fault, HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.evidence import Control, Evidence, Highlight, Highlighted
 from headlight_client.heads import Heads
 from headlight_client.inputs import (
@@ -62,6 +62,7 @@ __all__ = [
     "Encoded",
     "Evidence",
     "ExplainOptions",
+    "Fault",
     "Fit",
     "HeadlightError",
     "Heads",

@@ -6,7 +6,7 @@ A dialect is one file or folder that ends in ROUTES and knows nothing of HTTP's 
     problem(refused, id)        returns a refusal in that API's form
 
 No dialect imports another; what two of them share stands here and in the files next to this one.
-Media types and the query are read alike in all of them.
+The query is read alike in all of them.
 """
 
 import math
@@ -33,7 +33,7 @@ from service.engine.fair.rotation import FairLock
 from service.observe.families import NO_INPUT
 from service.observe.record import Record
 from service.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
-from service.wording.words import Loc, list_names, write_place
+from service.wording.words import Loc, write_place
 
 if TYPE_CHECKING:  # it imports this file
     from service.replica import Replica
@@ -403,26 +403,3 @@ def explain_refusal(refused: Refused, names: Mapping[str, str]) -> str:
         return write_place((first, *(rest[1:] if rest[:1] == [first] else rest)))
 
     return refusals.word_refusal(refused, refused.faults, where)
-
-
-# Media types that programs send by default -> how a refusal names them
-COMMON_MEDIA_TYPES = {
-    "": "an empty one",
-    "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
-    "multipart/form-data": "multipart/form-data",
-    "text/plain": "text/plain",
-    "application/octet-stream": "application/octet-stream",
-}
-
-
-def check_media_type(media_type: str | None, types: Sequence[str]) -> None:
-    """Refuse a body whose media type is none of the route's `types`.
-
-    Args:
-        media_type: the request's, in lower case and without parameters; None is JSON.
-    """
-    if media_type is not None and media_type not in types:
-        # only a common one is repeated, which reveals nothing about the sender
-        name = COMMON_MEDIA_TYPES.get(media_type, "another one")
-        detail = f"expected the Content-Type {list_names(types)}, received {name}"
-        raise Refused("unsupported_media_type", detail=detail)

@@ -9,7 +9,7 @@ from functools import partial
 from math import isinf
 from typing import Any, TypeVar
 
-from service.api import ROUTES, dialect, own, query
+from service.api import ROUTES, own, query
 from service.api.dialect import (
     Call,
     ModelFacts,
@@ -25,7 +25,7 @@ from service.api.own import DRY_RUN
 from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
 from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.forward import Forwarder
-from service.edge.request import Endpoint, Request, read_timeout
+from service.edge.request import Endpoint, Request, check_media_type, read_timeout
 from service.encode.answer import JSON, collect_body
 from service.encode.names import find_name, is_same_name
 from service.encode.space import EXPECT_HEADER
@@ -191,7 +191,7 @@ class Handlers:
             start = time.monotonic()
             try:
                 if request.media_type != JSON:
-                    dialect.check_media_type(request.media_type, media_types)
+                    check_media_type(request.media_type, media_types)
                 if len(body) <= LARGE_BYTES:
                     call = parse(body, request, served)
                 else:
@@ -287,7 +287,7 @@ class Handlers:
         """Parse a request's JSON body, in the worker if it is large, and return the result."""
         start = time.monotonic()
         try:
-            dialect.check_media_type(head.media_type, (JSON,))
+            check_media_type(head.media_type, (JSON,))
             body = head.take_body()
             return await self._worker.run(len(body), partial(parse, body))
         finally:

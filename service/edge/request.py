@@ -15,6 +15,7 @@ from service.memory import Hold
 from service.observe.record import REQUEST_ID, Record
 from service.refusals import Refused
 from service.settings import KIB
+from service.wording.words import list_names
 
 DEADLINE = "x-headlight-deadline-ms"  # the header of a client's time-out
 LONGEST_DEADLINE = 9  # digits of milliseconds
@@ -23,6 +24,14 @@ ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
 SLASHES = re.compile("//+")  # sent where a client joins a base URL that ends in "/" and a path
 NO_NAMES: Set[str] = frozenset()  # of repeated headers, where none is repeated
+# Media types that programs send by default -> how a refusal names them
+COMMON_MEDIA_TYPES = {
+    "": "an empty one",
+    "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
+    "multipart/form-data": "multipart/form-data",
+    "text/plain": "text/plain",
+    "application/octet-stream": "application/octet-stream",
+}
 
 
 class Endpoint(NamedTuple):
@@ -162,3 +171,16 @@ def read_timeout(headers: Mapping[str, str], most: float) -> float:
         detail = f"expected a number of milliseconds of up to {LONGEST_DEADLINE} digits"
         raise Refused.at("out_of_range", DEADLINE, detail=detail)
     return min(int(header) / 1000, most)
+
+
+def check_media_type(media_type: str | None, types: Sequence[str]) -> None:
+    """Refuse a body whose media type is none of the route's `types`.
+
+    Args:
+        media_type: the request's, in lower case and without parameters; None is JSON.
+    """
+    if media_type is not None and media_type not in types:
+        # only a common one is repeated, which reveals nothing about the sender
+        name = COMMON_MEDIA_TYPES.get(media_type, "another one")
+        detail = f"expected the Content-Type {list_names(types)}, received {name}"
+        raise Refused("unsupported_media_type", detail=detail)

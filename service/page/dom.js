@@ -104,8 +104,8 @@ dark.addEventListener("change", () => {
   for (const canvas of document.querySelectorAll("canvas")) if (painted.has(canvas)) paint(canvas, ...painted.get(canvas));
 });
 
-/** Returns the colour of a share from 0 to 1, as [red, green, blue]. */
-export function colour(share, ramp = dark.matches ? DARK : LIGHT) {
+/** Returns the colour of a share from 0 to 1 on a ramp, as [red, green, blue]. */
+function colour(share, ramp) {
   const place = Math.min(1, Math.max(0, share || 0)) * (ramp.length - 1);
   const low = Math.min(ramp.length - 2, Math.floor(place));
   return ramp[low].map((from, i) => Math.round(from + (ramp[low + 1][i] - from) * (place - low)));

@@ -1,6 +1,7 @@
 """Safetensors answers -> typed arrays."""
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import headlight_client
-from headlight_client import ModelChanged, NoAnswer, answers
+from headlight_client import ModelChanged, NoAnswer, answers, errors
 from headlight_client.answers import Attention, Encoded, Item
 from headlight_client.reading import read_answer
 
@@ -162,13 +163,16 @@ async def test_answers_of_two_models_are_not_joined(client: httpx.AsyncClient) -
         Encoded.join([one, other])
 
 
-async def test_the_classes_of_answers_are_imported_from_the_package() -> None:
-    """All but Answer, which they have in common."""
-    kinds = [kind for kind in vars(answers).values() if isinstance(kind, type)]
+@pytest.mark.parametrize(("module", "inner"), [(answers, {"Answer"}), (errors, set())])
+async def test_the_classes_of_answers_and_errors_are_imported_from_the_package(
+    module: ModuleType, inner: set[str]
+) -> None:
+    """All but Answer, which answers have in common."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
 
-    own = {kind.__name__ for kind in kinds if kind.__module__ == answers.__name__}
+    own = {kind.__name__ for kind in kinds if kind.__module__ == module.__name__}
 
-    assert own - {*headlight_client.__all__} == {"Answer"}
+    assert own - {*headlight_client.__all__} == inner
 
 
 async def test_spans_come_with_their_vectors(client: httpx.AsyncClient) -> None:
