@@ -135,12 +135,11 @@ def test_a_hundred_readers_who_never_read_take_no_more_than_the_budget(alone: "S
         for reader in readers:
             reader.close()
     wait(lambda: figures(alone)["held"] == 0, "nothing is held")
-    after = figures(alone)
-    grown = (most - begun) // MIB
+    after, end = figures(alone), time.monotonic()
     wait(lambda: resident({pid: ""})[pid] - begun < MOST_LEFT_BYTES, "the memory is back")
-    left = (resident({pid: ""})[pid] - begun) // MIB
     print(
-        f"grown {grown} MiB, {left} MiB after, held at most {held / MIB:.0f} MiB, "
+        f"grown {(most - begun) // MIB} MiB, back after {time.monotonic() - end:.1f} s, "
+        f"held at most {held / MIB:.0f} MiB, "
         f"cut off {after['cut off']:.0f}, shed for memory {after['memory']:.0f}, "
         f"small: {len(small)}, p99 {p99(small):.3f} s, {set(codes)}"
     )
