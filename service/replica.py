@@ -32,7 +32,7 @@ from service.engine.loading import find_foreign_adapters, load_model
 from service.engine.machine import Unservable
 from service.engine.numerics import ROUNDING_BOUNDS
 from service.engine.proof import prove_lanes
-from service.engine.weights import locate_model
+from service.engine.weights import ModelSource, locate_model
 from service.engine.work import Result, Work
 from service.heads.samples import sample_texts
 from service.heads.sentences import pick_evenly
@@ -140,17 +140,7 @@ class Replica:
         self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
         self.reader = _make_reader(settings, model, admission.texts)
         vitals.publish_vitals(metrics, self.batcher, preamble, self.device)
-        has_plain_vectors = not model.states_pooling and not model.task_heads
-        if model.trained and has_plain_vectors:
-            logger.warning(PLAIN_WARNING, *model.pooling.modes)
-        if left := find_unread_pickles(self.source.folder):
-            logger.warning(UNREAD_WARNING, ", ".join(left))
-        if adapters := find_adapters(self.source.folder):
-            logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
-        for warning in find_foreign_adapters(self.source):
-            logger.warning(warning)
-        if has_task_adapters(self.source.folder) and not model.instructions:
-            logger.warning(UNTASKED_WARNING)
+        _warn_of_unread(self.source, model)
         logger.info("started", extra={"weights": model.digest})
         self.identities: dict[str | None, Identity] = {None: self.identity}
         for name, adapter in model.adapters.items():
@@ -282,6 +272,21 @@ class Replica:
             "max_tokens": self.reader.max_tokens,
             "batch_tokens": self.batcher.budget,
         }
+
+
+def _warn_of_unread(source: ModelSource, model: Model) -> None:
+    """Log what a checkpoint holds and no answer is made of, and what it does not state."""
+    has_plain_vectors = not model.states_pooling and not model.task_heads
+    if model.trained and has_plain_vectors:
+        logger.warning(PLAIN_WARNING, *model.pooling.modes)
+    if left := find_unread_pickles(source.folder):
+        logger.warning(UNREAD_WARNING, ", ".join(left))
+    if adapters := find_adapters(source.folder):
+        logger.warning(UNAPPLIED_WARNING, ", ".join(adapters))
+    for warning in find_foreign_adapters(source):
+        logger.warning(warning)
+    if has_task_adapters(source.folder) and not model.instructions:
+        logger.warning(UNTASKED_WARNING)
 
 
 def _make_reader(settings: Settings, model: Model, worker: Worker) -> Reader:
