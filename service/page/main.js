@@ -73,7 +73,7 @@ async function show(given = form.read(), kept = true) {
   at("evidence").replaceChildren();
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
-  at("alike").hidden ||= !shown.compared;
+  if (!shown.compared) hideAlike();
   at("overview").ariaBusy = "true";
   shown.likened = shown.compared && compare(turn);
   shown.drawn = open(pair ? { text, pair: other } : { text }).then((opened) => {
@@ -98,7 +98,7 @@ async function show(given = form.read(), kept = true) {
 async function mark(turn) {
   const { text, other, view } = shown, section = at("evidence"), began = performance.now();
   forget();
-  at("alike").hidden = true;
+  hideAlike();
   const draw = (found) => {
     evidence.draw(section, found, view, remark);
     exports.drawWhole(at("exports"), () => ({ texts: [text], answers: { highlight: found.answer } }));
@@ -130,6 +130,11 @@ function remark(name, value) {
   address.write(shown);
   say("Loading\u2026");
   mark(++asked);
+}
+
+/** Hides why two texts are alike; what comes of them yet is not drawn. */
+function hideAlike() {
+  Object.assign(at("alike"), { hidden: true, ariaBusy: "false" });
 }
 
 /** Says why two texts are alike, whether the heads come or not. */

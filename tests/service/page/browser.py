@@ -27,8 +27,7 @@ LOOK = """const [told] = arguments, seen = () => { %s };
   } catch (error) { told({ error: String(error) }); }
 })();"""
 SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
-COMPARED = """const alike = document.getElementById("alike");
-    return alike.hidden || alike.ariaBusy !== "true";"""
+COMPARED = "return document.getElementById('alike').ariaBusy !== 'true'"
 # What an action says next to its control
 SAID = "return [...document.querySelectorAll('output.said')].map((one) => one.textContent).join()"
 FAILED = "return document.querySelector('output.said.bad')?.textContent"
