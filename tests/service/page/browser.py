@@ -172,8 +172,9 @@ def labelled(name: str) -> str:
 
 
 async def fresh(browser: Page, address: str, fragment: str = "") -> None:
-    """Open the page anew."""
+    """Open the page anew, with an empty console."""
     await browser.open("about:blank")
+    await browser.complaints()
     await browser.open(f"{address}/{fragment}")
     await browser.wait("return !document.querySelector('button[type=submit]').disabled")
 

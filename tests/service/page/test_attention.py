@@ -438,7 +438,6 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
         )
         await browser.wait(COMPARED)
         assert await browser.run("return document.querySelectorAll('#alike table').length") == 2
-    await browser.complaints()  # of the 422
 
 
 @pytest.mark.prove
@@ -607,7 +606,6 @@ async def test_a_text_that_is_too_long_is_refused_in_words(browser: Page, addres
 
     said = await browser.wait("return document.querySelector('#status.bad')?.textContent")
     assert "10002" in said.replace(",", "") and "256" in said
-    await browser.complaints()
 
 
 @pytest.mark.prove

@@ -207,7 +207,6 @@ async def test_a_refusal_stands_in_its_place_and_leaves_nothing_of_another_text(
     assert "256" in said
     assert not await browser.run(MARKED) and "dog" not in await browser.run(EVIDENCE)
     assert await browser.run(EXPORTS) == [], "there is no answer to take away"
-    await browser.complaints()  # of the 422
 
     await show(browser, QUERY, DOCUMENT)
     await browser.wait(MARKED)
