@@ -30,6 +30,7 @@ from service.engine import weights
 from service.fleet import bounds
 from service.fleet.bounds import ReplicaLoad
 from service.fleet.pages import Pages
+from service.models import APPLICATION
 from service.observe import logs
 from service.preflight import cluster, variables
 from service.preflight.finding import require, run
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-APPLICATION = "headlight"  # its name, where `headlight serve` deploys it
 
 # Settings that `args` must not hold, and where a Serve configuration has them instead
 SET_ELSEWHERE = {

@@ -24,7 +24,7 @@ from service.cluster import drain, ingress, network, progress, relay, tls
 from service.cluster.progress import StartFailed, last_line
 from service.commands.terminal import Unusable
 from service.engine import weights
-from service.models import path_name
+from service.models import APPLICATION, path_name
 from service.observe import logs
 from service.preflight import apart, machine
 from service.preflight.finding import require, run
@@ -186,10 +186,8 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
 
 def name_applications(models: Sequence[Settings]) -> dict[str, Settings]:
     """Return the models by the names of their applications, the first one's at the root."""
-    from service import app
-
     first, *others = models
-    return {app.APPLICATION: first} | {path_name(model): model for model in others}
+    return {APPLICATION: first} | {path_name(model): model for model in others}
 
 
 def start_serve(settings: Settings, applications: Iterable[str]) -> None:
@@ -234,7 +232,7 @@ def deploy_application(name: str, settings: Settings, lines: Path | None) -> Non
     try:
         tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
         application = app.make_application(settings, tries, lines)
-        prefix = "/" if name == app.APPLICATION else f"/{name}"
+        prefix = "/" if name == APPLICATION else f"/{name}"
         serve.run(application, name=name, route_prefix=prefix)
     except RuntimeError as error:
         raise StartFailed(last_line(app.deployment_status(name)[1] or str(error))) from error

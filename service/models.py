@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from service.cluster.choice import TAKEN
 from service.cores import count_cores
 from service.settings import Settings
 from service.sources import read_file, settle
@@ -19,6 +20,8 @@ OWN = frozenset(
         *("require_same_bits", "batch_tokens", "max_waiting_requests", "max_waiting_tokens"),
     )
 )
+
+APPLICATION = "headlight"  # the name in Ray Serve of the first model, where we deploy it
 
 
 def load_models(
@@ -34,8 +37,8 @@ def load_models(
         flags, environ, file: as for `load_settings`; the file may hold a list, `models`.
 
     Raises:
-        ValueError, OSError: as load_settings; or the models are named twice, two of them alike, or
-            they need more cores than there are.
+        ValueError, OSError: as load_settings; or the models are named twice, two of them alike, one
+            like a path of the service, or they need more cores than there are.
     """
     document = dict(read_file(file))
     listed = _read_list(document.pop(MODELS, None))
@@ -52,6 +55,12 @@ def load_models(
     prefixes = [path_name(each) for each in found]
     if twice := sorted({name for name in prefixes if prefixes.count(name) > 1}):
         raise ValueError(f"two models are called {twice[0]}: give one a served_model_name")
+    for each, prefix in list(zip(found, prefixes, strict=True))[1:]:
+        if prefix in {*TAKEN, APPLICATION} or not prefix.strip("."):
+            raise ValueError(
+                f"{each.model} would be at /{prefix}, which is no model's place: "
+                "give it another served_model_name"
+            )
     every = sum(each.most_replicas for each in found)
     found = [
         each.model_copy(update={"other_replicas": every - each.most_replicas}) for each in found

@@ -35,6 +35,14 @@ NAMES_HEADER = "x-headlight-names"  # all names, where a request may name any
 # All models and whether each answers, where a replica is to speak for them: its value is read by
 # `read_models`
 MODELS_HEADER = "x-headlight-models"
+# How paths of routes, of Ray and of ours begin: below such a prefix a model would hide them
+TAKEN = frozenset(
+    (
+        *("-", "decode", "docs", "embed", "embed_all", "embed_sparse", "embeddings", "health"),
+        *("info", "live", "metrics", "models", "openapi.json", "page", "predict", "ready"),
+        *("rerank", "similarity", "tokenize", "v1", "v2"),
+    )
+)
 READY_PATHS = "/ready /health /v2/health/ready"
 ASK_SECONDS = 1.0
 ANSWERS_FILE = "names.json"  # what replicas have said

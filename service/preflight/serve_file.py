@@ -1,8 +1,8 @@
 """What Ray accepts in silence in a Serve file: `headlight doctor --file`.
 
 Ray drops a key that it does not know, so that `num_gpu` asks for no GPU; and a variable that is no
-string fails only where a replica starts. All else Ray or service.app:build says after `serve
-deploy`, in what `serve status` shows.
+string fails only where a replica starts. Nor does it mind a prefix that hides paths of the model at
+the root. All else Ray or service.app:build says after `serve deploy`, in what `serve status` shows.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from ray.runtime_env import RuntimeEnv
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
+from service.cluster.choice import TAKEN
 from service.preflight.finding import Finding
 from service.wording.values import word_value_error, word_yaml_error
 from service.wording.words import Loc, write_place
@@ -50,6 +51,7 @@ def find_dropped(path: Path) -> Iterator[Finding]:
         yield Finding(str(path), "is a RayService without a Serve file in spec.serveConfigV2")
         return
     yield from _validate(ServeDeploySchema, value, ())
+    yield from _find_hidden(value)
     for loc, mapping in _mappings(value, ()):
         name, depth = loc[-1], len(loc)
         if name in MAPPING_MODELS and depth == len(("applications", 0, "deployments", 0, name)):
@@ -73,6 +75,17 @@ def _validate(model: type[BaseModel], value: Any, base: Loc) -> Iterator[Finding
             yield Finding(write_place((*base, *fault["loc"])), UNKNOWN if is_unknown else text)
     except TypeError as error:  # of a runtime environment's value
         yield Finding(write_place(base), str(error))
+
+
+def _find_hidden(value: Any) -> Iterator[Finding]:
+    """Yield each prefix below which an application would take paths of the one at the root."""
+    listed = value.get("applications") if isinstance(value, dict) else None
+    applications = [each for each in listed or () if isinstance(each, dict)]
+    prefixes = [str(each.get("route_prefix", "/")) for each in applications]
+    for number, prefix in enumerate(prefixes if "/" in prefixes else ()):
+        if prefix.strip("/").partition("/")[0] in TAKEN:
+            text = f"{prefix} hides paths of the application at /"
+            yield Finding(f"applications[{number}].route_prefix", text, "choose another")
 
 
 def _mappings(value: Any, loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:

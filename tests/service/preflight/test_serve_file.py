@@ -44,6 +44,11 @@ MISTAKES = {
         ENVIRONMENT,
         'applications[0].runtime_env.env_vars.A  is no string: write "1"',
     ),
+    "a path of the model at the root": (
+        "applications:",
+        "applications:\n  - {name: b, route_prefix: /v1/b, import_path: service.app:build}",
+        "applications[0].route_prefix  /v1/b hides paths of the application at /: choose another",
+    ),
     "what Ray itself refuses": (
         "import_path: service.app:build",
         "import_paths: service.app:build",
