@@ -183,10 +183,10 @@ class Carrier:
         mixed = torch.empty_like(values)
         for tile in MapReader(trace, self._own, range(attention.heads)).read_tiles():
             torch.bmm(tile.values, values[:, tile.keys], out=mixed[:, tile.queries])
-        mixed = mixed.view(attention.heads, tokens, count, -1).permute(2, 1, 0, 3).flatten(2)
-        gates = [(slice(None), self._gates.get(index, {}))]
-        attention.edit_heads(mixed.view(count * tokens, -1), gates, ())
-        return self._project(mixed, attention.output)
+        mixed = mixed.view(attention.heads, tokens, count, -1).permute(2, 1, 0, 3)
+        mixed = mixed.reshape(count * tokens, -1)  # one head's rows are apart unless copied
+        attention.edit_heads(mixed, [(slice(None), self._gates.get(index, {}))], ())
+        return self._project(mixed.view(count, tokens, -1), attention.output)
 
     def _project_rows(self, parts: Tensor, attention: MultiHeadAttention, rows: slice) -> Tensor:
         """Apply some rows of the input projections, with their biases."""

@@ -16,7 +16,7 @@ from model.encoder import Encoder
 from model.kernels import ACTIVATIONS, PLAIN, Linear, NormedLinear
 from model.lessons import explain_layer
 from model.packing import Sequence
-from tests.model.lessons.test_explain import KINDS, LAYERS, TOKENS, WIDTH, drawn
+from tests.model.lessons.test_explain import KINDS, TOKENS, WIDTH, drawn
 
 IDS = [*range(TOKENS)]
 ALONE = tuple(range(1, TOKENS + 1))  # each token a source of its own
@@ -56,7 +56,7 @@ class Twin:
             [x if t == s else zero for t, x in enumerate(self.x)] for s in range(TOKENS)
         ]
         self.entered = []
-        for index in range(LAYERS):
+        for index in range(self.config.layers):
             self.run_layer(index)
         if encoder.norm is not None:
             self.x, self.parts = self.norm(self.x, self.parts, encoder.norm)

@@ -21,15 +21,17 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.positions import distance_buckets
 from model.why import POSITION, explain_scores
-from tests.model.lessons.test_explain import BERT, CPU, KINDS, LAYERS, TOKENS, WIDTH, drawn
+from tests.model.lessons.test_explain import BERT, CPU, KINDS, TOKENS, WIDTH, drawn
 from tests.model.test_carried import IDS, Twin, adapted, twin
 
 ROWS = (2, TOKENS - 1, 0)
 CLOSE, EXACT = 1e-5, 1e-12  # of the largest part, in float32 and in float64
 AHEAD = torch.arange(TOKENS) - torch.arange(TOKENS)[:, None]  # key - query
 
-kinds = pytest.mark.parametrize("kind", KINDS)
-layers = pytest.mark.parametrize("layer", [0, LAYERS - 1])
+kinds_and_layers = pytest.mark.parametrize(
+    ("kind", "layer"),
+    [(kind, at) for kind, made in KINDS.items() for at in sorted({0, made.layers - 1})],
+)
 
 
 def explained(
@@ -162,8 +164,7 @@ def centred(rows: Tensor, seen: Tensor) -> Tensor:
     return (rows - mean) * seen
 
 
-@layers
-@kinds
+@kinds_and_layers
 def test_in_float64_parts_sum_to_the_scores(kind: str, layer: int) -> None:
     """Less each row's mean, over the keys that it may see."""
     whole, parts, seen = scores(kind, layer)
@@ -174,8 +175,7 @@ def test_in_float64_parts_sum_to_the_scores(kind: str, layer: int) -> None:
     assert float(gap.abs().max()) < EXACT * max(1, float(parts.abs().max()))
 
 
-@layers
-@kinds
+@kinds_and_layers
 def test_each_part_is_what_brute_force_finds(kind: str, layer: int) -> None:
     """Of all heads, and with it the share of each part in how scores vary."""
     whole, parts, seen = scores(kind, layer)

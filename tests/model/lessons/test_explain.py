@@ -90,6 +90,13 @@ KINDS["gemma3_text"] = replace(
     windows=(None, WINDOW, WINDOW),
     causal=False,
 )
+# Sizes at which an axis of one or a kernel's remainder could go wrong
+KINDS |= {
+    "one head of 80": replace(BERT, layers=2, heads=1, head_size=80),
+    "one layer, heads of 10": replace(BERT, layers=1, heads=3),
+    "heads of 24": replace(ROTARY, layers=1, ropes=ROTARY.ropes[:1], heads=2, head_size=24),
+    "heads of 40": replace(KINDS["mpnet"], layers=1, heads=2, head_size=40),
+}
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -125,7 +132,7 @@ def furthest(expected: Tensor, actual: Tensor) -> float:
 @kinds
 def test_the_last_step_is_the_encoders_own_next_state(kind: str) -> None:
     """Of the last layer after the encoder's last norm, as hidden states are counted."""
-    for layer in range(LAYERS):
+    for layer in range(KINDS[kind].layers):
         steps, state = explained(drawn(kind), layer, list(range(TOKENS)))
 
         assert furthest(state, steps["output"]) <= CLOSE, layer
@@ -147,7 +154,7 @@ def test_the_steps_are_those_of_the_pass_that_serves(kind: str) -> None:
     """What its maps are made of: q, k, v, what is mixed, the log of each softmax row's sum."""
     encoder = drawn(kind)
     packed = encoder.pack([Sequence(list(range(TOKENS)))])
-    traces = encoder(packed, traces=set(range(LAYERS))).traces
+    traces = encoder(packed, traces=set(range(KINDS[kind].layers))).traces
 
     for layer, trace in traces.items():
         steps, _ = explained(encoder, layer, list(range(TOKENS)))
@@ -162,11 +169,12 @@ def test_the_steps_are_those_of_the_pass_that_serves(kind: str) -> None:
 @kinds
 def test_every_step_has_the_shape_of_its_name(kind: str) -> None:
     """In the order in which one follows from the other; only pre-norm has one more."""
-    steps, _ = explained(drawn(kind), 1, list(range(TOKENS)))
-
     config = KINDS[kind]
+
+    steps, _ = explained(drawn(kind), config.layers - 1, list(range(TOKENS)))
+
     count, rows, mixed = config.heads, (TOKENS, WIDTH), (TOKENS, config.mixed_width)
-    maps_, heads = (count, TOKENS, TOKENS), (count, TOKENS, HEAD)
+    maps_, heads = (count, TOKENS, TOKENS), (count, TOKENS, config.head_dim)
     shapes = {"x": rows} | ({"entered": rows} if config.pre_norm else {})
     shapes |= dict.fromkeys(("q", "k", "v"), heads)
     shapes |= dict.fromkeys(("scores", "probabilities"), maps_) | {"z": heads}

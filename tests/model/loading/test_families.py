@@ -171,6 +171,23 @@ def test_a_family_computes_what_transformers_computes(
     assert furthest(*loaded(family), family, kind, length) <= 1e-5
 
 
+SIZES = [(1, 80), (3, 10), (2, 24), (2, 40)]  # heads, and channels of each
+
+
+@pytest.mark.parametrize(("heads", "size"), SIZES)
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_one_layer_of_heads_of_any_size_is_that_of_transformers(
+    tmp_path: Path, family: str, heads: int, size: int
+) -> None:
+    """Its states and maps; where a kernel's last channels or an axis of one could go wrong."""
+    sizes = {"hidden_size": heads * size, "num_attention_heads": heads, "num_hidden_layers": 1}
+    reference = theirs(family, **sizes)
+
+    ours = saved(reference, tmp_path)
+
+    assert furthest(reference, ours, family, "ids", MOST) <= 1e-5
+
+
 def activated() -> list[Any]:
     """Family and activation: BERT with every name, the others with one arithmetic, or each."""
     few = ("gelu", "gelu_new", "relu", "silu")

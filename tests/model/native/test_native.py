@@ -105,6 +105,10 @@ FAMILIES = {
         DECODER, positions="relative", ropes=(), buckets=32, causal=True
     ),
     "LayerNorms of heads": replace(QWEN3, norm="layer", norm_bias=True),
+    "one head of 80": replace(BERT, heads=1, head_size=80),
+    "heads of 10": replace(BERT, head_size=10),
+    "heads of 24": replace(BERT, **ROTARY, head_size=24),
+    "heads of 40": replace(BERT, buckets=32, head_size=40),
 } | {
     f"{activation}, {'gated' if gated else 'plain'}": replace(
         BERT, activation=activation, gated=gated
@@ -118,7 +122,7 @@ FAMILIES |= {
     f"{name}, in panels": replace(
         config,
         width=HEADS * 32,
-        head_size=config.head_size and 32,
+        head_size=32 if config.head_size == HEAD else config.head_size,
         # whole vectors, as our SiLU needs them; the others have it of torch
         feed_forward=1024 + (96 if config.gated else 48),
         embedding_width=HEADS * 32 if config.embedding_width == config.width else 32,
@@ -171,7 +175,8 @@ def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
     yield from ([drawn(length)] for length in (1, 2, WINDOW + 1, WINDOW + 2, 17, 64, 65))
     yield [drawn(length) for length in (TILE_QUERIES, LONG, 7, 1, 7, TILE_QUERIES + 1, 13, 7)]
     vectors = torch.randn(11, config.embedding_width, generator=torch.Generator().manual_seed(1))
-    gates = {0: {2: 0.0, 0: 0.37}, LAYERS - 1: {1: 3}}
+    last = config.heads - 1
+    gates = {0: {last: 0.0, 0: 0.37}, LAYERS - 1: {min(1, last): 3.0}}
     longer = drawn(TILE_QUERIES + 3, gates=gates)
     yield [drawn(5), Sequence(embeddings=vectors), longer, drawn(5, gates=gates)]
     yield [drawn(13), drawn(13, unseen=7), drawn(13, unseen=5), drawn(13), drawn(13, unseen=7)]
