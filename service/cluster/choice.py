@@ -21,6 +21,7 @@ Only the standard library: HAProxy waits for this at every start and reload.
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
@@ -48,6 +49,7 @@ ASK_SECONDS = 1.0
 ANSWERS_FILE = "names.json"  # what replicas have said
 MODELS_MAP, PATHS_MAP = "models.map", "paths.map"
 SAID = "names", "paths", "tasks"  # what a replica says, see `Served`
+UNREADABLE = ValueError, LookupError, TypeError, AttributeError  # of what is no answer of ours
 LATEST = ":latest"
 # In the map, names without an organisation also stand behind this: they are found under any
 ANY_ORGANISATION = "*/"
@@ -146,7 +148,7 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
         folder: where the answers are kept from one reload to the next.
     """
     file = folder / ANSWERS_FILE
-    known = json.loads(file.read_text()) if file.exists() else {}
+    known = _read_answers(file)
     kept, found = dict[str, dict[str, list[str]]](), list[Served]()
     for backend in backends:
         answers = {
@@ -161,25 +163,56 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
         }
         kept |= answers | {backend.name: said}
         found.append(Served(backend, **said, alive=bool(answers)))
-    file.write_text(json.dumps(kept))
+    replace_file(file, json.dumps(kept))
     return found
+
+
+def _read_answers(file: Path) -> dict[str, dict[str, list[str]]]:
+    """Return what replicas have said; nothing where the file cannot be read, so all are asked."""
+    with suppress(OSError, *UNREADABLE):
+        return {name: _read_answer(said) for name, said in json.loads(file.read_bytes()).items()}
+    return {}
 
 
 def _ask_replica(host: str, port: int) -> dict[str, list[str]] | None:
     """Return what a replica says of its model; None if it does not answer, or is not ours."""
     with (
         closing(HTTPConnection(host, port, timeout=ASK_SECONDS)) as connection,
-        suppress(OSError, HTTPException, ValueError),
+        suppress(OSError, HTTPException, *UNREADABLE),
     ):
         connection.request("GET", NAMES)
         answer = connection.getresponse()
         if answer.status == 200:
-            return {name: list(map(str, value)) for name, value in json.load(answer).items()}
+            return _read_answer(json.load(answer))
     return None
 
 
+def _read_answer(said: Mapping[str, Sequence[object]]) -> dict[str, list[str]]:
+    """Return what a replica says; raises one of UNREADABLE where it is no answer of ours."""
+    return {kind: list(map(str, said[kind])) for kind in SAID}
+
+
+def replace_file(file: Path, text: str) -> bool:
+    """Write a file whole or not at all; tell whether it is written, and on stderr why not.
+
+    A full disk, which may have no room for that line either, ends no reload.
+    """
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.write_text(text)
+        new.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            print(f"headlight: {file} stays as it was: {error.strerror}", file=sys.stderr)
+        return False
+    return True
+
+
 def write_maps(served: Iterable[Served], folder: Path) -> None:
-    """Write the files by which HAProxy finds a model's prefix, by its names and by paths."""
+    """Write the files by which HAProxy finds a model's prefix, by its names and by paths.
+
+    Where they cannot be written the last ones hold.
+    """
     prefixes, paths = dict[str, str](), dict[str, set[str]]()
     for model in served:
         prefix = model.backend.prefix
@@ -190,7 +223,7 @@ def write_maps(served: Iterable[Served], folder: Path) -> None:
             paths.setdefault(path, set()).add(prefix)
     only = {path: prefix for path, (prefix, *others) in paths.items() if not others}
     for name, table in ((MODELS_MAP, prefixes), (PATHS_MAP, only)):
-        (folder / name).write_text("".join(f"{key} {value}\n" for key, value in table.items()))
+        replace_file(folder / name, "".join(f"{key} {value}\n" for key, value in table.items()))
 
 
 def _spellings(name: str) -> list[str]:

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from service.cluster import choice
@@ -307,9 +308,11 @@ def seconds_until_closed(config: str, since: Path) -> float | None:
         since.unlink(missing_ok=True)
         return None
     if not since.exists():
-        since.touch()
+        with suppress(OSError):  # a full disk: the next reload counts from its own start
+            since.touch()
+    begun = since.stat().st_mtime if since.exists() else time.time()
     whole = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS) - SHUT_SECONDS
-    return max(since.stat().st_mtime + whole - time.time(), 0.0)
+    return max(begun + whole - time.time(), 0.0)
 
 
 def choose_model(config: str, folder: Path) -> list[str]:
@@ -317,14 +320,23 @@ def choose_model(config: str, folder: Path) -> list[str]:
 
     Args:
         config: as Ray wrote it.
-        folder: of the configuration; the rules read maps that are written there.
+        folder: of the configuration; the rules read maps that are written there, or were once.
     """
     backends = choice.read_backends(config)
     if len(backends) < 2:
         return []
     served = choice.find_served(backends, folder)
     choice.write_maps(served, folder)
+    if not all((folder / name).exists() for name in (choice.MODELS_MAP, choice.PATHS_MAP)):
+        return []  # never written: prefixes lead to all models, and to the root all else
     return choice.choice_rules(served, folder)
+
+
+def hold_in_memory(text: str) -> str:
+    """Return the path of a file in memory with this text, which an exec keeps open."""
+    file = os.memfd_create("haproxy.cfg", flags=0)
+    os.write(file, text.encode())
+    return f"/proc/self/fd/{file}"
 
 
 def die_with_parent() -> None:
@@ -341,20 +353,27 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
-    """Rewrite the configuration named by -f, if any, and become haproxy."""
-    arguments = sys.argv[1:]
-    if "-f" in arguments:
-        path = Path(arguments[arguments.index("-f") + 1])
+    """Rewrite the configuration named by -f, if any, and become haproxy.
+
+    Where it cannot be written, haproxy reads it from memory.
+    """
+    haproxy = find_haproxy()
+    command = [haproxy, *sys.argv[1:]]
+    if "-f" in command:
+        place = command.index("-f") + 1
+        path = Path(command[place])
         flag = path.with_name(STOPPING_FILE)
         flag.touch()
         config = path.read_text()
         shut = seconds_until_closed(config, path.with_name(DRAINING_FILE))
         host, tls = os.environ.get(HOST_VARIABLE) or None, os.environ.get(TLS_VARIABLE) or None
         rules = choose_model(config, path.parent)
-        path.write_text(rewrite(config, flag, max_descriptors(), shut, host, tls, rules))
+        written = rewrite(config, flag, max_descriptors(), shut, host, tls, rules)
+        if not choice.replace_file(path, written):
+            # Ray still finds its path among the words by which it knows the process
+            command[0], command[place] = command[place], hold_in_memory(written)
         die_with_parent()
-    haproxy = find_haproxy()
-    os.execv(haproxy, [haproxy, *arguments])
+    os.execv(haproxy, command)
 
 
 if __name__ == "__main__":

@@ -271,6 +271,60 @@ def test_a_replica_is_asked_once(tmp_path: Path) -> None:
     assert choice.find_served([there], tmp_path)[0].names == ["splade"]
 
 
+@pytest.mark.parametrize(
+    "kept", ["", '{"one": {"names": ["spl', "[]", '{"one": 1}', '{"one": {}}', "\udcff"]
+)
+def test_what_replicas_said_is_asked_again_where_it_cannot_be_read(
+    port: int, tmp_path: Path, kept: str
+) -> None:
+    """A full disk cut it short, or it is not ours: no reload ends by it."""
+    there = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})
+    (tmp_path / choice.ANSWERS_FILE).write_bytes(kept.encode(errors="surrogateescape"))
+
+    assert choice.find_served([there], tmp_path)[0].names == []
+    assert json.loads((tmp_path / choice.ANSWERS_FILE).read_text()).keys() == {"b"}
+
+
+@pytest.mark.parametrize("said", [[], {"names": 1}, {}, None])
+def test_another_application_that_answers_there_is_no_model(said: Any) -> None:
+    """On a cluster, where each has its own paths."""
+
+    class Foreign(Echo):
+        def answer(self) -> None:
+            body = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = answer
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert choice._ask_replica("127.0.0.1", server.server_port) is None
+        thread.join()
+
+
+def test_on_a_full_disk_the_last_maps_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file is the new one or the last one, whole, and stderr says which stays."""
+    there = [choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})]
+    files = (choice.ANSWERS_FILE, choice.MODELS_MAP, choice.PATHS_MAP)
+    (tmp_path / choice.ANSWERS_FILE).write_text(json.dumps({"one": NAMES["sparse"]}))
+    choice.write_maps(choice.find_served(there, tmp_path), tmp_path)
+    before = [(tmp_path / name).read_text() for name in files]
+    for name in files:
+        (tmp_path / f"{name}.new").mkdir()  # so that none can be written
+
+    served = choice.find_served([*there, choice.Backend("c", "/", {})], tmp_path)
+    choice.write_maps(served, tmp_path)
+
+    assert [(tmp_path / name).read_text() for name in files] == before
+    assert capsys.readouterr().err.count("stays as it was") == len(files)
+
+
 def test_a_model_without_a_replica_keeps_its_names(tmp_path: Path) -> None:
     """As long as its application is there."""
     there = choice.Backend("b", "/b", {"one": ("127.0.0.1", 9)})

@@ -344,7 +344,7 @@ PATIENCE_SECONDS = 60
 
 
 @contextmanager
-def started(config: Path, port: int) -> Iterator[None]:
+def started(config: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """The wrapper's HAProxy on a configuration, once it takes connections."""
     command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -355,7 +355,7 @@ def started(config: Path, port: int) -> Iterator[None]:
                     if client.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.05)
-            yield
+            yield process
         finally:
             process.terminate()
 
@@ -367,6 +367,25 @@ def exchange(port: int, sent: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         answer = http.client.HTTPResponse(client)
         answer.begin()
         return answer, answer.read()
+
+
+def test_on_a_full_disk_haproxy_starts_all_the_same(tmp_path: Path) -> None:
+    """With all of our rules, and Ray knows its process by the path."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "haproxy.cfg"
+    timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
+    rays = f"{GLOBAL}defaults\n    mode http\n{timeouts}{FRONTEND.format(port=port)}"
+    config.write_text(rays)
+    config.with_name("haproxy.cfg.new").mkdir()  # so that it cannot be written
+
+    with started(config, port) as process:
+        answer, body = exchange(port, GET)
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+
+    assert config.read_text() == rays
+    assert (answer.status, json.loads(body)["code"]) == (503, "not_ready")
+    assert str(config).encode() in words
 
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
