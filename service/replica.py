@@ -69,6 +69,7 @@ UNTASKED_WARNING = (
 UNREAD_WARNING = (
     "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
 )
+TOKENIZER_WARNING = "tokenizer.json is read as it is, and transformers may read texts otherwise: %s"
 
 
 class Replica:
@@ -279,6 +280,8 @@ def _warn_of_unread(source: ModelSource, model: Model) -> None:
     has_plain_vectors = not model.states_pooling and not model.task_heads
     if model.trained and has_plain_vectors:
         logger.warning(PLAIN_WARNING, *model.pooling.modes)
+    if model.tokenizer_note:
+        logger.warning(TOKENIZER_WARNING, model.tokenizer_note)
     if left := find_unread_pickles(source.folder):
         logger.warning(UNREAD_WARNING, ", ".join(left))
     if adapters := find_adapters(source.folder):

@@ -6,6 +6,7 @@ Transformers builds these anew instead of reading tokenizer.json; with a generic
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+BYTE_LEVEL, SENTENCEPIECE = "byte-level BPE", ("Unigram", "BPE")  # types of models
 SPECIAL_TOKENS: tuple[str, ...] = (  # transformers' names of them
     "bos_token",
     "eos_token",
@@ -22,7 +23,7 @@ class TokenizerKind:
     """The defaults of one of transformers' tokenizer classes.
 
     Args:
-        model: type of the model in tokenizer.json; "": any.
+        model: type of the model in tokenizer.json, BYTE_LEVEL for a BPE of bytes; "": any.
         special_tokens: the tokens, by name.
         switches: settings that are true or false; None: strip_accents follows do_lower_case.
         ends: names of the special tokens before and after a text; None: not known.
@@ -44,6 +45,7 @@ def _name_special_tokens(*texts: str) -> Mapping[str, str]:
 
 
 READ_FROM_FILE = TokenizerKind()  # tokenizer.json is read as it is
+OF_ANOTHER_KIND = TokenizerKind(types=True)  # likewise, and its token types are
 GENERIC_CLASSES = (  # of transformers; they read tokenizer.json
     "TokenizersBackend",
     "PreTrainedTokenizerFast",
@@ -58,7 +60,7 @@ _BERT = TokenizerKind(
     types=True,
 )
 _ROBERTA = TokenizerKind(
-    "BPE",
+    BYTE_LEVEL,
     _name_special_tokens("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"),
     {"add_prefix_space": False, "trim_offsets": True},
     ("cls_token", "sep_token"),
@@ -99,6 +101,6 @@ TOKENIZER_KINDS = {  # by transformers' class
         ("cls_token", "sep_token"),
         types=True,
     ),
-    "Qwen2Tokenizer": TokenizerKind("BPE", switches={"add_prefix_space": False}),
+    "Qwen2Tokenizer": TokenizerKind(BYTE_LEVEL, switches={"add_prefix_space": False}),
     "GemmaTokenizer": TokenizerKind("BPE"),
 }

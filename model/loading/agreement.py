@@ -6,6 +6,7 @@ does to a text, by whatever steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,28 @@ from tokenizers import Tokenizer as Library
 
 from model.errors import CheckpointError, advise_tokenizer
 from model.families.family import Family
-from model.families.tokenizers import READ_FROM_FILE
+from model.families.tokenizers import BYTE_LEVEL
 from model.loading.files import TOKENIZER
 from model.loading.modules import find_encoder_folder
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG, TokenizerRules, read_rules
 from model.text.template import Template
 from model.text.tokenizer import UNUSED_CHARACTER, Tokenizer, open_tokenizer
 
-SPACE_MARKS = ("\u2581", "\u0120")  # how SentencePiece and bytes write a space
+BYTE_SPACE = "\u0120"  # how bytes write a space
+SPACE_MARKS = ("\u2581", BYTE_SPACE)  # how SentencePiece and bytes do
 
 
 class Contradiction(CheckpointError):
-    """tokenizer.json is not the tokenizer that the folder's other files describe."""
+    """tokenizer.json is not the tokenizer that the folder's other files describe.
+
+    Args:
+        problem: what contradicts it.
+        advice: what to do about it.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
 
 
 def read_tokenizer(
@@ -45,34 +56,41 @@ def read_tokenizer(
     Raises:
         CheckpointError: a file is missing or broken, or they contradict each other.
     """
-    rules = read_rules(folder, family, raw)
     library = open_tokenizer(find_encoder_folder(folder) / TOKENIZER)
+    rules = read_rules(folder, family, raw, model_type(library))
     side = rules.side or (library.truncation or {}).get("direction")
     library.no_truncation()
     library.no_padding()
-    if wrong := list(_find_differences(library, rules)):
-        problem = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}"
-        if not (find_encoder_folder(folder) / TOKENIZER_CONFIG).is_file():
-            without = f"{family.name} means where there is no {TOKENIZER_CONFIG}"
-            problem = f"{TOKENIZER} contradicts the tokenizer that {without}"
-        raise Contradiction(f"{problem}: {'; '.join(wrong)}; {advise_tokenizer(str(folder))}")
+    differences = list(_find_differences(library, rules))
+    if wrong := [text for text, stated in differences if stated or rules.named]:
+        problem = f"{TOKENIZER_CONFIG} contradicts {TOKENIZER}: {'; '.join(wrong)}"
+        # of another kind, transformers would make another tokenizer
+        advice = f"mend {TOKENIZER_CONFIG}" if rules.note else advise_tokenizer(str(folder))
+        raise Contradiction(problem, advice)
+    if differences:
+        unsaid = "; ".join(text for text, _ in differences)
+        rules = replace(rules, note=f"no file names a class; by the family's, {unsaid}")
     tokenizer = Tokenizer(
         library, side=side, types=rules.types, lower_case=lower_case, template=template
     )
     return tokenizer, rules
 
 
-def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Describe each setting that differs from what tokenizer.json does."""
-    expected, found = rules.kind.model, type(library.model).__name__
-    if expected not in ("", found):
-        yield f"tokenizer_class is one of {expected}, and the file holds {found}"
-        return
+def model_type(library: Library) -> str:
+    """Return the type of a tokenizer's model, as TokenizerKind has it."""
+    name = type(library.model).__name__
+    is_of_bytes = name == "BPE" and BYTE_SPACE in "".join(_split_words(library, "a b"))
+    return BYTE_LEVEL if is_of_bytes else name
+
+
+def _find_differences(library: Library, rules: TokenizerRules) -> Iterator[tuple[str, bool]]:
+    """Describe each setting that tokenizer.json does not follow; tell whether a file states it."""
     for name, value in rules.switches.items():
         if SWITCH_PROBES[name](library) not in (None, value):
-            yield f"{name} is {str(value).lower()}, and the file does otherwise"
+            what = f"{name} is {str(value).lower()}, and the file does otherwise"
+            yield what, name in rules.stated
     yield from _wrong_special_tokens(library, rules)
-    yield from _describe_other_tokens(library, rules)
+    yield from ((what, True) for what in _describe_other_tokens(library, rules))
 
 
 def _normalise(library: Library, text: str) -> str:
@@ -105,8 +123,8 @@ def _trims_offsets(library: Library) -> bool | None:
     return starts[0] > 1 if starts else None
 
 
-def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[str]:
-    """Describe each special token that is placed otherwise than stated, or not found in texts."""
+def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[tuple[str, bool]]:
+    """Describe each special token that is placed otherwise than it should be, or not found."""
     if names := rules.kind.ends:
         first, last = map(rules.special_token, names)
         pair = [first, *[last] * (rules.kind.between + 1)]
@@ -114,11 +132,13 @@ def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[s
         for around, expected in zip(found, ([first, last], pair), strict=True):
             if around != expected:
                 problem = f"{' and '.join(names)} are {first!r} and {last!r}"
-                yield f"{problem}, and the file puts {' '.join(around) or 'nothing'} around texts"
+                what = f"{problem}, and the file puts {' '.join(around) or 'nothing'} around texts"
+                yield what, not rules.special.keys().isdisjoint(names)
                 break
         unknown, stated = _unknown_token(library), rules.special_token("unk_token")
-        if rules.kind.model != "BPE" and unknown != stated:
-            yield f"unk_token is {stated!r}, and the file has {unknown!r}"
+        if rules.kind.model != BYTE_LEVEL and unknown != stated:
+            what = f"unk_token is {stated!r}, and the file has {unknown!r}"
+            yield what, "unk_token" in rules.special
     own = {
         name: mark for name, mark in rules.kind.special_tokens.items() if name not in rules.special
     }
@@ -128,7 +148,7 @@ def _wrong_special_tokens(library: Library, rules: TokenizerRules) -> Iterator[s
     marks += [(name, mark) for name, mark in own.items() if library.token_to_id(mark)]
     for name, mark in marks:
         if mark not in known:
-            yield f"{name} is {mark!r}, and the file does not find it in texts"
+            yield f"{name} is {mark!r}, and the file does not find it in texts", name not in own
 
 
 def _unknown_token(library: Library) -> str | None:
@@ -153,7 +173,7 @@ def _describe_other_tokens(library: Library, rules: TokenizerRules) -> Iterator[
             known = token.content in texts
         if not known:
             yield f"added token {id} is {token.content!r}, and the file reads it otherwise"
-    if rules.whole and rules.kind is not READ_FROM_FILE:
+    if rules.whole and rules.kind.model:
         named = {*rules.special.values(), *rules.extra}
         for id, token in in_file.items():
             if id not in rules.added and token.content not in named:

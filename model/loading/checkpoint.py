@@ -65,6 +65,8 @@ class Model:
         task_heads: the heads on the encoder, each for other tasks.
         adapters: LoRA adapters that requests may choose, by name; first those of its own tasks.
         instructions: texts put before a text, by the name of the adapter chosen.
+        tokenizer_note: how tokenizer.json differs from the tokenizer of the class that is named or
+            meant, where it is read as it is; "": it does not.
     """
 
     config: EncoderConfig  # of the encoder
@@ -80,6 +82,7 @@ class Model:
     task_heads: tuple[TaskHead, ...] = ()
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     instructions: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_note: str = ""
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -175,6 +178,7 @@ def load_checkpoint(
         ),
         prompts=prompts,
         task_heads=heads,
+        tokenizer_note=rules.note,
     )
 
 

@@ -21,6 +21,7 @@ from model.errors import CheckpointError
 from model.families.family import Family
 from model.families.tokenizers import (
     GENERIC_CLASSES,
+    OF_ANOTHER_KIND,
     SPECIAL_TOKENS,
     TOKENIZER_KINDS,
     TokenizerKind,
@@ -44,8 +45,11 @@ class TokenizerRules:
     """The settings of a tokenizer.
 
     Args:
-        kind: the defaults of its class.
+        kind: the defaults of its class, by which tokenizer.json is judged.
+        note: why tokenizer.json is not judged by the class that files name or mean; "": it is.
+        named: whether a file names the class; else only what files state is demanded.
         switches: settings that are true or false, by name.
+        stated: the names of those that files state.
         special: special tokens by name, as far as files state them; None: there is none.
         extra: special tokens without a name.
         added: tokens found in texts, by id.
@@ -55,7 +59,10 @@ class TokenizerRules:
     """
 
     kind: TokenizerKind
+    note: str
+    named: bool
     switches: Mapping[str, bool]
+    stated: frozenset[str]
     special: Mapping[str, str | None]
     extra: tuple[str, ...]
     added: Mapping[int, AddedToken]
@@ -68,11 +75,14 @@ class TokenizerRules:
         return self.special[name] if name in self.special else self.kind.special_tokens.get(name)
 
 
-def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> TokenizerRules:
+def read_rules(
+    folder: Path, family: Family, config: Mapping[str, Any], found: str = ""
+) -> TokenizerRules:
     """Return the settings of a folder's tokenizer.
 
     Args:
         config: config.json.
+        found: the type of the model in tokenizer.json, as TokenizerKind has it; "": not known.
 
     Raises:
         CheckpointError: a file is broken, or names what is not supported here.
@@ -81,7 +91,7 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Token
     templates = () if read_modules(folder) else CHAT_TEMPLATES
     over, folder = read_overrides(folder).tokenizer, find_encoder_folder(folder)
     stored = read_optional(folder / TOKENIZER_CONFIG)
-    kind = TOKENIZER_KINDS[read_class(family, stored, config)]
+    kind, note = _choose_kind(family, stored, config, found)
     stated = {**stored, **over}
     wrong = [key for key in (*REFUSED_KEYS, SPLIT_SPECIAL_KEY) if stated.get(key)]
     wrong += [name for name in templates if stated.get(name) or (folder / name).is_file()]
@@ -99,7 +109,10 @@ def read_rules(folder: Path, family: Family, config: Mapping[str, Any]) -> Token
         stated[EXTRA_TOKENS_KEY] = stated.pop(OLDER_EXTRA_KEY)
     return TokenizerRules(
         kind=kind,
+        note=note,
+        named=bool(_named_class(stored, config)),
         switches=_read_switches(stated, kind),
+        stated=frozenset(key for key in kind.switches if stated.get(key) is not None),
         special=_tokens_by_name(stated, named),
         extra=_unnamed_tokens(stated),
         added=added,
@@ -254,6 +267,20 @@ def _read_switches(stated: Mapping[str, Any], kind: TokenizerKind) -> dict[str, 
     return found
 
 
+def _choose_kind(
+    family: Family, settings: Mapping[str, Any], config: Mapping[str, Any], found: str
+) -> tuple[TokenizerKind, str]:
+    """Return the kind by which tokenizer.json is judged, and why it is not that of the class."""
+    name = read_class(family, settings, config)
+    kind = TOKENIZER_KINDS[name]
+    if not found or kind.model in ("", found):
+        return kind, ""
+    who = f"tokenizer_class {name}"
+    if not _named_class(settings, config):
+        who = f"no file names a class; the family's, {name},"
+    return OF_ANOTHER_KIND, f"{who} is of {kind.model}, and the file holds {found}"
+
+
 def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Return the name of the tokenizer's class, a key of TOKENIZER_KINDS.
 
@@ -265,7 +292,7 @@ def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str,
         CheckpointError: the files name a class that is not known here.
     """
     own = family.tokenizer_class
-    named = settings.get("tokenizer_class") or config.get("tokenizer_class") or own
+    named = _named_class(settings, config) or own
     if own in GENERIC_CLASSES or named in GENERIC_CLASSES:
         # a family without a class has its file read as it is, even if a class is named
         return GENERIC_CLASSES[0]
@@ -274,3 +301,8 @@ def read_class(family: Family, settings: Mapping[str, Any], config: Mapping[str,
         known = ", ".join(sorted({*TOKENIZER_KINDS} - {*GENERIC_CLASSES[1:]}))
         raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")
     return name
+
+
+def _named_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """Return what the files name as the tokenizer's class; nothing if they name none."""
+    return settings.get("tokenizer_class") or config.get("tokenizer_class")

@@ -42,7 +42,10 @@ def make_tokenizer(
     library.no_truncation()
     library.no_padding()
     library.save(target)
-    encodings = [tokenizer(*text, return_offsets_mapping=True) for text in texts]
+    try:
+        encodings = [tokenizer(*text, return_offsets_mapping=True) for text in texts]
+    except Exception as error:  # likewise, such as no token for an unknown word
+        raise SystemExit(error_line(error)) from error
     return [
         [text["input_ids"], text.get("token_type_ids"), list(map(list, text["offset_mapping"]))]
         for text in encodings

@@ -21,13 +21,15 @@ from typing import Any
 from model.errors import CheckpointError, advise_tokenizer
 from model.families import read_config_and_family
 from model.families.family import Family
-from model.loading.agreement import Contradiction, read_tokenizer
+from model.loading.agreement import Contradiction, model_type, read_tokenizer
 from model.loading.files import TOKENIZER, VOCABULARIES
 from model.loading.modules import find_encoder_folder, read_overrides, read_raw_config
-from model.loading.tokenizer_settings import read_rules
+from model.loading.tokenizer_settings import TOKENIZER_CONFIG, read_rules
+from model.text.tokenizer import open_tokenizer
 from service.engine import cache, library
 
 TIMEOUT_SECONDS = 300  # of the process that converts
+KEPT = "2"  # which of our ways to make what the cache keeps; another makes it anew
 TEXT_COUNT = 100  # texts to compare
 HARD_TEXTS = (  # accents, emoji, scripts, spaces and other things that tokenizers differ in
     "Caf\u00e9 cafe\u0301 NA\u00cfVE \u00c5se \u00e6\u00df \u0130stanbul",
@@ -83,8 +85,9 @@ def make_tokenizer(folder: Path, target: Path) -> None:
         target: the copy, or a folder of links, whose tokenizer.json is written.
 
     Raises:
-        TokenizerNotMade: the extra `convert` is missing, transformers has no such tokenizer, or
-            it tokenizes texts otherwise than Headlight does with the new file.
+        TokenizerNotMade: the extra `convert` is missing, transformers has no such tokenizer, makes
+            one of another kind than the folder holds, or tokenizes texts otherwise than Headlight
+            does with the new file.
     """
     encoder, written = find_encoder_folder(folder), find_encoder_folder(target) / TOKENIZER
     try:
@@ -100,18 +103,44 @@ def make_tokenizer(folder: Path, target: Path) -> None:
     written.unlink(missing_ok=True)  # a link, in a folder of links
     theirs = _run_library(encoder, written, {"settings": settings, "texts": texts})
     try:
+        _check_kind(encoder, model_type(open_tokenizer(written)))
         tokenizer = _read_tokenizer(target)
         inputs = [(text[0],) if len(text) == 1 else (text[0], text[1]) for text in texts]
         ours = tokenizer(inputs, sys.maxsize)
     except CheckpointError as error:
+        # its advice would name the copy
+        problem = error.problem if isinstance(error, Contradiction) else error
         raise TokenizerNotMade(
-            f"the {TOKENIZER} that transformers makes is not read: {error}"
+            f"the {TOKENIZER} that transformers makes is not read: {problem}"
         ) from error
     for text, our, (ids, types, offsets) in zip(texts, ours, theirs, strict=True):
         same = our.token_ids == ids and list(map(list, our.offsets)) == offsets
         if not same or our.types != (types or [0] * len(ids)):
             reason = f"transformers reads {text[0]!r} otherwise than the {TOKENIZER} that it makes"
             raise TokenizerNotMade(reason)
+
+
+def _check_kind(folder: Path, made: str) -> None:
+    """Refuse a tokenizer that does not have the words of the one it is made of.
+
+    Args:
+        folder: of the tokenizer's files.
+        made: the type of the model that transformers made.
+
+    Raises:
+        TokenizerNotMade: the type is another than that of the folder's tokenizer.json, or than its
+            vocabulary has.
+    """
+    if (folder / TOKENIZER).is_file():
+        found = [model_type(open_tokenizer(folder / TOKENIZER))]
+    else:
+        present = [types for name, types in VOCABULARIES.items() if (folder / name).is_file()]
+        found = sorted({type for types in present for type in types})
+    if made not in found:
+        what = f"transformers makes {made} of it, and its files hold {' or '.join(found)}"
+        raise TokenizerNotMade(
+            f"{TOKENIZER} is not made of {folder}: {what}; name the class in {TOKENIZER_CONFIG}"
+        )
 
 
 def prepare_folder(folder: Path, name: str) -> Path:
@@ -127,6 +156,8 @@ def prepare_folder(folder: Path, name: str) -> Path:
         return folder
     if not is_possible():
         raise TokenizerNotMade(f"{folder} lacks {TOKENIZER}: {advise_tokenizer(name)}")
+    if not any(find_encoder_folder(folder).glob("*.safetensors")):
+        return folder  # nothing to serve: loading it says what to convert, by the folder's own name
     try:
         cached = cache.cache_folder() / "tokenizers" / _digest_folder(folder)
         if not cached.is_dir():
@@ -161,7 +192,7 @@ def _fill_cached_folder(folder: Path, cached: Path) -> None:
 
 def _digest_folder(folder: Path) -> str:
     """Return a digest of a folder's path, its files' sizes and times, and transformers' version."""
-    parts = [str(folder.absolute()), importlib.metadata.version("transformers")]
+    parts = [str(folder.absolute()), importlib.metadata.version("transformers"), KEPT]
     for path in _list_files(folder):
         stat = path.stat()
         parts.append(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}")

@@ -60,6 +60,8 @@ def open_checkpoint(settings: Settings, source: ModelSource) -> Iterator[Finding
         return
     for warning in loading.find_foreign_adapters(source):
         yield Finding("", warning, grade="note")
+    if model is not None and model.tokenizer_note:
+        yield Finding("tokenizer.json", f"read as it is: {model.tokenizer_note}", grade="note")
     if model is not None:
         yield Finding("model", _describe(model, settings, source), grade="ok")
 

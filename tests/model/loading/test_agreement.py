@@ -20,6 +20,7 @@ from transformers import (
 from model import families
 from model.errors import CheckpointError
 from model.loading.agreement import read_tokenizer
+from model.loading.tokenizer_settings import TokenizerRules
 from model.text.tokenizer import Tokenizer
 
 TEXTS = [
@@ -29,6 +30,8 @@ TEXTS = [
     "don't stop stra\u00dfe 12,5 \ufb01n \u0130",
 ]
 PAIRS = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)]
+ROBERTA = {"tokenizer_class": "RobertaTokenizer"}
+BERT_CLASS = {"tokenizer_class": "BertTokenizerFast"}
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MARKED = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 X = {"content": "[X]", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
@@ -102,10 +105,15 @@ def save(tmp_path: Path) -> Save:
 
 def read(folder: Path) -> Tokenizer:
     """The tokenizer as we read it."""
+    return read_both(folder)[0]
+
+
+def read_both(folder: Path) -> tuple[Tokenizer, TokenizerRules]:
+    """The tokenizer, and the rules that it was judged by."""
     config = json.loads((folder / "config.json").read_text())
     family = families.find_family(config)
     assert family
-    return read_tokenizer(folder, family, config)[0]
+    return read_tokenizer(folder, family, config)
 
 
 LEFT = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
@@ -158,7 +166,6 @@ CONTRADICTIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("bert", SAID := "tokenizer_config", {"do_lower_case": False}, "do_lower_case is false"),
     ("bert", SAID, {"strip_accents": False}, "strip_accents is false"),
     ("bert", SAID, {"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
-    ("bert", SAID, {"tokenizer_class": "RobertaTokenizer"}, "tokenizer_class is one of BPE"),
     ("bert", SAID, {"cls_token": "[MASK]"}, "cls_token and sep_token are '.MASK.'"),
     ("bert", SAID, {"sep_token": None}, "cls_token and sep_token are '.CLS.' and None"),
     ("bert", SAID, {"unk_token": "[PAD]"}, "unk_token is '.PAD.', and the file has '.UNK.'"),
@@ -195,17 +202,62 @@ def test_a_contradiction_is_refused_by_name(
     assert f"headlight convert {folder} OUT" in str(refused.value)
 
 
-def test_a_folder_without_tokenizer_config_is_not_told_that_it_says_something(save: Save) -> None:
-    """What differs is the class that model_type means."""
+# the family of tokenizer.json, config.json, what is said of the tokenizer, and what is told
+OF_ANOTHER_KIND: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
+    ("xlm-roberta", {"model_type": "bert"}, None, UNNAMED := "no file names a class; the family's"),
+    ("xlm-roberta", {"model_type": "bert"}, {"do_lower_case": True, "sep_token": "</s>"}, UNNAMED),
+    ("xlm-roberta", {"model_type": "roberta"}, {"model_max_length": 7}, UNNAMED),
+    ("bert", {"model_type": "xlm-roberta"}, {"strip_accents": None}, UNNAMED),
+    ("roberta", {"model_type": "gemma3_text"}, {}, "GemmaTokenizer, is of BPE"),
+    ("xlm-roberta", {"model_type": "bert"}, ROBERTA, "tokenizer_class RobertaTokenizer is of byte"),
+    ("xlm-roberta", {"model_type": "xlm-roberta"}, ROBERTA, "and the file holds Unigram"),
+    ("xlm-roberta", {"model_type": "bert"} | BERT_CLASS, None, "BertTokenizer is of WordPiece"),
+    ("bert", {"model_type": "bert"}, ROBERTA, "and the file holds WordPiece"),
+]
+
+
+@pytest.mark.parametrize(("family", "config", "said", "told"), OF_ANOTHER_KIND, ids=str)
+def test_a_file_of_another_kind_than_the_class_is_read_as_it_is(
+    save: Save, family: str, config: dict[str, Any], said: dict[str, Any] | None, told: str
+) -> None:
+    """By its ids and token types, where the class is none's or a wrong one; the rules note it."""
+    folder = save(family, said or {}, config=config)
+    if said is None:
+        (folder / "tokenizer_config.json").unlink()
+
+    ours, rules = read_both(folder)
+
+    file = Library.from_file(str(folder / "tokenizer.json"))
+    for pair, found in zip(PAIRS, ours(PAIRS, 512), strict=True):
+        theirs = file.encode(*pair)
+        assert (found.token_ids, found.types) == (theirs.ids, theirs.type_ids)
+    assert told in rules.note
+
+
+def test_what_no_file_states_contradicts_nothing(save: Save) -> None:
+    """The family's class would trim offsets; the file does not, and that is noted."""
     folder = save("roberta", {})
     (folder / "tokenizer_config.json").unlink()
-    read(folder)
+    assert read_both(folder)[1].note == ""
     stored = json.loads((folder / "tokenizer.json").read_text())
     stored["post_processor"]["trim_offsets"] = False
     (folder / "tokenizer.json").write_text(json.dumps(stored))
 
-    told = "that roberta means where there is no tokenizer_config.json: trim_offsets is true"
-    with pytest.raises(CheckpointError, match=f"^tokenizer.json contradicts the tokenizer {told}"):
+    ours, rules = read_both(folder)
+
+    assert ours([("a dog",)], 9)[0].offsets[2][0] == 1  # with the space before it
+    assert "no file names a class; by the family's, trim_offsets is true" in rules.note
+    named = {"tokenizer_class": "RobertaTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    with pytest.raises(CheckpointError, match="contradicts tokenizer.json: trim_offsets is true"):
+        read(folder)
+
+
+def test_what_convert_would_not_mend_is_not_sent_to_it(save: Save) -> None:
+    """It would make a tokenizer of another kind."""
+    folder = save("xlm-roberta", {"mask_token": "[X]"}, config={"model_type": "bert"})
+
+    with pytest.raises(CheckpointError, match="find it in texts; mend tokenizer_config.json$"):
         read(folder)
 
 

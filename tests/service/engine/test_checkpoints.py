@@ -19,6 +19,8 @@ from service.commands.bulk.jobs import encode_lines as encode_file
 from service.commands.bulk.text_file import TextFile
 from service.commands.terminal import Failed, Unusable
 from service.engine.weights import BUNDLED_MODEL, locate_model
+from service.preflight.model import open_checkpoint
+from service.settings import Settings
 from tests.service.engine.conftest import Served
 from tests.task_heads import checkpoint
 
@@ -195,6 +197,27 @@ async def test_who_is_not_asked_for_vectors_is_not_warned_about_them(
 
     assert told["pooling_from"] == "default" and len(told["tasks"]) > 1
     assert "does not say how token vectors become one" not in caplog.text
+
+
+async def test_a_wrong_class_of_tokenizer_is_warned_of_and_changes_no_answer(
+    served: Served,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """tokenizer.json holds; where no class is named it is the family's, and nothing is said."""
+    bert(tmp_path, tokenizer)
+    told = []
+    for said in ({}, {"tokenizer_class": "RobertaTokenizer"}):
+        assert "tokenizer.json is read as it is" not in caplog.text
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        async with served(tmp_path) as http:
+            told.append(await encode(http))
+
+    assert told[0]["pooled"] == told[1]["pooled"]
+    assert "otherwise: tokenizer_class RobertaTokenizer is of byte-level BPE, and" in caplog.text
+    (note, _) = open_checkpoint(Settings(model=str(tmp_path)), locate_model(str(tmp_path)))
+    assert (note.place, note.grade) == ("tokenizer.json", "note")
 
 
 async def test_a_checkpoint_that_says_how_it_is_pooled_is_believed(

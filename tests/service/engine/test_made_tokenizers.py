@@ -303,6 +303,72 @@ def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("family", "vocabulary", "own", "told"),
+    [
+        ("bert", XLM, {}, "makes WordPiece of it, and its files hold BPE or Unigram"),
+        ("xlm-roberta", wordpiece, {}, "makes Unigram of it, and its files hold WordPiece"),
+        ("bert", byte_level, {}, "makes WordPiece of it, and its files hold byte-level BPE"),
+        ("bert", XLM, {"tokenizer_class": "RobertaTokenizer"}, "makes byte-level BPE of it"),
+    ],
+    ids=str,
+)
+def test_a_tokenizer_keeps_its_kind(
+    write: Write, family: str, vocabulary: Vocabulary, own: dict[str, Any], told: str
+) -> None:
+    """Of a class that reads other files transformers makes one of a few words, without a sign."""
+    result = convert(write(family, vocabulary, own))
+
+    assert result.exit_code == 1
+    assert f"{told}" in result.stderr and "name the class in tokenizer_config.json" in result.stderr
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_tokenizer_json_of_another_kind_is_left_as_it_is(write: Write) -> None:
+    """Older copies of multilingual models name no class, and their family's reads other files."""
+    folder = write("deberta-v2", DEBERTA, {})
+    assert convert(folder).exit_code == 0
+    older = folder.parent / "older"
+    shutil.move(folder.parent / "new", older)
+    AutoConfig.for_model("bert", **SIZES).save_pretrained(older)
+
+    assert "needs no other tokenizer.json" in convert(older).stderr
+    dog, cat = tokenizers._read_tokenizer(older)([("the dog barks",), ("the cat sleeps",)], 64)
+    file = Library.from_file(str(older / "tokenizer.json"))
+    assert dog.token_ids == file.encode("the dog barks").ids != cat.token_ids
+
+    (older / "tokenizer_config.json").write_text('{"mask_token": "hungry"}')
+    assert "makes WordPiece of it, and its files hold Unigram" in convert(older).stderr
+
+
+@pytest.mark.usefixtures("in_process")
+def test_no_advice_names_the_folder_of_an_attempt(write: Write) -> None:
+    """It is gone when the message is read."""
+    folder = write("bert", wordpiece, {})
+    assert convert(folder).exit_code == 0
+    other = folder.parent / "other"
+    shutil.move(folder.parent / "new", other)
+    (other / "tokenizer_config.json").write_text('{"sep_token": null}')
+
+    last = convert(other).stderr.splitlines()[-1]
+
+    assert "that transformers makes is not read: tokenizer_config.json contradicts" in last
+    assert ".new." not in last and "OUT" not in last
+
+
+def test_a_model_of_pickles_is_sent_to_convert_by_its_own_name(write: Write) -> None:
+    """Not by that of a folder in the cache, where its tokenizer.json would be made in vain."""
+    folder = write("bert", wordpiece, {})
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+
+    found = locate_model(str(folder)).folder
+
+    assert found == folder and not (folder.parent / "cache").exists()
+    with pytest.raises(CheckpointError, match=f"headlight convert {folder} OUT"):
+        checkpoint.read_sizes(found)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_a_file_that_reads_otherwise_than_the_library_is_not_kept(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
