@@ -80,6 +80,7 @@ class Custom(NamedTuple):
         usual: what happens to it where neither request nor service says.
         most: tokens a sequence may have, special ones included, where fewer than the model takes.
         counted: whether the answer says how long texts are that are cut.
+        prompt: the text of one, in place of the checkpoint's.
         instruction: in place of a prompt, of a model whose template has a place for it.
         documents: how texts are read that are documents.
         rerank: whether pairs are scored, by the task head for that.
@@ -90,6 +91,7 @@ class Custom(NamedTuple):
     usual: Truncation = "refuse"
     most: int | None = None
     counted: bool = True
+    prompt: str | None = None
     instruction: str | None = None
     documents: Documents | None = None
     rerank: bool = False
@@ -169,6 +171,7 @@ class Side(NamedTuple):
         counted: whether the answer says how long texts are that are cut.
         facts: whether the answer shows the tokens.
         prompt_name: of what goes before each text; None: the adapter's or the checkpoint's.
+        prompt: what goes before each text, where it is none of the checkpoint's.
         instruction: in place of a prompt, of a model whose template has a place for it.
         adapter: its name.
         role: the side of a late interaction or of a search.
@@ -187,6 +190,7 @@ class Side(NamedTuple):
     counted: bool = True
     facts: bool = False
     prompt_name: str | None = None
+    prompt: str | None = None
     instruction: str | None = None
     adapter: str | None = None
     role: "Role | None" = None

@@ -4,7 +4,7 @@ A text alone is a string and a pair two of them: a request may hold thousands.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, LiteralString, Self, final
+from typing import Annotated, Any, ClassVar, Literal, LiteralString, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -365,6 +365,8 @@ Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 
 class Document(ForeignRequest):
     """A document as an object."""
+
+    holds_others: ClassVar = True
 
     text: str
     """Its text."""

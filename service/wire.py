@@ -15,9 +15,11 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
+from service.changing_fields import CHANGING_FIELDS
+
 # A list that fails at its first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
-FIELD_NAMES: set[str] = set()  # every name of every request, as the models are defined
+FIELD_NAMES = {*CHANGING_FIELDS}  # and every name of every request, as the models are defined
 REQUEST_TYPES: dict[str, Any] = {}  # the types of requests, by the title in their errors
 
 
@@ -76,6 +78,8 @@ class ForeignRequest(Wire):
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Other names of its fields."""
+    holds_others: ClassVar[bool] = False
+    """Whether it may hold any fields next to its own, which mean nothing here."""
 
     @classmethod
     def parse(cls, body: bytes, ignored: dict[str, None]) -> Self:
@@ -85,14 +89,18 @@ class ForeignRequest(Wire):
             ignored: filled with the names of the fields that are not known.
 
         Raises:
-            ValidationError: the body is no such request.
+            ValidationError: the body is no such request, or has one of CHANGING_FIELDS that the
+                request does not know.
         """
         return cls.model_validate_json(body, context=ignored)
 
     @model_validator(mode="before")
     @classmethod
     def _resolve_aliases(cls, body: Any, info: ValidationInfo) -> Any:
-        """Return a body's known fields, each once and by one name; note the others as ignored."""
+        """Return a body's known fields, each once and by one name, and those to refuse by name.
+
+        The others are noted as ignored.
+        """
         if info.context is None or not isinstance(body, dict):
             return body
         fields, known, more = cls.named_fields(), dict[str, Any](), body.get(PARAMETERS_FIELD)
@@ -102,10 +110,10 @@ class ForeignRequest(Wire):
             name = cls.aliases.get(sent, sent)
             if value is None or value is more:
                 continue
-            if name not in fields:
+            if name not in fields and (sent not in CHANGING_FIELDS or cls.holds_others):
                 info.context[sent] = None
                 continue
-            if isinstance(value, str) and _is_boolean(fields[name]):
+            if isinstance(value, str) and name in fields and _is_boolean(fields[name]):
                 value = SWITCH_VALUES.get(value, value)
             if known.setdefault(name, value) != value:
                 raise PydanticCustomError("named_twice", GIVEN_TWICE, {"name": name})

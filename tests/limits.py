@@ -166,6 +166,11 @@ ROWS = (
         "text_too_long",
         "characters of a text; cut, where truncate says so",
     ),
+    Row(
+        "api.inputs.MOST_PROMPT_CHARACTERS",
+        "text_too_long",
+        "characters of a prompt that a request brings; with many texts max_body_bytes / texts",
+    ),
     Row("max_tokens", "sequence_too_long"),
     Row("max_request_tokens", "too_many_tokens"),
     Row("encode.reader.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),

@@ -27,7 +27,7 @@ from service.api.dialect import (
     explain_refusal,
     json_reply,
 )
-from service.api.inputs import Dimensions, check_dense, find_prompt
+from service.api.inputs import END_CUTS, CutEnd, Dimensions, check_dense, find_prompt
 from service.api.precisions import NUMBER_BYTES, Precision, pooled_vectors, to_precision
 from service.core import PARTS, Custom, Documents, Layout
 from service.encode.answer import Each, Encoded
@@ -42,11 +42,6 @@ from service.wording.words import Loc
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 Precisions = TypeAliasType("Precisions", Annotated[list[Precision], FailFast()])
 
-TRUNCATE_CUTS: dict[str, Literal["refuse", "left", "right"]] = {  # by Cohere's `truncate`
-    "NONE": "refuse",
-    "START": "left",
-    "END": "right",
-}
 # Details of refusals
 NEEDS_END_CUT = 'it goes with "truncate": "END", since the first tokens are read'
 EMPTY_TEXT = "expected one character or more, received an empty string"
@@ -68,7 +63,7 @@ class EmbedV2Request(ForeignRequest):
     output_dimension: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out. The vector is cut, then scaled to length 1."""
-    truncate: Literal["NONE", "START", "END"] | None = None
+    truncate: CutEnd | None = None
     """Where a text of more than `max_tokens` tokens of GET /info is cut; NONE: it is refused; left
     out or null: at its end, unless the service is set otherwise."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -121,7 +116,7 @@ def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
         request=EncodeRequest.of(
             request.texts,
             model=request.model,
-            truncate=TRUNCATE_CUTS[cut] if cut else None,
+            truncate=END_CUTS[cut] if cut else None,
             prompt_name=find_prompt(request.input_type, served),
             pooled=DEFAULT_POOLED.altered(normalize=True, dimensions=request.output_dimension),
         ),

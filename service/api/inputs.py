@@ -1,12 +1,13 @@
 """The inputs of other APIs: texts or token ids, and the prompts for their purposes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
+from model.text.tokenizer import Truncate
 from service import inputs
 from service.api.dialect import ModelFacts
 from service.encode.names import why_not_dense
@@ -21,6 +22,9 @@ MostTokens = Annotated[  # vLLM's truncate_prompt_tokens
     AfterValidator(lambda most: UNBOUNDED if most == -1 else most),
 ]
 UNBOUNDED = 2**31  # more tokens than any model takes
+CutEnd = Literal["NONE", "START", "END"]  # where Cohere's and NIM's requests have a text cut
+END_CUTS: Mapping[CutEnd, Truncate] = {"NONE": "refuse", "START": "left", "END": "right"}
+MOST_PROMPT_CHARACTERS = 4096
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names of prompts of documents
 # Names of prompts for a purpose of texts: the first that the checkpoint has is used, where it has
 # none of the purpose's own name
@@ -70,6 +74,13 @@ def find_prompt(purpose: str, served: ModelFacts) -> str | None:
     """Return the name of the checkpoint's prompt for a purpose of texts; None: it has none."""
     names = (purpose, *PROMPTS_BY_PURPOSE.get(purpose, ()))
     return next((name for name in names if name in served.prompts), None)
+
+
+def check_prompt(prompt: str, texts: int, served: ModelFacts) -> None:
+    """Refuse a request's own prompt that is too long to be put before each of so many texts."""
+    limit = min(MOST_PROMPT_CHARACTERS, served.most_json // max(texts, 1))
+    if len(prompt) > limit:
+        raise Refused.at("text_too_long", "prompt", length=len(prompt), limit=limit)
 
 
 def check_dense(tasks: Collection[str]) -> None:

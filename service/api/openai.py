@@ -1,19 +1,14 @@
 """OpenAI's API: POST /v1/embeddings and GET /v1/models, with and without /v1.
 
-Jina's clients ask the same route, with kinds of vectors and tasks. Deliberate differences:
-`late_chunking` is refused, since the API does not say how it joins inputs; so are a list of kinds,
-whose answer has no documented shape, and a task that would change nothing.
-Sources of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest; https://api.jina.ai/openapi.json
-of April 2026, EmbeddingsV3Request and EmbeddingsV5Request; the former name of `embedding_type`:
-llama-index-embeddings-jinaai 0.7.
+Clients of Jina, Voyage, Mistral and NIM ask the same route. Deliberate differences:
+`late_chunking` is refused, since the API does not say how it joins inputs; so are several kinds of
+vectors at once, whose answer has no documented shape, and a task that would change nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import Discriminator, Tag
-from typing_extensions import TypeAliasType
+from typing import Any
 
 from model.text.tokenizer import Truncate
 from service import inputs
@@ -30,114 +25,18 @@ from service.api.dialect import (
     explain_refusal,
     json_reply,
 )
-from service.api.inputs import (
-    Batch,
-    Dimensions,
-    Ids,
-    MostTokens,
-    Text,
-    check_dense,
-    find_prompt,
-    make_inputs,
-    tag_form,
-)
-from service.api.precisions import Precision, pooled_vectors, to_precision
+from service.api.embeddings import EmbeddingsRequest
+from service.api.inputs import END_CUTS, check_dense, check_prompt, find_prompt, make_inputs
+from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
 from service.core import Custom, Layout
-from service.encode.answer import Each, Encoded
+from service.encode.answer import Array, Each, Encoded
 from service.encode.names import find_name
-from service.inputs import Document, Documents
+from service.inputs import Document
 from service.observe.families import OF_TOKENS
 from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
-from service.wire import ForeignRequest
 from service.wording.words import quote_names
-
-
-def _tag_form(value: object) -> str:
-    """Return the tag of the member of Inputs that an input is, by its first entry."""
-    if isinstance(value, dict):
-        return "<document>"
-    objects = isinstance(value, list) and value and isinstance(value[0], dict)
-    return "<texts>" if objects else tag_form(value)
-
-
-Inputs = TypeAliasType(
-    "Inputs",
-    Annotated[
-        Text
-        | Annotated[Document, Tag("<document>")]
-        | Annotated[Documents, Tag("<texts>")]
-        | Ids
-        | Batch,
-        Discriminator(_tag_form),
-    ],
-)
-Cut = Annotated[  # of a text that is too long: whether, or on which side
-    Annotated[bool, Tag("<switch>")] | Annotated[Truncate, Tag("<side>")],
-    Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<side>"),
-]
-
-
-class EmbeddingsRequest(ForeignRequest):
-    """The body of OpenAI's POST /v1/embeddings."""
-
-    aliases: ClassVar = {
-        "embedding_type": "encoding_format",  # Jina's
-        "encoding_type": "encoding_format",  # Jina's former one, which LlamaIndex's client sends
-        "output_dimension": "dimensions",  # Voyage's
-        "normalize": "normalized",  # vLLM's, as the next ones
-        "use_activation": "normalized",
-        "truncation_side": "truncate",
-    }
-
-    input: Inputs
-    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`.
-    Jina's clients may send a text as {"text": ..}."""
-    model: str | None = None
-    """The model you expect; another name than the served one is refused."""
-    encoding_format: Precision = "float"
-    """How vectors are written: as JSON numbers; as base64 of little-endian float32; or in fewer
-    bytes, as whole numbers of one byte for each number ("int8", "uint8") or for eight of them
-    ("binary", "ubinary"). Jina's `embedding_type` is the same."""
-    dimensions: Dimensions | None = None
-    """How many numbers of each vector to keep, the first ones, at most `width`; all where left
-    out. The vector is cut, then scaled to length 1."""
-    truncate: Cut | None = None
-    """Headlight's own, and Jina's: what happens to an input of more than `max_tokens` tokens: it is
-    refused, or cut on this side; of Jina's, true is "right" and false "refuse". Left out or null:
-    `truncate` of GET /info."""
-    user: str | None = None
-    """Who asks, for your own records; the service ignores it."""
-    truncate_prompt_tokens: MostTokens | None = None
-    """vLLM's: how many tokens of an input are read, special ones included; -1 is `max_tokens`. What
-    is longer is cut as `truncate` says, on the right where that is left out."""
-    normalized: bool = True
-    """Jina's: whether vectors have length 1. False does not go with "int8" and "uint8"."""
-    prompt_name: str | None = None
-    """The checkpoint's prompt that goes before each text; left out: as `task` or `input_type`
-    says, else its default."""
-    input_type: str | None = None
-    """Cohere's and others': what the texts are for, which chooses the checkpoint's prompt of that
-    name or of one that means the same. It is ignored where there is none."""
-    task: str | None = None
-    """Jina's: what the texts are for, which chooses the checkpoint's adapter of that name and its
-    instruction or, without one, its prompt of that name; for "retrieval.query" else "query", for
-    "retrieval.passage" else "document", "passage" or "corpus". Refused where it has none."""
-    late_chunking: bool | None = None
-    """Jina's: true is refused, as each input is read alone; `spans` of POST /v1/encode are vectors
-    of the parts of one text."""
-    return_multivector: Literal[False] = False
-    """Jina's: POST /embed_all has a vector for each token."""
-    add_special_tokens: Literal[True] = True
-    """vLLM's: token ids as `input` are read without."""
-    embed_dtype: Literal["float32"] = "float32"
-    """vLLM's: `encoding_format` has the smaller ones."""
-    endianness: Literal["native", "little"] = "native"
-    """vLLM's: base64 is little-endian."""
-    modality: Literal["text"] = "text"
-    """Infinity's: texts are all that is read."""
-
 
 # Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ
 OPENAI_CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
@@ -152,14 +51,23 @@ READ_ALONE = (
     "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
 )
 NEEDS_LENGTH_1 = '"int8" and "uint8" are steps of vectors of length 1'
-SWITCH_CUTS: dict[bool, Truncate] = {True: "right", False: "refuse"}  # by Jina's `truncate`
+TWO_FORMS = '"encoding_format" names other numbers; with this field it is "float" or "base64"'
+TWO_LENGTHS = '"normalized" says otherwise'
+TWO_PROMPTS = "it goes without another prompt, as prompt_name, task or input_type choose one"
+CUTS: Mapping[Any, Truncate] = {True: "right", False: "refuse", **END_CUTS}  # by `truncate`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsCall(JSONCall):
-    """A parsed request of POST /v1/embeddings, and the precision of its vectors."""
+    """A parsed request of POST /v1/embeddings.
+
+    Args:
+        precision: of its vectors.
+        packed: whether the bytes of their numbers come as base64.
+    """
 
     precision: Precision
+    packed: bool
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         """Return OpenAI's answer: a list of vectors in the request's precision."""
@@ -167,35 +75,39 @@ class EmbeddingsCall(JSONCall):
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": to_precision(vector, self.precision),
+                "embedding": self._write_vector(vector),
             }
             for index, vector in enumerate(pooled_vectors(encoded))
         )
         model, usage = encoded.preamble["model"], count_usage(encoded)
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
+    def _write_vector(self, vector: Array) -> Array | str:
+        """Return a vector in the request's precision, as an array or as base64."""
+        written = to_precision(vector, self.precision)
+        return to_base64(written) if self.packed and not isinstance(written, str) else written
+
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
     """Parse a request of POST /v1/embeddings; raises Refused or ValidationError."""
     request = EmbeddingsRequest.parse(body, head.ignored)
-    _check_request(request)
+    if request.late_chunking:
+        raise Refused.at("out_of_range", "late_chunking", detail=READ_ALONE)
     check_dense(served.tasks)
-    cut, precision = request.truncate, request.encoding_format
-    task, prompt_name = choose_purpose(request.task, served)
-    prompt_name = request.prompt_name or prompt_name
-    if request.input_type and not prompt_name:
-        prompt_name = find_prompt(request.input_type, served)
-    if request.input_type and not prompt_name:
-        head.ignored["input_type"] = None
+    texts, cut = _make_inputs(request.input), request.truncate
+    precision, packed = _choose_form(request)
+    task, prompt_name = _choose_prompt(request, head, served)
+    if request.prompt is not None:
+        check_prompt(request.prompt, len(texts), served)
     return EmbeddingsCall(
         request=EncodeRequest.of(
-            _make_inputs(request.input),
+            texts,
             model=request.model,
             task=task,
-            truncate=SWITCH_CUTS[cut] if isinstance(cut, bool) else cut,
+            truncate=None if cut is None else CUTS.get(cut, cut),
             prompt_name=prompt_name,
             pooled=DEFAULT_POOLED.altered(
-                normalize=request.normalized, dimensions=request.dimensions
+                normalize=_is_normalized(request), dimensions=request.dimensions
             ),
         ),
         custom=Custom(
@@ -203,17 +115,57 @@ def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbeddingsCall:
             usual="refuse" if request.truncate_prompt_tokens is None else "right",
             most=request.truncate_prompt_tokens,
             counted=False,
+            prompt=request.prompt,
         ),
         precision=precision,
+        packed=packed,
     )
 
 
-def _check_request(request: EmbeddingsRequest) -> None:
-    """Refuse late chunking, and whole numbers of vectors that do not have length 1."""
-    if request.late_chunking:
-        raise Refused.at("out_of_range", "late_chunking", detail=READ_ALONE)
-    if not request.normalized and request.encoding_format in ("int8", "uint8"):
+def _choose_form(request: EmbeddingsRequest) -> tuple[Precision, bool]:
+    """Return the precision of vectors, and whether the bytes of whole numbers come as base64.
+
+    Raises:
+        Refused: two fields name different numbers, or it is one of vectors of length 1 alone.
+    """
+    form, numbers = request.encoding_format, request.output_dtype
+    if numbers not in (None, form) and form not in ("float", "base64"):
+        raise Refused.at("out_of_range", "output_dtype", detail=TWO_FORMS)
+    precision = form if numbers in (None, "float") else numbers
+    if precision in ("int8", "uint8") and not _is_normalized(request):
         raise Refused.at("out_of_range", "normalized", detail=NEEDS_LENGTH_1)
+    return precision, form == "base64" != precision
+
+
+def _is_normalized(request: EmbeddingsRequest) -> bool:
+    """Return whether vectors have length 1; refuse two fields that disagree."""
+    if request.embd_normalize is None:
+        return request.normalized
+    normalized = request.embd_normalize == 2
+    if "normalized" in request.model_fields_set and request.normalized != normalized:
+        raise Refused.at("out_of_range", "embd_normalize", detail=TWO_LENGTHS)
+    return normalized
+
+
+def _choose_prompt(
+    request: EmbeddingsRequest, head: RequestHead, served: ModelFacts
+) -> tuple[str | None, str | None]:
+    """Return the names of the adapter and of the prompt that a request chooses, either or None.
+
+    An `input_type` for which there is no prompt is noted as ignored.
+
+    Raises:
+        Refused: there is no such task, or two prompts.
+    """
+    task, prompt_name = choose_purpose(request.task, served)
+    prompt_name = request.prompt_name or prompt_name
+    if request.input_type and not prompt_name:
+        prompt_name = find_prompt(request.input_type, served)
+    if request.input_type and not prompt_name:
+        head.ignored["input_type"] = None
+    if request.prompt is not None and prompt_name:
+        raise Refused.at("out_of_range", "prompt", detail=TWO_PROMPTS)
+    return task, prompt_name
 
 
 def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, str | None]:

@@ -40,6 +40,11 @@ def to_precision(vector: Array, precision: Precision) -> Array | str:
         case "float":
             return vector
         case "base64":
-            return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
+            return to_base64(vector.astype("<f4", copy=False))
         case _:
             return quantize(vector, precision)
+
+
+def to_base64(vector: Array) -> str:
+    """Return the bytes of a vector's numbers as base64."""
+    return base64.b64encode(np.ascontiguousarray(vector).data).decode()

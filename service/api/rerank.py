@@ -46,7 +46,7 @@ TRUNCATE_CUTS: Mapping[bool | None, Truncation | None] = {True: "own", False: "r
 class RerankRequest(InstructedRequest):
     """The body of POST /v1/rerank and POST /v2/rerank."""
 
-    aliases: ClassVar = {"top_k": "top_n"}
+    aliases: ClassVar = {"top_k": "top_n", "truncation": "truncate"}  # Voyage's
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""

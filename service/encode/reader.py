@@ -151,12 +151,14 @@ class Reader:
         if side.instruction is not None:
             self._check_instruction()
             prompt = side.instruction
-        if side.prompt_name is not None:
+        if side.prompt_name is not None or side.prompt is not None:
             _check_texts(side)
         return prompt
 
     def prompt_of(self, side: Side) -> str:
         """Return the prompt before each text of a side, unless it has an instruction."""
+        if side.prompt is not None:
+            return side.prompt
         role, role_prompt = side.role, None
         if role is not None and side.prompt_name is None:
             role_prompt = role.prompt
@@ -299,10 +301,10 @@ class Reader:
 
 
 def _check_texts(side: Side) -> None:
-    """Refuse inputs that are not texts, where the request names a prompt."""
+    """Refuse inputs that are not texts, where the request has a prompt or names one."""
     for index, item in numbered_items(side.inputs):
         if item.text is None:
-            detail = '"prompt_name" goes with texts, and this input is not one'
+            detail = "a prompt goes with texts, and this input is not one"
             raise Refused.at("prompt_without_text", *side.at(index), detail=detail)
 
 

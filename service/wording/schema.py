@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypeAliasType
 
 from model.maps.choices import HEAD_NAME
-from service.wire import FIELD_NAMES, REQUEST_TYPES, Wire
+from service.changing_fields import CHANGING_FIELDS
+from service.wire import FIELD_NAMES, REQUEST_TYPES, ForeignRequest, Wire
 from service.wording.words import (
     Fault,
     Loc,
@@ -93,6 +94,7 @@ TYPE_WORDS = {  # how a detail names the values of each type
     dict: ("an object",),
     NoneType: ("null",),
 }
+NOT_FOLLOWED = "it changes answers of other services, and this route does not follow it"
 # What the patterns in our models match, in words: those of lists have a greatest length too
 HEAD_WORDS = 'a number, or a name such as "L5H11"'
 INDICES_WORDS = 'integers separated by commas, such as "0,3,-1"'
@@ -177,11 +179,12 @@ def _word_detail(error: ErrorDetails, request_type: Any) -> str:
 def _word_unknown_field(loc: Loc, request_type: Any) -> str:
     """Name an unknown field, and those that exist."""
     *parents, name = loc
-    objects = (kind for kind in _types_at(request_type, parents) if _is_wire(kind))
+    objects = [kind for kind in _types_at(request_type, parents) if _is_wire(kind)]
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
     suggestion = suggest_name(name, names) or "."
-    fields = quote_names(names, "and")
-    return f"unknown field {show_name(str(name))}{suggestion} The fields are {fields}"
+    foreign = name in CHANGING_FIELDS and any(issubclass(kind, ForeignRequest) for kind in objects)
+    wrong = NOT_FOLLOWED if foreign else f"unknown field {show_name(str(name))}"
+    return f"{wrong}{suggestion} The fields are {quote_names(names, 'and')}"
 
 
 def _types_at(request_type: Any, loc: Sequence[str | int]) -> list[Any]:

@@ -1,7 +1,7 @@
 """TEI's routes for vectors: POST /embed, /embed_all and /similarity; and how TEI refuses."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
@@ -33,6 +33,8 @@ CutSide = Literal["Right", "right", "Left", "left"]
 class TruncatingRequest(ForeignRequest):
     """What TEI's routes know of truncation and prompts."""
 
+    aliases: ClassVar = {"truncation": "truncate"}  # of Hugging Face's pipelines
+
     truncate: bool | None = None
     """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. Left out or
     null: `auto_truncate` of GET /info, or true with a direction."""
@@ -59,6 +61,8 @@ class EmbedRequest(EmbedAllRequest):
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
     out."""
+    encoding_format: Literal["float"] = "float"
+    """Hugging Face's clients send it; vectors are JSON numbers."""
 
 
 class Sentences(ForeignRequest):

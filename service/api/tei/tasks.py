@@ -48,6 +48,8 @@ def _tag_form(value: object) -> str:
 class CutPair(ForeignRequest):
     """How too long a pair is cut."""
 
+    aliases: ClassVar = {"truncation": "truncate"}
+
     truncate: bool | None = None
     """Whether a text or pair of more than `max_tokens` tokens is cut, of a pair the longer text
     first; false: it is refused. Left out or null: `auto_truncate` of GET /info, or true with a
@@ -73,7 +75,7 @@ class PredictRequest(CutPair):
 class RankRequest(CutPair, InstructedRequest):
     """The body of TEI's POST /rerank."""
 
-    aliases: ClassVar = {"top_k": "top_n"}
+    aliases: ClassVar = {"top_k": "top_n", **CutPair.aliases}
 
     texts: Strings
     """The texts to rank: 1 to `max_sequences`."""

@@ -78,6 +78,7 @@ class Encode:
             counted=custom.counted,
             facts=self._has_spans or self._shows_tokens or any([task.shows for task in tasks]),
             prompt_name=ask.prompt_name,
+            prompt=custom.prompt,
             instruction=custom.instruction,
             adapter=adapter,
             role=resolve.role(wanted, ask.role),

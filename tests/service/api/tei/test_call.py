@@ -25,6 +25,7 @@ EMBED_ALL: Fields = {
 }
 EMBED = {
     **EMBED_ALL,
+    "encoding_format": keeps_bits(encoding_format="float"),
     "normalize": changes_space(normalize=False),
     "dimensions": changes_space(dimensions=8),
 }
