@@ -25,6 +25,7 @@ from service.api.dialect import Reply, Route
 from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
 from service.keys import Key
+from service.observe.observer import PROBE_PATHS
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings
@@ -70,6 +71,10 @@ EXPOSED_HEADERS = (  # those of an answer that a page of another origin may read
 )
 REQUEST_HEADERS = "access-control-request-headers"  # of a preflight: names of headers
 HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]*")  # RFC 9110, section 5.6.2
+# A kubelet or a load balancer asks these by an address, under no name of the service
+PROBED_PATHS = frozenset(
+    route.path for route in ROUTES if route.public == "always" and route.label in PROBE_PATHS
+)
 
 
 class Keys:
@@ -207,7 +212,8 @@ class HeadRules:
             raise _refused("bad_request")
         if request.closing and method in WITHOUT_BODY:
             raise _refused("bad_request")
-        if not self._sites.knows_host(headers.get("host", "")):
+        is_probe = method in ("GET", "HEAD") and request.path in PROBED_PATHS
+        if not is_probe and not self._sites.knows_host(headers.get("host", "")):
             raise Refused("bad_host")
         if not authorized:
             raise Refused("unauthorized")

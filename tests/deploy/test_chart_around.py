@@ -1,5 +1,6 @@
 """What the chart puts around the cluster: who reaches it, what it reaches, who watches it."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.values import every_cluster
+from service.edge.entrance import PROBE
+from service.edge.rules import PROBED_PATHS
+from tests.deploy.values import every_case, every_cluster
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 REPLICAS = range(30_000, 31_001)  # where Ray has them listen, behind HAProxy
@@ -20,6 +23,15 @@ def test_prometheus_has_a_key_of_its_own(documents: list[dict[str, Any]]) -> Non
 
     assert scrape["authorization"] == {"credentials": {"name": "prometheus-key", "key": "key"}}
     assert others and not any("authorization" in one for one in others)
+
+
+@every_case
+def test_a_kubelet_asks_only_what_is_answered_under_any_name(answers: Any, case: str) -> None:
+    """It asks by a pod's address, which `settings.allowed_hosts` need not have."""
+    text = "".join(answers[case]["files"].values())
+    asked = set(re.findall(r"httpGet: \{path: (\S+), port: 8000\}", text))
+
+    assert asked and asked <= {*PROBED_PATHS, PROBE}
 
 
 def budgets(documents: list[dict[str, Any]]) -> dict[str, int | None]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 EXAMPLES = Path(__file__).parent.parent.parent / "deploy" / "helm" / "examples"
+SERVED = "headlight-serve-svc.headlight.svc"  # the Service's name, by which Prometheus asks
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 NGINX = "nginx.ingress.kubernetes.io/proxy-"
 
@@ -133,6 +134,10 @@ CASES: dict[str, dict[str, Any]] = {
             "gatewayClassName": "istio",
             "stepSizePercent": 10,
         }
+    },
+    "hosts": {
+        "settings": {"allowed_hosts": ["a.example", SERVED]},
+        "models": [{"path": "a", "name": "b", "settings": {"allowed_hosts": ["b.example"]}}],
     },
     "head stays": {"podDisruptionBudget": {"head": True}},
     "nothing": {
@@ -347,8 +352,17 @@ REFUSED: dict[str, dict[str, Any]] = {
         "models": [{"path": "a", "name": "b"}],
         "workers": {"gpu": {"resources": {"requests": {"cpu": 4}, "limits": {"memory": "2Gi"}}}},
     },
-    "settings.allowed_hosts: Prometheus asks each pod of a Deployment by its address": {
+    "settings.allowed_hosts: Prometheus asks each pod by its address": {
         "kind": "Deployment",
+        "settings": {"allowed_hosts": ["a.example"]},
+    },
+    "settings.allowed_hosts: Prometheus asks each pod by its address; set": {
+        "maxReplicas": 8,
+        "models": [
+            {"path": "a", "name": "b", "settings": {"allowed_hosts": [SERVED]}, "maxReplicas": 3}
+        ],
+    },
+    f"settings.allowed_hosts: Prometheus asks {SERVED}; add it": {
         "settings": {"allowed_hosts": ["a.example"]},
     },
 }

@@ -129,9 +129,26 @@ async def test_only_the_hosts_allowed_are_answered(
     answered = {}
     async with served(allowed_hosts=("headlight.example", "127.0.0.1")) as client:
         for host in ("Headlight.example", "127.0.0.1:8000", "evil.example", "evil.127.0.0.1", ""):
-            answered[host] = (await client.get("/live", headers={"host": host})).status_code
+            answered[host] = (await client.get("/info", headers={"host": host})).status_code
 
     assert list(answered.values()) == [200, 200, 421, 421, 421]
+
+
+@pytest.mark.parametrize(
+    "path", ["/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"]
+)
+async def test_a_probe_is_answered_under_any_name(
+    served: Callable[..., httpx.AsyncClient], path: str
+) -> None:
+    """A kubelet asks a pod by its address, and no other method or path is a probe."""
+    async with served(allowed_hosts=("headlight.example",)) as client:
+        by_address = {"host": "10.0.0.7:8000"}
+        answered = [
+            (await client.request(method, asked, headers=by_address)).status_code
+            for method, asked in [("GET", path), ("HEAD", path), ("POST", path), ("GET", "/page/")]
+        ]
+
+    assert answered == [200, 200, 421, 421]
 
 
 @pytest.mark.parametrize(

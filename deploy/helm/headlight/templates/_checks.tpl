@@ -35,9 +35,6 @@
 {{- fail (printf "%s: only with kind RayService; a Deployment has neither a head nor a cluster" $name) }}
 {{- end }}
 {{- end }}
-{{- if and .monitoring.scrape .settings.allowed_hosts }}
-{{- fail "settings.allowed_hosts: Prometheus asks each pod of a Deployment by its address; set monitoring.scrape to false" }}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -159,7 +156,28 @@ size (docs/operations.md). Takes the pod's name, its resources and how many mode
 {{- end }}
 {{- end }}
 
+{{/*
+Whom Prometheus asks, the models may have to know by that name. It asks the first by the Service, or
+more than ten replicas, like each pod of a Deployment, by their addresses.
+*/}}
+{{- define "headlight.check.hosts" -}}
+{{- $root := . -}}
+{{- $host := printf "%s.%s.svc" (include "headlight.service" .) .Release.Namespace -}}
+{{- $each := or (eq .Values.kind "Deployment") (gt (include "headlight.replicas" . | int) 10) -}}
+{{- range $index, $model := (include "headlight.models" . | fromJson).of }}
+{{- $hosts := $model.settings.allowed_hosts -}}
+{{- if and $hosts $each }}
+{{- fail "settings.allowed_hosts: Prometheus asks each pod by its address; set monitoring.scrape to false" }}
+{{- else if and $hosts (eq $index 0) (not (has $host $hosts)) }}
+{{- fail (printf "settings.allowed_hosts: Prometheus asks %s; add it, or set monitoring.scrape to false" $host) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "headlight.check.reach" -}}
+{{- if .Values.monitoring.scrape }}
+{{- include "headlight.check.hosts" . }}
+{{- end }}
 {{- if and .Values.monitoring.scrape .Values.apiKeys.secretName (not .Values.monitoring.secretName) (not .Values.settings.public_metrics) }}
 {{- fail "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or set settings.public_metrics to true, or monitoring.scrape to false" }}
 {{- end }}
