@@ -200,7 +200,9 @@ class Settings(BaseModel):
         pattern=r"^(console|file:.+|https?://.+)$",
         description="where to export traces: console, file:PATH or an OTLP URL; default: nowhere",
     )
-    tracing_ratio: Ratio = Field(0.01, description="fraction of requests to trace, 0 to 1")
+    tracing_ratio: Ratio = Field(
+        0.01, description="fraction of requests to trace, 0 to 1, where the caller has not said"
+    )
     other_replicas: int = Field(
         0,
         ge=0,

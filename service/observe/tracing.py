@@ -7,23 +7,35 @@
 A span has durations and sizes, never contents: no input, no path, no header of the client except
 its trace. A request that is not sampled has the ids of a span, and no span.
 
+Which are sampled, the caller says by the flag of its trace; of requests without one a share is. The
+variables OTEL_TRACES_SAMPLER and _ARG choose otherwise, OTEL_SERVICE_NAME and
+OTEL_RESOURCE_ATTRIBUTES name the service.
+
 Source: W3C Trace Context; OpenTelemetry semantic conventions for HTTP servers.
 """
 
-import random
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import Link, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import VERSION
@@ -32,10 +44,11 @@ from service.refusals import SERVICE_CODES
 
 FILE_SCHEME = "file:"  # of a destination that is a file
 PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the exporter to a collector
+BY_DEFAULT = "parentbased_traceidratio"  # a value of OTEL_TRACES_SAMPLER
 
 
 class CannotTrace(Exception):
-    """The exporter for a destination is not installed."""
+    """The exporter for a destination is not installed, or a variable is wrong."""
 
 
 class Tracing:
@@ -43,34 +56,36 @@ class Tracing:
 
     Args:
         to: console (stderr), file:PATH, or the URL of an OTLP collector's traces.
-        ratio: share of requests to sample.
+        ratio: share of requests to sample of those that come without a trace.
 
     Raises:
-        CannotTrace: what `to` needs is not installed.
+        CannotTrace: what `to` needs is not installed, or OpenTelemetry's variables are wrong.
         OSError: the file cannot be written.
     """
 
     def __init__(self, to: str, ratio: float, replica: str) -> None:
         self._open = ExitStack()
         self._processor = BatchSpanProcessor(_make_exporter(to, self._open))
-        resource = Resource.create(
-            {
-                "service.name": "headlight",
-                "service.version": VERSION,
-                "service.instance.id": replica,
-            }
-        )
-        # not the process's own provider, which belongs to Ray
-        provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
-        provider.add_span_processor(self._processor)
-        self._tracer = provider.get_tracer("headlight")
-        self._ratio, self._ids = ratio, RandomIdGenerator()
+        own = {
+            "service.name": "headlight",
+            "service.version": VERSION,
+            "service.instance.id": replica,
+        }
+        resource = Resource.create(own).merge(OTELResourceDetector().detect())
+        # of requests; and of what belongs to those that are sampled
+        self._requests = self._make_tracer(choose_sampler(ratio), resource)
+        self._parts = self._make_tracer(ALWAYS_ON, resource)
         self._headers = TraceContextTextMapPropagator()
+
+    def _make_tracer(self, sampler: Sampler, resource: Resource) -> trace.Tracer:
+        """Return a tracer that exports what a sampler keeps."""
+        # not the process's own provider, which belongs to Ray
+        provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        return provider.get_tracer("headlight")
 
     def begin(self, record: Record, traceparents: Sequence[str]) -> TraceContext:
         """Start a request's span in the caller's trace, or in a new one without a valid header.
-
-        Requests are sampled at random: a client's flag could have all of its requests exported.
 
         Args:
             traceparents: values of the request's traceparent headers.
@@ -79,19 +94,13 @@ class Tracing:
         if len(traceparents) == 1:
             # without tracestate, which is the caller's text and only matters to services called
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
-        parent = trace.get_current_span(context).get_span_context()
-        if random.random() < self._ratio:
-            start = _epoch_offset() + _nanoseconds(record.start)
-            span = self._tracer.start_span(
-                record.method, context, SpanKind.SERVER, start_time=start
-            )
-            return _make_context(span.get_span_context(), span)
-        trace_id = parent.trace_id or self._ids.generate_trace_id()
-        flags = TraceFlags(parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
-        span_id = self._ids.generate_span_id()
-        return _make_context(
-            SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None
-        )
+        start = _epoch_offset() + _nanoseconds(record.start)
+        span = self._requests.start_span(record.method, context, SpanKind.SERVER, start_time=start)
+        ids = span.get_span_context()
+        trace_id, span_id = trace.format_trace_id(ids.trace_id), trace.format_span_id(ids.span_id)
+        sampled = ids.trace_flags.sampled
+        traceparent = f"00-{trace_id}-{span_id}-{ids.trace_flags:02x}"
+        return TraceContext(trace_id, sampled, traceparent, span if sampled else None)
 
     def end(self, record: Record) -> None:
         """End a request's span, with a child for each of its stages."""
@@ -102,7 +111,7 @@ class Tracing:
         for name, start, end in record.stages:
             links = [Link(batch) for batch in record.trace.batches if name == "forward"]
             began = offset + _nanoseconds(start)
-            child = self._tracer.start_span(name, parent, links=links, start_time=began)
+            child = self._parts.start_span(name, parent, links=links, start_time=began)
             child.end(offset + _nanoseconds(end))
         if record.route != "other":  # the route was not known when the span was started
             span.update_name(f"{record.method} {record.route}")
@@ -125,7 +134,7 @@ class Tracing:
         if not traces:
             return
         links = [Link(context.span.get_span_context()) for context in traces]
-        span = self._tracer.start_span(
+        span = self._parts.start_span(
             "headlight.batch",
             Context(),
             links=links,
@@ -146,19 +155,42 @@ class Tracing:
         self._open.close()
 
 
-def _make_context(ids: SpanContext, span: trace.Span | None) -> TraceContext:
-    """Return the trace context of a request with these ids; `span` is None if not sampled."""
-    trace_id, span_id = trace.format_trace_id(ids.trace_id), trace.format_span_id(ids.span_id)
-    traceparent = f"00-{trace_id}-{span_id}-{ids.trace_flags:02x}"
-    return TraceContext(trace_id, ids.trace_flags.sampled, traceparent, span)
+def choose_sampler(ratio: float) -> Sampler:
+    """Return what decides which requests are sampled: OTEL_TRACES_SAMPLER, or our default.
+
+    Args:
+        ratio: share to sample, unless OTEL_TRACES_SAMPLER_ARG says another.
+
+    Raises:
+        CannotTrace: a variable has a value that is none of its own.
+    """
+    name = os.environ.get(OTEL_TRACES_SAMPLER) or BY_DEFAULT
+    said = os.environ.get(OTEL_TRACES_SAMPLER) and os.environ.get(OTEL_TRACES_SAMPLER_ARG)
+    fixed = {
+        "always_on": ALWAYS_ON,
+        "always_off": ALWAYS_OFF,
+        "parentbased_always_on": DEFAULT_ON,
+        "parentbased_always_off": DEFAULT_OFF,
+    }
+    by_ratio: dict[str, Callable[[float], Sampler]]
+    by_ratio = {"traceidratio": TraceIdRatioBased, BY_DEFAULT: ParentBasedTraceIdRatio}
+    if name in fixed:
+        return fixed[name]
+    if name not in by_ratio:
+        raise CannotTrace(f"{OTEL_TRACES_SAMPLER}: expected {', '.join((*fixed, *by_ratio))}")
+    try:
+        return by_ratio[name](float(said or ratio))
+    except ValueError:
+        raise CannotTrace(f"{OTEL_TRACES_SAMPLER_ARG}: expected a number from 0 to 1") from None
 
 
-def check_destination(to: str) -> None:
-    """Check that spans can be exported to a destination; see Tracing for its form.
+def check_tracing(to: str, ratio: float) -> None:
+    """Check that spans can be sampled so, and exported to a destination; see Tracing.
 
     Raises:
         CannotTrace, OSError: see Tracing.
     """
+    choose_sampler(ratio)
     with ExitStack() as stack:
         _make_exporter(to, stack).shutdown()
 

@@ -169,13 +169,13 @@ def check_cores(settings: Settings) -> Iterator[Finding]:
 
 
 def check_tracing(settings: Settings) -> Iterator[Finding]:
-    """Check whether traces can be exported to their destination."""
+    """Check whether traces can be sampled and exported to their destination."""
     if settings.tracing is None:
         return
     from service.observe import tracing  # which imports much, and is rarely on
 
     try:
-        tracing.check_destination(settings.tracing)
+        tracing.check_tracing(settings.tracing, settings.tracing_ratio)
     except (tracing.CannotTrace, OSError) as error:
         yield Finding("tracing", word_error(error))
 

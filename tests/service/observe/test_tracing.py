@@ -1,6 +1,7 @@
 """Spans: whose trace they are in, what they say, and what they cost when unused."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 from service.encode.resolver import Resolver
 from service.engine.machine import Unservable
-from service.observe.record import STAGES, Record
+from service.observe.record import STAGES, Record, TraceContext
 from service.observe.tracing import Tracing
+from service.preflight.machine import check_tracing
 from service.replica import Replica
 from service.settings import Settings
 from tests.replica_internals import stalled
@@ -26,6 +28,7 @@ Spans = Callable[[], list[dict[str, Any]]]
 
 PARENT, TRACE = "b7ad6b7169203331", "0af7651916cd43dd8448eb211c80319c"
 GIVEN = f"00-{TRACE}-{PARENT}-01"
+NAMES = ("service.name", "service.instance.id")  # of a resource
 WELL = {"inputs": ["All is well"]}
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -143,17 +146,103 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
     assert ours["status"] == {"status_code": "ERROR"}
 
 
+def begun(folder: Path, given: str = "", ratio: float = 0.5) -> tuple[TraceContext, dict[str, Any]]:
+    """A request's trace, and the resource of its span; empty where it was not sampled."""
+    file = folder / "spans"
+    tracing = Tracing(f"file:{file}", ratio, "r")
+    seen = Record("/live", "GET")
+    seen.trace = tracing.begin(seen, [given] if given else [])
+    tracing.end(seen)
+    tracing.close()
+    spans = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(spans) == seen.trace.sampled
+    return seen.trace, {name: spans[0]["resource"]["attributes"][name] for name in NAMES if spans}
+
+
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("flags", ["00", "01"])
-async def test_a_flag_from_outside_decides_nothing(tmp_path: Any, ratio: float, flags: str) -> None:
-    """Its sender could have every request kept, or none; its trace is joined all the same."""
-    tracing = Tracing(f"file:{tmp_path / 'spans'}", ratio, "r")
-    seen = Record("/live", "GET")
-    seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
-    tracing.close()
+async def test_a_caller_says_whether_its_trace_is_sampled(
+    tmp_path: Path, ratio: float, flags: str
+) -> None:
+    """Else the traces of others would lack our part, or have it without their own."""
+    trace, _ = begun(tmp_path, GIVEN[:-2] + flags, ratio)
 
-    assert seen.trace.trace_id == TRACE and seen.trace.sampled == bool(ratio)
-    assert seen.trace.traceparent.endswith(f"-0{int(ratio)}")
+    assert trace.trace_id == TRACE and trace.sampled == (flags == "01")
+    assert trace.traceparent.endswith(f"-{flags}")
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_of_requests_without_a_trace_a_share_is_sampled(tmp_path: Path, ratio: float) -> None:
+    """As the setting says."""
+    assert begun(tmp_path, ratio=ratio)[0].sampled == bool(ratio)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "share", "alone", "in_a_trace"),
+    [
+        ("always_on", "", True, True),
+        ("always_off", "", False, False),
+        ("parentbased_always_off", "", False, True),
+        ("parentbased_always_on", "", True, True),
+        ("traceidratio", "0", False, False),
+        ("parentbased_traceidratio", "1", True, True),
+    ],
+)
+async def test_opentelemetrys_variables_choose_another_sampler(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+    share: str,
+    alone: bool,
+    in_a_trace: bool,
+) -> None:
+    """Such as one that believes no caller: a flag could have all of its requests exported."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+
+    assert begun(tmp_path)[0].sampled == alone
+    (tmp_path / "spans").unlink()
+    assert begun(tmp_path, GIVEN)[0].sampled == in_a_trace
+
+
+@pytest.mark.parametrize(
+    ("sampler", "share", "said"),
+    [
+        ("jaeger_remote", "", "OTEL_TRACES_SAMPLER: expected always_on, always_off, "),
+        ("traceidratio", "half", "OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1"),
+        ("traceidratio", "nan", "OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1"),
+    ],
+)
+async def test_a_sampler_that_there_is_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, sampler: str, share: str, said: str
+) -> None:
+    """Before the start; the SDK itself would sample everything."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+
+    (finding,) = check_tracing(Settings(tracing="console"))
+
+    assert finding.what.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({}, "headlight"),
+        ({"OTEL_SERVICE_NAME": "search"}, "search"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=team-a"}, "team-a"),
+    ],
+)
+async def test_the_service_has_the_name_that_opentelemetrys_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], named: str
+) -> None:
+    """Else all services of a collector are one."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    _, resource = begun(tmp_path, GIVEN)
+
+    assert resource == {"service.name": named, "service.instance.id": "r"}
 
 
 async def test_spans_go_to_a_collector() -> None:
