@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ from service.commands.terminal import (
 )
 from service.commands.texts import encode, heads, space
 from service.models import load_models
+from service.observe import logs
 from service.ray_session import check_ray
 from service.settings import Settings
 from service.wording.values import word_error
@@ -71,16 +73,20 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
     """
     models = models_from_flags(flags, config)
     settings = models[0]
-    with suppress(KeyboardInterrupt), ExitStack() as stack:
+    # All lines are the log's where they are collected, a start's too
+    word = partial(logs.word_line, settings.log_format) if settings.log_to_stderr else str
+    with suppress(KeyboardInterrupt), end_in_one_line(word=word), ExitStack() as stack:
         # our own: while Ray runs, the process's stdout and stderr are a log file
         out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (1, 2))
         stopped = stack.enter_context(stop_on_signals())
-        address = stack.enter_context(launch.run_service(models, lambda line: print_now(err, line)))
+        write = partial(print_now, err)
+        service = launch.run_service(models, lambda line: write(word(line)), write)
+        address = stack.enter_context(service)
         print_now(out, greeting(models, address))
         if example and settings.needs_key:
-            print_now(err, "no example: this service needs an API key")
+            write(word("no example: this service needs an API key"))
         elif example and settings.tls_cert:
-            print_now(err, "no example: the certificate is for another name than this machine's")
+            write(word("no example: the certificate is for another name than this machine's"))
         elif example:
             from service.commands import encode
 

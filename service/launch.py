@@ -37,15 +37,19 @@ GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 
 
 @contextmanager
-def run_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
+def run_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[str]:
     """Run the service of some models while the block runs; yields its address.
+
+    Args:
+        say: says what happens.
+        write: passes on lines of the replicas' logs, which are written already.
 
     Raises:
         Unusable: the port is taken, or the host is not this machine's.
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
-    with claim_service_port(models[0]), start_service(models, say) as address:
+    with claim_service_port(models[0]), start_service(models, say, write) as address:
         yield address
 
 
@@ -62,8 +66,8 @@ def claim_service_port(settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
-    """Start the service on a port that is ours; yields its address and raises as `run_service`."""
+def start_service(models: Sequence[Settings], say: Say, write: Say) -> Iterator[str]:
+    """Start the service on a port that is ours; yields its address; otherwise as `run_service`."""
     settings = max(models, key=lambda model: model.max_waiting_requests)  # what all must find room
     try:
         pem = tls.read_certificate(settings)
@@ -87,13 +91,13 @@ def start_service(models: Sequence[Settings], say: Say) -> Iterator[str]:
 
         def report_ended(name: str) -> None:
             """Print that a replica has ended, as a warning in its log."""
-            say(logs.warning_line(settings.log_format, name, "replica ended").decode().rstrip())
+            write(logs.write_line(settings.log_format, name, "replica ended"))
 
         if settings.address is None:
             named = {own_name(model): model for model in models}
             servable = stack.enter_context(apart.checking(named, say))
             folder = stack.enter_context(start_own_ray(settings, say, pem, servable))
-            lines = stack.enter_context(relay.Relay(folder / "lines", say, report_ended))
+            lines = stack.enter_context(relay.Relay(folder / "lines", write, report_ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.close_listener)
         else:

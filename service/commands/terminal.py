@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NoReturn
 
@@ -41,31 +41,34 @@ def print_now(stream: IO[str], line: str) -> None:
     stream.flush()
 
 
-def exit_with(line: str, status: int) -> NoReturn:
-    """Print one line to stderr and exit with a status."""
-    print_now(sys.stderr, f"headlight: {' '.join(line.split())}")
+def exit_with(line: str, status: int, word: Callable[[str], str] = str) -> NoReturn:
+    """Print one line to stderr, as `word` writes it, and exit with a status."""
+    print_now(sys.stderr, word(f"headlight: {' '.join(line.split())}"))
     raise SystemExit(status)
 
 
 @contextmanager
-def end_in_one_line(interrupted: str | None = None) -> Iterator[None]:
+def end_in_one_line(
+    interrupted: str | None = None, word: Callable[[str], str] = str
+) -> Iterator[None]:
     """Exit with one line on stderr where the block raises an error that is no bug.
 
     Args:
         interrupted: the line after Ctrl-C; None: KeyboardInterrupt is raised again.
+        word: writes the line.
     """
     try:
         yield
     except Unusable as error:
-        exit_with(str(error), USAGE)
+        exit_with(str(error), USAGE, word)
     except BrokenPipeError:
         raise  # the reader of our output has left: click ends in silence
     except (Failed, StartFailed, OSError) as error:
-        exit_with(word_error(error), FAILED)
+        exit_with(word_error(error), FAILED, word)
     except KeyboardInterrupt:
         if interrupted is None:
             raise
-        exit_with(interrupted, INTERRUPTED)
+        exit_with(interrupted, INTERRUPTED, word)
 
 
 @contextmanager

@@ -34,6 +34,9 @@ RECORD_FIELDS = (  # optional fields of a line, taken from attributes of the log
     "count",
 )
 Format = Literal["json", "text"]  # of a line
+COMMAND = "headlight serve"  # stands for the replica in lines of the command
+# Levels of the command's lines, by how they begin
+LEVELS = {"warning: ": logging.WARNING, "headlight: ": logging.CRITICAL}
 FILE_BYTES = 64 * 1024 * 1024  # most bytes of a log file; the previous one takes as many again
 
 
@@ -175,10 +178,17 @@ def make_nonblocking(descriptor: int) -> int:
         return descriptor
 
 
-def warning_line(form: Format, replica: str, event: str) -> bytes:
-    """Return the log line of a warning, as the replica itself would have written it."""
-    record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
-    return f"{FORMATS[form](replica).format(record)}\n".encode()
+def write_line(form: Format, replica: str, event: str, level: int = logging.WARNING) -> str:
+    """Return a line of the log, as the replica itself would have written it."""
+    record = logging.LogRecord("service", level, "", 0, event, (), None)
+    return FORMATS[form](replica).format(record)
+
+
+def word_line(form: Format, line: str) -> str:
+    """Return what `headlight serve` itself says as a line of the log, for those who collect it."""
+    begins = next((prefix for prefix in LEVELS if line.startswith(prefix)), "")
+    level = LEVELS.get(begins, logging.INFO)
+    return write_line(form, COMMAND, line.removeprefix(begins), level)
 
 
 def count_losses(count: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """A service that asks for keys, started as a container starts it."""
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from service.keyring import STALE_SECONDS
+from service.observe.logs import COMMAND
 from tests.ray.conftest import MOST_BYTES
 from tests.ray.drill import total, wait
 from tests.ray.rotation import KEY, OTHER, Keys, answered, asked, turn, turned, verdict
@@ -49,6 +51,15 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
     assert [ready.status_code, refused.status_code, admitted.status_code] == [200, 401, 200]
     assert [large.status_code, unknown.status_code] == [413, 401]
     assert shown == [] and logged == [] and logs
+
+
+def test_what_a_container_writes_to_stderr_is_its_log_alone(keyed: "Service") -> None:
+    """From the first line on, before a replica has a log: with time and level."""
+    lines = [json.loads(line) for line in keyed.errors.read_text().splitlines()]
+
+    own = [line["event"] for line in lines if line["replica"] == COMMAND]
+    assert all(line["ts"] and line["level"] for line in lines)
+    assert {"starting Ray", "loading all-MiniLM-L6-v2"} < {*own}
 
 
 @pytest.mark.prove

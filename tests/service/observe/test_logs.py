@@ -132,12 +132,27 @@ def test_warnings_go_to_the_terminal_too_and_all_lines_where_it_is_said(
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_line_about_a_replica_is_as_its_own(form: logs.Format) -> None:
     """By the same schema."""
-    text = logs.warning_line(form, "r", "replica ended").decode()
+    text = logs.write_line(form, "r", "replica ended")
 
-    assert text.endswith("\n") and "replica ended" in text and "warning" in text
+    assert "replica ended" in text and "warning" in text
     if form == "json":
-        schema = json.loads(Path(logs.__file__).with_name("log.schema.json").read_text())
-        jsonschema.validate(json.loads(text), schema)
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "event"),
+    [
+        ("starting Ray", "info", "starting Ray"),
+        ("warning: anyone may ask", "warning", "anyone may ask"),
+        ("headlight: no GPU", "critical", "no GPU"),
+    ],
+)
+def test_a_line_of_the_command_is_one_of_the_log(said: str, level: str, event: str) -> None:
+    """By the same schema, with time and level."""
+    line = json.loads(logs.word_line("json", said))
+
+    jsonschema.validate(line, SCHEMA)
+    assert (line["level"], line["event"], line["replica"]) == (level, event, "headlight serve")
 
 
 @pytest.fixture

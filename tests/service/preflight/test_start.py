@@ -1,5 +1,6 @@
 """A start that cannot be had ends before Ray is started, with one line that says why."""
 
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -119,11 +120,6 @@ ROWS = {
         {},
         "tracing: {folder}/none/spans: No such file or directory",
     ),
-    "the log of a cluster": (
-        "--address auto --log-to-stderr true",
-        {},
-        "log_to_stderr cannot be used on a cluster: see logs/worker-*.out of each node",
-    ),
     **{
         f"the origin {origin}": (
             f"--cors-origins {origin}",
@@ -171,6 +167,22 @@ def test_what_cannot_be_honoured_ends_the_start_in_one_line(
     assert result.exit_code in (1, 2), result.exception
     assert result.stderr.startswith(f"headlight: {line.format(folder=tmp_path, taken=taken)}")
     assert result.stderr.count("\n") == 1 and result.stdout == ""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_where_the_log_is_collected_the_one_line_is_of_it(free: int, form: str) -> None:
+    """With time and level; whoever collects lines would not know what to do with another."""
+    words = f"--address auto --log-to-stderr --log-format {form}".split()
+
+    result = CliRunner().invoke(main, ["serve", *words], env={"HEADLIGHT_PORT": str(free)})
+
+    said = "log_to_stderr cannot be used on a cluster: see logs/worker-*.out of each node"
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    if form == "json":
+        line = json.loads(result.stderr)
+        assert (line["level"], line["event"]) == ("critical", said) and line["ts"]
+    else:
+        assert f" critical {said} replica=" in result.stderr
 
 
 def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) -> None:
