@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -10,7 +11,9 @@ from model.config import EncoderConfig
 from model.loading.assembly import expected_shapes
 
 TOKENS = 32  # of the text whose products are timed
-SECONDS = 0.1  # for which each format runs again and again
+# For which the formats run in turns, again and again, so that a busy moment is none of one alone
+SECONDS = 0.2
+LEAST_TURNS = 5
 LAYER = "layers.0."  # what the names of a layer's tensors begin with
 
 
@@ -20,13 +23,25 @@ def compare_speeds(config: EncoderConfig, dtype: torch.dtype) -> float:
 
     Its linears and its attention are timed, with the kernels that would serve either format.
     """
+    formats = torch.float32, dtype
     with kernels.without_idle_threads():
-        single, other = (_time_layer(config, each) for each in (torch.float32, dtype))
+        runs = [_prepare_layer(config, each) for each in formats]
+        fastest = [math.inf] * len(runs)
+        for run in runs:
+            run()  # the first also makes kernels
+        turns, end = 0, time.perf_counter() + SECONDS
+        while turns < LEAST_TURNS or time.perf_counter() < end:
+            turns += 1
+            for index, run in enumerate(runs):
+                start = time.perf_counter()
+                run()
+                fastest[index] = min(fastest[index], time.perf_counter() - start)
+    single, other = fastest
     return single / other
 
 
-def _time_layer(config: EncoderConfig, dtype: torch.dtype) -> float:
-    """Return the shortest seconds of a layer's products and attention in a number format."""
+def _prepare_layer(config: EncoderConfig, dtype: torch.dtype) -> Callable[[], None]:
+    """Return what runs a layer's products and attention once in a number format."""
     way = kernels.choose_kernels(torch.device("cpu"), dtype, config.head_dim)
     kind = torch.float32 if way.half else dtype
     named = expected_shapes(config).items()
@@ -34,12 +49,11 @@ def _time_layer(config: EncoderConfig, dtype: torch.dtype) -> float:
     linears = [way.linear(torch.randn(shape).to(kind), None) for shape in shapes]
     rows = [torch.randn(TOKENS, inputs).to(kind) for _, inputs in shapes]
     q, k, v = torch.randn(3, 1, config.heads, TOKENS, config.head_dim).to(kind)
-    fastest, end = math.inf, 0.0
-    while (start := time.perf_counter()) < (end or math.inf):
+
+    def run() -> None:
+        """Compute them."""
         for linear, x in zip(linears, rows, strict=True):
             linear(x)
         way.attend(q, k, v, 1.0, None)
-        stop = time.perf_counter()
-        fastest = min(fastest, stop - start)
-        end = end or stop + SECONDS  # the first run also makes kernels
-    return fastest
+
+    return run

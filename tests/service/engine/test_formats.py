@@ -35,3 +35,23 @@ def test_a_format_whose_products_take_longer_is_measured_to_be_slower(
     config = read_model_sizes(locate_model(BUNDLED_MODEL))
     assert formats.compare_speeds(config, torch.float64) < 0.5
     assert torch.get_num_threads() == cores
+
+
+class Busy:
+    """A clock by which all takes thirty times as long until a fifth of a second has passed."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def perf_counter(self) -> float:
+        """Let a thousandth pass with each look."""
+        self.seconds += 0.03 if self.seconds < 0.2 else 0.001
+        return self.seconds
+
+
+def test_a_busy_moment_is_none_of_one_format_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else float32, measured first, would seem to be slower than anything."""
+    monkeypatch.setattr(formats, "time", Busy())
+
+    config = read_model_sizes(locate_model(BUNDLED_MODEL))
+    assert 0.9 < formats.compare_speeds(config, torch.float64) < 1.1
