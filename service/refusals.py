@@ -38,8 +38,8 @@ REFUSALS: dict[str, RefusalKind] = {
     "duplicate_key": RefusalKind(400, "An object of the body has a key twice."),
     "bad_request": RefusalKind(
         400,
-        "The request is no HTTP/1.1, or its headers contradict each other or announce a body that "
-        "the method cannot have.",
+        "The request is no HTTP/1.1, its path has an encoded slash, or its headers contradict each "
+        "other or announce a body that the method cannot have.",
     ),
     "unauthorized": RefusalKind(
         401, "This service asks for an API key: Authorization: Bearer <key>."

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from service.cluster import choice
+from service.cluster.paths import path_rules
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -51,8 +52,8 @@ FAILED = refusal("500", "internal", "The service failed; the request is not to b
 BAD_REQUEST = refusal(
     "400",
     "bad_request",
-    "The request is no HTTP/1.1, or its headers contradict each other or announce a body that the "
-    "method cannot have.",
+    "The request is no HTTP/1.1, its path has an encoded slash, or its headers contradict each "
+    "other or announce a body that the method cannot have.",
     "Connection close",  # what follows is not a request either
 )
 OVERLOADED = refusal(
@@ -93,6 +94,8 @@ DEFAULTS = (
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
 # that, and could take it for the next client's request.
 NO_UPGRADE_RULE = "    http-request del-header upgrade"
+# Before all others that compare a path
+PATH_RULES = path_rules(BAD_REQUEST)
 # What a replica says and takes between itself and HAProxy, without a key
 PRIVATE_RULES = (
     f"    http-request return {NOT_FOUND} if {{ path {choice.NAMES} }}",
@@ -175,8 +178,8 @@ def rewrite(
     rules = connection_limits(most, most - min(OTHERS, most // 2))
     stopping = f' if {{ str({STOPPING_FILE}) -f "{flag}" }}'
     wait = DEFAULT_BACKEND_RULE + stopping
-    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *PRIVATE_RULES, *DEFAULTS, *rules}
-    ours = always | {wait, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
+    always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *PATH_RULES, *PRIVATE_RULES, *DEFAULTS}
+    ours = always | {*rules, wait, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
     written = (
         line for line in config.splitlines() if line not in ours and not choice.is_choice_rule(line)
     )
@@ -189,6 +192,7 @@ def rewrite(
         "frontend http_frontend": (
             *rules,
             NO_UPGRADE_RULE,
+            *PATH_RULES,
             *PRIVATE_RULES,
             *((CLOSE_RULE,) if drains else ()),
         ),

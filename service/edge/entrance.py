@@ -78,7 +78,7 @@ class Entrance:
             send_probe = partial(self._send_probe_answer, send)
             return await self._ray({**scope, "headers": []}, receive, send_probe)
         door = self._doorway.door
-        if door and scope["path"] == scope.get("root_path", "") + choice.NAMES:
+        if door and _is_at(scope, choice.NAMES):
             return await _send(send, 200, json.dumps(self._doorway.names).encode(), {})
         if door and time.monotonic() >= self._prefix_expires:
             await self._refresh_prefix()
@@ -89,7 +89,7 @@ class Entrance:
 
     def _is_probe(self, scope: Scope) -> bool:
         """Tell whether a request is Ray's probe, without a body or an upgrade."""
-        if scope["path"] != scope.get("root_path", "") + PROBE:
+        if not _is_at(scope, PROBE):
             return False
         names = {name for name, _ in scope["headers"]}
         return scope["method"] in ("GET", "HEAD") and names.isdisjoint(BODY_HEADERS)
@@ -132,6 +132,11 @@ class Entrance:
             logger.exception("place unknown")
         finally:
             self._prefix_expires = time.monotonic() + PLACED_SECONDS
+
+
+def _is_at(scope: Scope, path: str) -> bool:
+    """Tell whether a request is sent to a path in this very spelling, encoded nowhere."""
+    return bool(scope["raw_path"] == (scope.get("root_path", "") + path).encode())
 
 
 async def _refuse(send: Send) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ LONGEST_DEADLINE = 9  # digits of milliseconds
 LONGEST_ID = 128  # characters of a client's request id
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
-SLASHES = re.compile("//+")  # sent where a client joins a base URL that ends in "/" and a path
 NO_NAMES: Set[str] = frozenset()  # of repeated headers, where none is repeated
 # Media types that programs send by default -> how a refusal names them
 COMMON_MEDIA_TYPES = {
@@ -125,15 +123,12 @@ class Request:
 
 
 def strip_root_path(root_path: str, path: str) -> str:
-    """Return a path below root_path, without double or final slashes; "" if it is not below it."""
+    """Return a path below root_path; "" if it is not below it."""
     if root_path:
         if path == root_path:  # what a client asks that takes the prefix for its base URL
             path = f"{path}/"
         path = path[len(root_path) :] if path.startswith(f"{root_path}/") else ""
-    path = path[: MOST_ADDRESS + 1]
-    if len(path) <= MOST_ADDRESS and ("//" in path or path.endswith("/")):
-        path = SLASHES.sub("/", path).rstrip("/") or "/"
-    return path
+    return path[: MOST_ADDRESS + 1]
 
 
 def find_repeated(headers: Sequence[tuple[bytes, bytes]]) -> Set[str]:

@@ -201,6 +201,47 @@ def test_a_request_that_names_none_is_led_by_header_and_path(
     assert ask(port, path, body, headers)["model"] == model
 
 
+SPELT = {  # how a path may be sent: the model that is asked, and for what
+    "/rerank/": ("rerank", "/my-reranker/rerank"),
+    "//rerank": ("rerank", "/my-reranker/rerank"),
+    "/v1//rerank//": ("rerank", "/my-reranker/v1/rerank"),
+    "//v2/models/splade/infer": ("sparse", "/splade/v2/models/splade/infer"),
+    "/v2/models//splade//infer/": ("sparse", "/splade/v2/models/splade/infer"),
+    "/%76%31/r%65rank": ("rerank", "/my-reranker/v1/rerank"),
+    "/v1/models/a%2F%2fb": ("first", "/v1/models/a%2F%2fb"),
+    "/splade/": ("sparse", "/splade"),
+    "/%73plade/": ("sparse", "/splade"),
+    "/ready/": ("first", "/ready"),
+    "/v1/encode/?a=//&b=%2f/": ("first", "/v1/encode?a=//&b=%2f/"),
+    "//": ("first", "/"),
+    "/": ("first", "/"),
+}
+
+
+@pytest.mark.parametrize("path", SPELT)
+def test_a_path_is_compared_in_one_spelling(port: int, path: str) -> None:
+    """HAProxy gives it to the replica so; a query stays as it is."""
+    model, reached = SPELT[path]
+    told = ask(port, path)
+
+    assert (told["model"], told["path"]) == (model, reached)
+
+
+@pytest.mark.parametrize("path", ["/ready/", "//ready", "/%72eady"])
+def test_a_path_that_all_models_answer_is_so_however_it_is_spelt(port: int, path: str) -> None:
+    """The root's replica is told of all."""
+    assert len(choice.read_models(ask(port, path)["models"])) == len(NAMES)
+
+
+REFUSED = ["/v1%2Fencode", "/%2fv1/encode", "/splade%2Fv1/encode", "/a%2F/models/b", "/%2D%20"]
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_an_encoded_slash_is_refused_outside_of_a_models_name(port: int, path: str) -> None:
+    """There is one way to write each path."""
+    assert ask(port, path)["code"] == "bad_request"
+
+
 def test_a_body_goes_before_a_header(port: int) -> None:
     """And a prefix before a body."""
     named, body = {choice.MODEL_HEADER: "my-reranker"}, b'{"model": "splade"}'
@@ -258,8 +299,10 @@ def test_without_the_roots_replicas_another_model_says_that_the_address_is_ready
 
 
 def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
-    """HAProxy does, past the keys."""
-    assert ask(port, choice.NAMES)["code"] == "not_found"
+    """HAProxy does, past the keys; however it is spelt, and below a prefix it is no such path."""
+    for path in (choice.NAMES, "/%2d/names", "//-/names/", "/%2D/%6eames"):
+        assert ask(port, path)["code"] == "not_found"
+    assert ask(port, f"/splade{choice.NAMES}")["path"] == f"/splade{choice.NAMES}"
 
 
 def test_a_replica_is_asked_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
@@ -69,6 +69,15 @@ async def test_a_probe_that_is_more_than_one_is_the_doors_to_refuse(
         told = await client.request(method, "/-/healthz", headers=headers)
 
     assert told.text == " /-/healthz"
+
+
+@pytest.mark.parametrize("path", ["/%2d/names", "/-/%6eames", "/%2d/healthz"])
+async def test_what_needs_no_key_is_asked_for_in_one_spelling(path: str) -> None:
+    """The door, which asks for one, gets all others."""
+    async with asking(mounted(Answering())) as client:
+        told = await client.get(path)
+
+    assert told.text == f" {unquote(path)}"
 
 
 @pytest.mark.parametrize(("stays", "status"), [(True, 200), (False, 503)])
