@@ -117,7 +117,7 @@ def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
             request.texts,
             model=request.model,
             truncate=END_CUTS[cut] if cut else None,
-            prompt_name=find_prompt(request.input_type, served),
+            prompt_name=find_prompt("input_type", request.input_type, served),
             pooled=DEFAULT_POOLED.altered(normalize=True, dimensions=request.output_dimension),
         ),
         custom=Custom(

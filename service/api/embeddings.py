@@ -106,11 +106,12 @@ class EmbeddingsRequest(ForeignRequest):
     says, else its default."""
     input_type: str | None = None
     """Cohere's and others': what the texts are for, which chooses the checkpoint's prompt of that
-    name or of one that means the same. It is ignored where there is none."""
+    name, in any case, or of one that means the same. It is ignored where there is none."""
     task: str | None = None
-    """Jina's: what the texts are for, which chooses the checkpoint's adapter of that name and its
-    instruction or, without one, its prompt of that name; for "retrieval.query" else "query", for
-    "retrieval.passage" else "document", "passage" or "corpus". Refused where it has none."""
+    """Jina's: what the texts are for, which chooses the checkpoint's adapter of that name, in any
+    case, and its instruction or, without one, its prompt of that name; for "retrieval.query" else
+    "query", for "retrieval.passage" else "document", "passage" or "corpus". Refused where it has
+    none."""
     late_chunking: bool | None = None
     """Jina's: true is refused, as each input is read alone; `spans` of POST /v1/encode are vectors
     of the parts of one text."""

@@ -14,6 +14,7 @@ from service.encode.names import why_not_dense
 from service.inputs import Item, Strings
 from service.refusals import Refused
 from service.wire import Integers
+from service.wording.words import quote_names
 
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
 Dimensions = Annotated[int, Field(ge=1)]  # how many numbers of a vector to keep
@@ -70,10 +71,30 @@ def make_inputs(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
     ]
 
 
-def find_prompt(purpose: str, served: ModelFacts) -> str | None:
-    """Return the name of the checkpoint's prompt for a purpose of texts; None: it has none."""
-    names = (purpose, *PROMPTS_BY_PURPOSE.get(purpose, ()))
-    return next((name for name in names if name in served.prompts), None)
+def find_prompt(field: str, purpose: str, served: ModelFacts) -> str | None:
+    """Return the name of the checkpoint's prompt for a purpose of texts; None: it has none.
+
+    Raises:
+        Refused: the purpose, a value of this field, is in another case the name of two prompts.
+    """
+    names = (purpose, *PROMPTS_BY_PURPOSE.get(purpose.lower(), ()))
+    found = (find_spelling(field, name, served.prompts) for name in names)
+    return next((name for name in found if name), None)
+
+
+def find_spelling(field: str, name: str, names: Collection[str]) -> str | None:
+    """Return this name if it is one of `names`, else the one that differs only in case; or None.
+
+    Raises:
+        Refused: several differ only in case.
+    """
+    if name in names:
+        return name
+    spellings = [known for known in names if known.lower() == name.lower()]
+    if len(spellings) > 1:
+        detail = f"this model has {quote_names(spellings, 'and')}, and the name may mean any"
+        raise Refused.at("prompt_not_found", field, detail=detail, prompts=spellings)
+    return spellings[0] if spellings else None
 
 
 def check_prompt(prompt: str, texts: int, served: ModelFacts) -> None:

@@ -2,7 +2,7 @@
 
 Clients of Jina, Voyage, Mistral and NIM ask the same route. Deliberate differences:
 `late_chunking` is refused, since the API does not say how it joins inputs; so are several kinds of
-vectors at once, whose answer has no documented shape, and a task that would change nothing.
+vectors at once, whose answer has no documented shape, and a task of no adapter and no prompt.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,14 @@ from service.api.dialect import (
     json_reply,
 )
 from service.api.embeddings import EmbeddingsRequest
-from service.api.inputs import END_CUTS, check_dense, check_prompt, find_prompt, make_inputs
+from service.api.inputs import (
+    END_CUTS,
+    check_dense,
+    check_prompt,
+    find_prompt,
+    find_spelling,
+    make_inputs,
+)
 from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
 from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded
@@ -44,9 +51,7 @@ OPENAI_FIELDS = {"inputs": "input", "pooled": "dimensions"}
 NUMBER_LAYOUT, BASE64_LAYOUT = Layout(), Layout(numbers=())  # by how vectors are written
 
 # Details of refusals
-NO_PROMPT = (
-    "this model has no adapter and no prompt for it, so it would change nothing: leave it out"
-)
+NEITHER = "this model has no adapters and no prompts: leave it out"
 READ_ALONE = (
     "each input is read alone here; `spans` of POST /v1/encode are vectors of the parts of one text"
 )
@@ -160,7 +165,7 @@ def _choose_prompt(
     task, prompt_name = choose_purpose(request.task, served)
     prompt_name = request.prompt_name or prompt_name
     if request.input_type and not prompt_name:
-        prompt_name = find_prompt(request.input_type, served)
+        prompt_name = find_prompt("input_type", request.input_type, served)
     if request.input_type and not prompt_name:
         head.ignored["input_type"] = None
     if request.prompt is not None and prompt_name:
@@ -177,17 +182,18 @@ def choose_purpose(task: str | None, served: ModelFacts) -> tuple[str | None, st
     Raises:
         Refused: the checkpoint has neither.
     """
-    adapters = _adapter_names(served)
-    if task is None or task in adapters:
-        return task, None
-    if (prompt := find_prompt(task, served)) is None:
-        prompts = sorted(served.prompts)
-        detail = NO_PROMPT
-        if adapters:
-            detail = f"{NO_PROMPT}; this model has the adapters {quote_names(adapters, 'and')}"
+    if task is None:
+        return None, None
+    adapters, prompts = _adapter_names(served), sorted(served.prompts)
+    if adapter := find_spelling("task", task, adapters):
+        return adapter, None
+    if (prompt := find_prompt("task", task, served)) is None:
+        has = {"adapters": adapters, "prompts": prompts}
+        known = [f"the {kind} {quote_names(some, 'and')}" for kind, some in has.items() if some]
+        names = f"this model has {' and '.join(known)}: name one of them, or leave it out"
+        detail = names if known else NEITHER
         raise Refused.at("prompt_not_found", "task", detail=detail, prompts=prompts)
-    adapter = task.partition(".")[0]
-    return adapter if adapter in adapters else None, prompt
+    return find_spelling("task", task.partition(".")[0], adapters), prompt
 
 
 def _adapter_names(served: ModelFacts) -> list[str]:

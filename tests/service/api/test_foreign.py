@@ -201,6 +201,8 @@ async def test_truncate_prompt_tokens_is_the_most_that_is_read(
     [
         ("query", "query"),
         ("passage", "passage"),
+        ("Passage", "passage"),
+        ("SEARCH_QUERY", "query"),
         ("search_query", "query"),
         ("search_document", "document"),
         ("classification", None),

@@ -18,7 +18,11 @@ from transformers import AutoConfig, AutoTokenizer, BertConfig, BertModel
 
 from model import kernels
 from model.errors import CheckpointError
+from model.families import read_config_and_family
 from model.loading import checkpoint
+from model.loading.agreement import read_tokenizer
+from model.loading.modules import read_raw_config
+from model.text.tokenizer import Tokenizer
 from service.cli import main
 from service.engine import library as transformers
 from service.engine import tokenizers
@@ -174,6 +178,12 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
+def read(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder, as a start reads it."""
+    raw = read_raw_config(folder)
+    return read_tokenizer(folder, read_config_and_family(raw)[1], raw)[0]
+
+
 def convert(folder: Path) -> Result:
     """Convert a folder into "new" next to it."""
     return CliRunner().invoke(main, ["convert", str(folder), str(folder.parent / "new")])
@@ -204,7 +214,7 @@ def test_a_vocabulary_becomes_the_tokenizer_that_transformers_has(
     made, peer = folder.parent / "new", AutoTokenizer.from_pretrained(folder)
     stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
     assert stored == json.loads(peer.backend_tokenizer.to_str())
-    ours = tokenizers._read_tokenizer(made)
+    ours = read(made)
     for text in [*texts[40:60], *TRICKY]:
         (found,) = ours([(text,)], 4096)
         theirs = peer(text, return_offsets_mapping=True)
@@ -294,11 +304,11 @@ def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
     cased = folder.parent / "new"
     (cased / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     with pytest.raises(CheckpointError, match="do_lower_case is false, and the file does otherwis"):
-        tokenizers._read_tokenizer(cased)
+        read(cased)
     shutil.move(cased, folder.parent / "cased")
 
     assert convert(folder.parent / "cased").exit_code == 0
-    (found,) = tokenizers._read_tokenizer(folder.parent / "new")([("A",)], 9)
+    (found,) = read(folder.parent / "new")([("A",)], 9)
     assert found.tokens == ["[CLS]", "A", "[SEP]"]
 
 
@@ -333,7 +343,7 @@ def test_a_tokenizer_json_of_another_kind_is_left_as_it_is(write: Write) -> None
     AutoConfig.for_model("bert", **SIZES).save_pretrained(older)
 
     assert "needs no other tokenizer.json" in convert(older).stderr
-    dog, cat = tokenizers._read_tokenizer(older)([("the dog barks",), ("the cat sleeps",)], 64)
+    dog, cat = read(older)([("the dog barks",), ("the cat sleeps",)], 64)
     file = Library.from_file(str(older / "tokenizer.json"))
     assert dog.token_ids == file.encode("the dog barks").ids != cat.token_ids
 

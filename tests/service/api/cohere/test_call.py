@@ -123,6 +123,9 @@ async def test_the_type_of_an_input_chooses_the_prompt(
         ("classification", ["classification", "clustering"], "classification"),
         ("clustering", ["classification", "clustering"], "clustering"),
         ("clustering", ["query", "document"], None),
+        ("clustering", ["Classification", "Clustering", "STS"], "Clustering"),
+        ("search_query", ["Query", "query"], "query"),
+        ("search_document", ["Passage", "Query"], "Passage"),
     ],
 )
 async def test_the_first_prompt_for_a_type_is_chosen(

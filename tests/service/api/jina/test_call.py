@@ -110,6 +110,10 @@ async def test_a_task_chooses_the_prompt(
         ("text-matching", ["text-matching"], "text-matching"),
         ("clustering", ["separation"], "separation"),
         ("separation", ["clustering", "separation"], "separation"),
+        ("sts", ["Clustering", "STS", "query"], "STS"),
+        ("STS", ["sts", "STS"], "STS"),
+        ("Retrieval.Query", ["Query"], "Query"),
+        ("clustering", ["separation", "Clustering"], "Clustering"),
     ],
 )
 async def test_a_prompt_of_the_tasks_own_name_comes_first(
@@ -126,6 +130,7 @@ async def test_an_adapter_of_the_tasks_name_goes_before_every_prompt() -> None:
     served = ModelFacts(["a-model", "a-model:separation"], ["encode"], 1, 1, 1, ["separation"])
 
     assert openai.choose_purpose("separation", served) == ("separation", None)
+    assert openai.choose_purpose("Separation", served) == ("separation", None)
 
 
 async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> None:
@@ -135,14 +140,15 @@ async def test_an_adapter_of_a_tasks_kind_goes_with_the_prompt_of_its_side() -> 
 
     assert openai.choose_purpose("retrieval.query", served) == ("retrieval", "query")
     assert openai.choose_purpose("retrieval.passage", served) == ("retrieval", "document")
+    assert openai.choose_purpose("Retrieval.passage", served) == ("retrieval", "document")
     assert openai.choose_purpose("retrieval", served) == ("retrieval", None)
     with pytest.raises(Refused) as refused:
         openai.choose_purpose("retrieval.query", ModelFacts(names, ["encode"], 1, 1, 1, []))
     assert 'adapters "retrieval"' in str(refused.value.faults)
 
 
-async def test_a_task_that_would_change_nothing_is_refused() -> None:
-    """It says which prompts there are."""
+async def test_a_task_of_no_adapter_and_no_prompt_is_refused() -> None:
+    """It says what there is, also in the sentence, which is all that OpenAI's clients show."""
     with pytest.raises(Refused) as refused:
         openai.choose_purpose(
             "retrieval.passage",
@@ -150,6 +156,20 @@ async def test_a_task_that_would_change_nothing_is_refused() -> None:
         )
 
     assert refused.value.facts["prompts"] == ["classification", "query"]
+    (fault,) = refused.value.faults
+    known = 'this model has the prompts "classification" and "query"'
+    assert fault.detail == f"{known}: name one of them, or leave it out"
+
+
+async def test_a_name_that_may_mean_two_prompts_is_refused() -> None:
+    """Where it is neither as it is written."""
+    served = ModelFacts(["a-model"], ["encode"], 1, 1, 1, ["STS", "sts"])
+
+    with pytest.raises(Refused, match="prompt_not_found") as refused:
+        openai.choose_purpose("Sts", served)
+
+    (fault,) = refused.value.faults
+    assert fault.detail == 'this model has "STS" and "sts", and the name may mean any'
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
