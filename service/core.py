@@ -63,12 +63,14 @@ class Layout(NamedTuple):
         padded: whether sequences are padded to the longest.
         times: how often the arrays are written, on average.
         extra_bytes: written in addition to the arrays.
+        named: whether each array stands by its name in the header of a file.
     """
 
     numbers: Collection[Part] = PARTS
     padded: bool = False
     times: float = 1.0
     extra_bytes: int = 0
+    named: bool = False
 
 
 class Custom(NamedTuple):

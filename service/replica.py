@@ -17,7 +17,7 @@ from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.gateway import Gateway
-from service.encode.price import make_cost_counter
+from service.encode.price import MOST_ARRAYS, make_cost_counter
 from service.encode.reader import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
@@ -270,6 +270,7 @@ class Replica:
             "max_text_characters": self.reader.max_characters,
             "max_embedding": self.reader.max_embedding,
             "max_answer_json_bytes": self.settings.max_answer_json_bytes,
+            "max_file_arrays": MOST_ARRAYS,
             "max_tokens": self.reader.max_tokens,
             "batch_tokens": self.batcher.budget,
         }

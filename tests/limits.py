@@ -176,6 +176,7 @@ ROWS = (
     Row("encode.reader.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),
     # what an answer may hold
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
+    Row("encode.price.MOST_ARRAYS", "answer_too_large", "arrays of an answer that is a file"),
     Row("refusals.MOST_SHOWN_FAULTS", "the others are left out", "errors that a refusal lists"),
     Row(
         "refusals.MOST_DETAILS",
@@ -421,7 +422,8 @@ NO_LIMITS = {
     "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
     "edge.body.MOST_HEADS", "edge.body.LARGE_BYTES", "encode.answer.BASE64_BYTES",
-    "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
+    "encode.price.TEXT_BYTES", "encode.price.NAMED_BYTES", "encode.price.ARRAY_BYTES",
+    "memory.SMALL_BYTES",
     "encode.admission.REQUEST_BYTES", "encode.admission.INPUT_BYTES", "encode.admission.ID_BYTES",
     "encode.admission.TYPE_BYTES", "encode.admission.TOKEN_BYTES", "encode.admission.COPY_BYTES",
     "questions.carried.WORK_BYTES",

@@ -51,8 +51,10 @@ class QuestionCall(JSONCall):
 
 
 def array_layout(encoding: str, media_type: str) -> Layout:
-    """Return the layout of arrays in an answer of a media type: JSON numbers, or bytes."""
-    return Layout() if media_type == JSON and encoding == "json" else Layout(numbers=())
+    """Return the layout of arrays in an answer of a media type: JSON numbers, or bytes by name."""
+    if media_type == JSON and encoding == "json":
+        return Layout()
+    return Layout(numbers=(), named=media_type == SAFETENSORS)
 
 
 def negotiate_type(accept: str) -> str:

@@ -29,6 +29,7 @@ PIECE_LEAST = 256  # bytes that even a smaller piece counts as, since it takes a
 TOKEN_JSON_BYTES = 64  # estimate of the JSON of a token, without its arrays
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
 BASE64_BYTES = 3 * 16 * 1024
+NO_BYTES = b""  # a piece of work that writes nothing yet, and counts as PIECE_LEAST
 METADATA = "headlight"  # key of the JSON in the metadata of a safetensors answer
 
 # Names of dtypes in safetensors
@@ -39,6 +40,7 @@ SAFETENSORS_TYPES = {
     "int8": "I8",
     "uint8": "U8",
 }
+WIDTHS = (4, 2, 1)  # bytes of a number of these, in the order of a file
 
 Array = NDArray[Any]
 WriteArray = Callable[[Array], Iterator[bytes]]  # yields the JSON of an array, in pieces
@@ -163,32 +165,44 @@ def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
     tensors: dict[str, Array] = {}
     data = []
     for index, item in enumerate(encoded.items):
-        tensors |= {f"{index}.{name}": array for name, array in _named_arrays(item)}
+        for name, array in _named_arrays(item):
+            tensors[f"{index}.{name}"] = array
+            yield NO_BYTES
         data.append(_item_facts(item))
-    yield from write_file({**encoded.preamble, "data": data, "usage": encoded.usage}, tensors)
+    each = Each(data, plain=True)
+    yield from write_file({**encoded.preamble, "data": each, "usage": encoded.usage}, tensors)
 
 
 def write_file(metadata: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
-    """Yield a safetensors file, in pieces.
+    """Yield a safetensors file, in pieces, which are empty while its header is made.
 
     The library's own writer copies every array three times. Source of the layout: safetensors'
     README, "Format"; wider numbers stand first, so that all are aligned.
 
     Args:
-        metadata: put into the file's metadata, as JSON.
+        metadata: put into the file's metadata, as nested JSON.
         tensors: by name.
     """
-    header: dict[str, Any] = {"__metadata__": {METADATA: orjson.dumps(metadata).decode()}}
-    arrays = sorted(tensors.items(), key=lambda entry: -entry[1].itemsize)
-    end = 0
-    for name, array in arrays:
-        start, end = end, end + array.nbytes
-        kind = SAFETENSORS_TYPES[array.dtype.name]
-        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}
-    opening = orjson.dumps(header)
-    opening += b" " * (-len(opening) % 8)
-    yield len(opening).to_bytes(8, "little") + opening
-    for _, array in arrays:
+    header, arrays, end = [b'{"__metadata__":{"%s":"' % METADATA.encode()], list[Array](), 0
+    for piece in write_pieces(metadata):
+        header.append(orjson.dumps(piece.decode())[1:-1])
+        yield NO_BYTES
+    header.append(b'"}')
+    for width in WIDTHS:
+        for name, array in tensors.items():
+            if array.itemsize != width:
+                continue
+            start, end = end, end + array.nbytes
+            kind = SAFETENSORS_TYPES[array.dtype.name]
+            entry = {name: {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}}
+            header.append(b"," + orjson.dumps(entry)[1:-1])
+            arrays.append(array)
+            yield NO_BYTES
+    size = sum(map(len, header)) + 1
+    header.append(b"}" + b" " * (-size % 8))
+    yield (size + -size % 8).to_bytes(8, "little")
+    yield from header
+    for array in arrays:
         yield from write_raw(array)
 
 

@@ -21,6 +21,10 @@ from service.refusals import Refused
 
 TEXT_BYTES = 3  # of JSON for a byte of float32, on average; base64 takes 4 bytes for 3
 TEXT_PARTS: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
+MOST_ARRAYS = 100_000  # of an answer that is a file, whose header names each
+# Bytes of one of these, besides its numbers: in the header, and of the objects that hold it, as
+# tests/service/encode/test_answer.py measures them
+NAMED_BYTES, ARRAY_BYTES = 100, 384
 HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
 
@@ -31,25 +35,28 @@ class Price:
         parts: bytes of the arrays in each part of the answer.
         layout: how the arrays are written.
         held: bytes held besides them while the answer is made and written.
+        arrays: how many there are.
 
     Attributes:
         total: bytes of all arrays.
-        made: `total` and `held` together.
+        made: `total`, `held` and, in a file, the objects that hold the arrays.
         written: about how many bytes the written answer has.
     """
 
-    __slots__ = ("_text", "made", "parts", "total", "written")
+    __slots__ = ("_named", "_text", "made", "parts", "total", "written")
 
-    def __init__(self, parts: Mapping[Part, int], layout: Layout, held: int = 0) -> None:
-        self.parts = parts
+    def __init__(
+        self, parts: Mapping[Part, int], layout: Layout, held: int = 0, arrays: int = 0
+    ) -> None:
+        self.parts, self._named = parts, arrays if layout.named else 0
         self._text: Collection[Part] = TEXT_PARTS.union(layout.numbers)
         total = text = 0
         for part, size in parts.items():
             total += size
             if part in self._text:
                 text += size
-        self.total, self.made = total, total + held
-        written = TEXT_BYTES * text + (total - text) * 4 // 3
+        self.total, self.made = total, total + held + ARRAY_BYTES * self._named
+        written = TEXT_BYTES * text + (total - text) * 4 // 3 + NAMED_BYTES * self._named
         self.written = round(layout.times * written) + layout.extra_bytes
 
     def of(self, parts: Collection[Part]) -> int:
@@ -64,8 +71,11 @@ class Price:
             most: most bytes of all arrays.
 
         Raises:
-            Refused: it names the bytes and the limit.
+            Refused: it names the bytes, or the number of arrays in a file, and the limit.
         """
+        if self._named > MOST_ARRAYS:
+            detail = f"a file would hold {self._named:,} arrays, and the limit is {MOST_ARRAYS:,}"
+            raise Refused("answer_too_large", detail=detail, limit=MOST_ARRAYS)
         if self.total <= most_json and self.total <= most:
             return
         for parts, limit in ((self._text, most_json), (PARTS, most)):

@@ -73,7 +73,8 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
         table: the prefix of the names of arrays that are columns of one table, such as "pairs.".
         encoding: of arrays, "json" or "base64".
     """
-    first, *rest = encoded.items
+    items = iter(encoded.items)
+    first = next(items)
 
     def nest(item: answer.Item) -> dict[str, Any]:
         """Return an item's fields and arrays, those of the table as one field."""
@@ -85,19 +86,21 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
             fields[table[:-1]] = columns if encoding == "base64" else Records(columns, named=False)
         return fields
 
-    return _answer_fields(encoded, one, first.facts, others, Each(map(nest, rest)))
+    return _answer_fields(encoded, one, first.facts, others, Each(map(nest, items)))
 
 
 def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
     """Return an answer as a safetensors file, in pieces; arguments as of `to_json`."""
-    first, *rest = encoded.items
-    arrays = {
-        f"{item.facts.get('index', place)}.{name}": array  # the text's index in the request
-        for place, item in enumerate(rest)
-        for name, array in item.arrays.items()
-    }
-    fields = _answer_fields(encoded, one, first.facts, others, [item.facts for item in rest])
-    return answer.write_file(fields, arrays)
+    items, arrays, facts = iter(encoded.items), dict[str, Array](), []
+    first = next(items)
+    for place, item in enumerate(items):
+        index = item.facts.get("index", place)  # of the text in the request
+        for name, array in item.arrays.items():
+            arrays[f"{index}.{name}"] = array
+            yield answer.NO_BYTES
+        facts.append(item.facts)
+    fields = _answer_fields(encoded, one, first.facts, others, Each(facts, plain=True))
+    yield from answer.write_file(fields, arrays)
 
 
 def _answer_fields(

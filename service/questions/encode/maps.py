@@ -107,6 +107,23 @@ def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array
         yield "rollout", maps.whole["map"]
 
 
+def count_tensors(selection: Selection) -> int:
+    """Return how many arrays `named_tensors` yields."""
+    layers, heads = len(selection.heads), sum(map(len, selection.heads.values()))
+    match selection.form:
+        case "stats":
+            return layers
+        case "dominance":
+            return 4 * heads + 1
+        case "rollout":
+            return 1
+        case "top":
+            return 3 * heads
+        case "why":
+            return 2 * heads
+    return heads
+
+
 def stack_layers(maps: Maps) -> Iterator[tuple[str, Array]]:
     """Yield the number of each layer, as text, with its maps, (heads, query, key)."""
     for layer, arrays in maps.heads.items():

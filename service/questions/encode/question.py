@@ -27,6 +27,7 @@ from service.outputs import Rerank, Wanted
 from service.questions.encode import EncodeRequest, maps, why
 from service.refusals import Refused
 
+INPUT_ARRAYS = 3  # arrays of an input, besides hidden states: its vector, its tokens', its spans'
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
 
 # Details of refusals
@@ -115,7 +116,7 @@ class Encode:
         size = number_bytes(self._ask.dtype)
         if not (self._shows_tokens or self._tasks or self._spans or self._copies):
             vectors = len(works) * _count_numbers(self._side.outputs.pooling, self._config.width)
-            return Price({"pooled": size * vectors}, layout, step.held)
+            return Price({"pooled": size * vectors}, layout, step.held, len(works))
         return weigh_answer(works, self._config.width, layout, size, step.held)
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
@@ -235,7 +236,10 @@ def weigh_answer(
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
     scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)
-    return Price(parts, layout, held + scratch)
+    named = {each: maps.count_tensors(each) for each in shown}
+    arrays = sum([count * named[each] for each, count in counts.items()])
+    arrays += len(works) * (INPUT_ARRAYS + len(outputs.hidden) + 2 * len(outputs.task_heads))
+    return Price(parts, layout, held + scratch, arrays)
 
 
 def _count_task_bytes(head: TaskHead, tokens: int, number: int) -> int:

@@ -80,7 +80,9 @@ class Maxsim:
         size, longest = _head_of(works[0]).size, max(documents)
         held += DOUBLE * (size * (query + longest) + query * longest)
         matches = len(documents) * query * MATCH_SIZE
-        return Price({"matches": matches}, self._custom.layout, step.held + held)
+        return Price(
+            {"matches": matches}, self._custom.layout, step.held + held, 3 * len(documents)
+        )
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
         """Return the query's item, then those of the documents, best first."""

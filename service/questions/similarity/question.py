@@ -40,6 +40,7 @@ from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, cast_arrays, weigh_tables
 from service.refusals import Refused
 
+TABLE_ARRAYS = 5  # arrays of a text on the right
 STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds
 OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
@@ -142,7 +143,9 @@ class Similarity:
         config, number = self._resolver.model.config, number_bytes(ask.dtype)
         if self._heads:
             shares = weigh_shares(len(ask.right), config.layers, config.heads, number)
-            return Price({"shares": shares}, self._custom.layout, held)
+            return Price(
+                {"shares": shares}, self._custom.layout, held, TABLE_ARRAYS * len(ask.right)
+            )
         sizes = [len(units.axis) for units in self._units]
         if ask.form in EXPLAINED_FORMS:
             width, lengths = config.width, list(map(len, works))
@@ -153,7 +156,7 @@ class Similarity:
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
         shares = weigh_tables(ask.form, ask.k, number, sizes)
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
-        return Price(parts, self._custom.layout, held)
+        return Price(parts, self._custom.layout, held, TABLE_ARRAYS * len(ask.right))
 
     async def make_items(self, deadline: float) -> Iterable[Item]:
         """Return the items of the left text and of each on the right.

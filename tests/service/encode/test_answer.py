@@ -1,5 +1,6 @@
 """Arrays become answers without losing a bit."""
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from service.encode.answer import (
     write_safetensors,
     write_whole,
 )
+from service.encode.price import ARRAY_BYTES, NAMED_BYTES
 
 HEAD, USAGE = {"model": "m"}, {"tokens": 5}
 
@@ -127,3 +129,30 @@ def test_what_float16_cannot_hold_is_refused() -> None:
     """An infinity never takes a number's place."""
     with pytest.raises(NotFinite):
         cast_array(np.array([1e6], np.float32), "float16")
+
+
+def test_a_file_takes_the_memory_that_its_price_counts_for_each_array() -> None:
+    """In its header and in objects, which of many small arrays are more than their numbers."""
+    maps = np.zeros((300, 24, 2, 2), np.float32)
+    names = [f"attention.{layer}.{head}" for layer in range(2) for head in range(12)]
+    items = (Item(3, {}, arrays=dict(zip(names, each, strict=True))) for each in maps)
+
+    tracemalloc.start()
+    written = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    count = len(names) * len(maps)
+    assert sum(map(len, written)) <= maps.nbytes + count * NAMED_BYTES
+    assert most <= maps.nbytes + count * (NAMED_BYTES + ARRAY_BYTES)
+
+
+def test_a_file_is_begun_in_turns() -> None:
+    """Its header is made a bounded piece at a time: what it names may be many arrays."""
+    items = [
+        Item(1, {"tokens": ["a"]}, arrays={str(n): np.zeros(1, np.float32) for n in range(9)})
+    ] * 7
+
+    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+
+    assert pieces.index(next(filter(None, pieces))) >= 2 * 7 * 9

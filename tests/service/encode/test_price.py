@@ -11,6 +11,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 import torch
+from safetensors.numpy import load
 
 from model import kernels
 from model.carried import Sources
@@ -26,6 +27,7 @@ from service.core import Layout, Step
 from service.encode.answer import SAFETENSORS
 from service.encode.price import (
     CARRY_PASSES,
+    MOST_ARRAYS,
     SPAN_FLOPS,
     entered_flops,
     make_cost_counter,
@@ -33,6 +35,7 @@ from service.encode.price import (
     step_flops,
 )
 from service.engine.work import Outputs, Parts, Result, Work
+from service.questions.encode.maps import count_tensors
 from service.questions.encode.question import weigh_answer
 from service.replica import Replica
 from service.settings import JSON_FACTOR
@@ -443,6 +446,47 @@ DEEP = replace(
     heads=16,
     windows=tuple(64 if layer % 3 else None for layer in range(24)),
 )
+
+
+async def test_a_file_of_too_many_arrays_is_refused_before_it_is_computed(
+    client: httpx.AsyncClient, batches: list[Sequence[Work]]
+) -> None:
+    """However small each is: its header has an entry for each; JSON has none."""
+    many = {"inputs": ["a"] * (MOST_ARRAYS // 72), "attention": {}}
+
+    answer = await client.post("/v1/encode", json=many, headers={"accept": SAFETENSORS})
+    as_json = await priced(client, many)
+
+    told = answer.json()
+    assert (answer.status_code, told["code"], told["limit"]) == (
+        413,
+        "answer_too_large",
+        MOST_ARRAYS,
+    )
+    assert "arrays, and the limit is 100,000" in told["detail"] and not batches
+    assert as_json["code"] != "answer_too_large"
+    info = (await client.get("/info")).json()
+    assert info["limits"]["max_file_arrays"] == MOST_ARRAYS
+
+
+@pytest.mark.parametrize("form", get_args(Form))
+async def test_the_arrays_of_every_form_are_counted(
+    client: httpx.AsyncClient, batches: list[Sequence[Work]], form: Form
+) -> None:
+    """As many as a file then holds."""
+    attention = {
+        "form": form,
+        "layers": [0, 3],
+        **({"rows": [1]} if form in ("rows", "why") else {}),
+    }
+    asked = {"inputs": ["a b"], "pooled": False, "attention": attention}
+
+    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+
+    shown = next(work.outputs.attention for batch in batches for work in batch)
+    assert shown and len(load(answer.content)) == count_tensors(shown)
+
+
 MOST_STEPS = 1_000_000  # instructions of Python, 5 ms of a core; walks take 8 to 50 million
 
 
