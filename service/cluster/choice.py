@@ -246,7 +246,7 @@ def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
     rules = [
         f"set-var({below_one}) bool(true) if {below}",
         f"set-var({named}) req.body,json_query('$.model'),lower if METH_POST",
-        f"set-var({named}) req.hdr({MODEL_HEADER}),lower if {unnamed}",
+        f"set-var({named}) req.fhdr({MODEL_HEADER}),lower if {unnamed}",
         f"set-var({named}) {INFERENCE_MODEL} if {unnamed} {{ path_beg /v2/models/ }}",
         f'set-var({to}) var({named}),map("{models}")',
         f"""set-var({to}) 'var({named}),regsub("^[^/]*/","{ANY_ORGANISATION}"),map("{models}")'"""

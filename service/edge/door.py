@@ -26,13 +26,13 @@ from service import wire
 from service.api import ROUTES, query
 from service.api.dialect import Reply
 from service.cluster import ingress
-from service.cluster.choice import NAMES_HEADER, read_names
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
 from service.edge.body import BodyReader, BodyWorker, timeout_refusal
 from service.edge.forward import Forwarder
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
-from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys
+from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
 from service.encode.names import unknown_model
@@ -155,6 +155,7 @@ class Door:
             request.key, request.models = key.name, key.models
         self._rules.judge(request, authorized=key is not None)
         self._keys.require_mark(request.path, key)
+        judge_model(request, self._replica.gateway.names.every)
         await self._take_place(request)
         if request.method != "POST":
             return
@@ -250,8 +251,8 @@ class Door:
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
         refused = refusal_of(error)
-        if refused.code == "model_not_found" and NAMES_HEADER in request.headers:
-            refused = unknown_model(read_names(request.headers[NAMES_HEADER]))
+        if refused.code == "model_not_found":
+            refused = self._name_models(request, refused)
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word, _ = self._routes.refuse(request.path)
@@ -266,6 +267,14 @@ class Door:
         if refused.code == "method_not_allowed":
             reply.add("allow", ", ".join(sorted(self._routes.of_path(request.path))))
         return reply
+
+    def _name_models(self, request: Request, refused: Refused) -> Refused:
+        """Return the refusal of a model's name with all names of the address, told with a key."""
+        place, *_ = refused.faults[0].loc
+        if self._sharing_keys and not request.key:
+            return Refused.at(refused.code, place)
+        told = request.headers.get(NAMES_HEADER) if place in ("model", MODEL_HEADER) else None
+        return unknown_model(read_names(told), place) if told else refused
 
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         """Send an answer piece by piece, each once its reader has taken the one before.

@@ -57,6 +57,8 @@ class Forwarder:
         else:
             named = call.request.model
         if named is None:
+            named = request.headers.get(MODEL_HEADER)
+        if named is None:
             return None
         name = find_name(named, names := read_names(told))
         if name in self._own:

@@ -22,8 +22,10 @@ from starlette.types import Receive, Scope, Send
 from service import wire
 from service.api import ROUTES
 from service.api.dialect import Reply, Route
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
 from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
+from service.encode.names import find_name, unknown_model
 from service.keys import Key
 from service.observe.observer import PROBE_PATHS
 from service.observe.record import REQUEST_ID
@@ -42,6 +44,7 @@ SINGLE_HEADERS = (
     "transfer-encoding",
     "x-headlight-deadline-ms",
     "x-headlight-expect",
+    MODEL_HEADER,
     INFERENCE_HEADER,
 )
 UNDERSCORED_HEADERS = frozenset(
@@ -221,6 +224,26 @@ class HeadRules:
             raise Refused("forbidden_origin")
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise _refused("unsupported_encoding")
+
+
+def judge_model(request: Request, own: Sequence[str]) -> None:
+    """Refuse a request whose header names no model of its address.
+
+    HAProxy has led it to the one that is named; a POST that it could not lead is sent on.
+
+    Args:
+        own: what requests may call this replica's model; where HAProxy has told no others, as below
+            a prefix, there is none but this.
+
+    Raises:
+        Refused: model_not_found.
+    """
+    if (named := request.headers.get(MODEL_HEADER)) is None:
+        return
+    told = request.headers.get(NAMES_HEADER)
+    names = read_names(told) if told else own
+    if find_name(named, names, MODEL_HEADER) not in own and request.method != "POST":
+        raise unknown_model(names, MODEL_HEADER)
 
 
 def _check_sizes(request: Request) -> None:

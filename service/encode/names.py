@@ -62,11 +62,14 @@ class Names(NamedTuple):
         return (None, *self.adapters)[every.index(find_name(model, every))]
 
 
-def find_name(requested: str, names: Sequence[str]) -> str:
+def find_name(requested: str, names: Sequence[str], place: str = "model") -> str:
     """Return which of `names` a client means by the name in its request.
 
     Case is ignored, and so is `:latest`, and the hub's organisation if one of both lacks it. Names
     are compared as a whole, since the name of a model may have a colon.
+
+    Args:
+        place: where in the request it stands.
 
     Raises:
         Refused: it matches none of them, or several.
@@ -75,14 +78,14 @@ def find_name(requested: str, names: Sequence[str]) -> str:
         return requested
     matches = [name for name in names if is_same_name(requested, name)]
     if len(matches) != 1:
-        raise unknown_model(names)
+        raise unknown_model(names, place)
     return matches[0]
 
 
-def unknown_model(names: Sequence[str]) -> Refused:
-    """Return the refusal of a name that matches none of these, or several."""
+def unknown_model(names: Sequence[str], place: str | int = "model") -> Refused:
+    """Return the refusal of a name, at a place of the request, that matches not one of these."""
     detail = f"not found; this service has {quote_names(names, 'and')}"
-    return Refused.at("model_not_found", "model", detail=detail)
+    return Refused.at("model_not_found", place, detail=detail)
 
 
 def is_same_name(left: str, right: str) -> bool:

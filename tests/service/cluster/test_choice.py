@@ -188,6 +188,8 @@ PATHS = {
     "below a prefix": ("/splade/v1/rerank", {}, "sparse"),
     "that begins as a prefix": ("/spladed", {}, "first"),
     "with a header": ("/v1/rerank", {choice.MODEL_HEADER: "Splade"}, "sparse"),
+    "with a list in a header": ("/v1/rerank", {choice.MODEL_HEADER: "nope, splade"}, "first"),
+    "with a header of nothing": ("/v1/rerank", {choice.MODEL_HEADER: ""}, "first"),
     "below a prefix, with a header": ("/splade/x", {choice.MODEL_HEADER: "my-reranker"}, "sparse"),
 }
 

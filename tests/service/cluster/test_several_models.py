@@ -75,6 +75,29 @@ def check_unknown(address: Address, size: int) -> None:
     assert all(name in answer.text for name in NAMES)
 
 
+@pytest.mark.parametrize("path", ["/embed", "/v1/encode", "/v1/models"])
+@pytest.mark.parametrize("size", [0, LARGE], ids=["", "1.5 MiB"])
+async def test_an_unknown_name_in_a_header_is_refused_with_all_names(
+    address: Address, path: str, size: int
+) -> None:
+    """On GETs too, and where a long body names none; twice, none is taken."""
+    await asyncio.to_thread(check_unknown_header, address, path, size)
+
+
+def check_unknown_header(address: Address, path: str, size: int) -> None:
+    """Hold the refusal of a header that names no model, or two."""
+    method, body = ("GET", None) if path == "/v1/models" else ("POST", {"inputs": texts(size)})
+    unknown, twice = [(MODEL_HEADER, "nope")], [(MODEL_HEADER, FIRST), (MODEL_HEADER, EMBEDDER)]
+
+    answers = [
+        httpx.request(method, address.url + path, json=body, headers=headers, timeout=60)
+        for headers in (unknown, twice)
+    ]
+
+    assert [answer.status_code for answer in answers] == [404, 400]
+    assert all(name in answers[0].text for name in NAMES)
+
+
 @pytest.mark.parametrize("path", ["/embed", "/tokenize"])
 @pytest.mark.parametrize("size", [0, LARGE], ids=["", "1.5 MiB"])
 async def test_a_route_that_ignores_the_model_is_led_by_it_all_the_same(
