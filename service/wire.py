@@ -115,8 +115,9 @@ class ForeignRequest(Wire):
                 continue
             if isinstance(value, str) and name in fields and _is_boolean(fields[name]):
                 value = SWITCH_VALUES.get(value, value)
-            if known.setdefault(name, value) != value:
+            if name in known and _differ(known[name], value):
                 raise PydanticCustomError("named_twice", GIVEN_TWICE, {"name": name})
+            known[name] = value
         return known
 
     @classmethod
@@ -129,6 +130,12 @@ class ForeignRequest(Wire):
 def _is_boolean(field: FieldInfo) -> bool:
     """Tell whether a field may hold true or false."""
     return bool in (field.annotation, *get_args(field.annotation))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Tell whether two values of JSON differ; 1 and true do, and NaN does not from itself."""
+    are_nan = one != one and other != other
+    return type(one) is not type(other) or (one != other and not are_nan)
 
 
 def ignored_header(ignored: Collection[str]) -> str:

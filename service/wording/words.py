@@ -1,6 +1,7 @@
 """What was sent, by kind and size; what is taken, by name; and the name that was probably meant."""
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ def describe_value(value: object) -> str:
         case int():
             return "an integer"
         case float():
-            return "a number with a fraction or an exponent"
+            is_finite = math.isfinite(value)
+            return "a number with a fraction or an exponent" if is_finite else "NaN or infinity"
         case str():
             return (
                 f"a string of {count_noun(len(value), 'character')}" if value else "an empty string"

@@ -129,6 +129,9 @@ async def test_parameters_are_fields_of_the_body(
         {"parameters": {"normalized": False}, "normalized": True},
         {"embedding_type": "float", "encoding_format": "base64"},
         {"embedding_type": "float", "encoding_type": "binary"},
+        {"normalize": True, "normalized": 1},
+        {"dimensions": 0, "output_dimension": False},
+        {"dimensions": 7, "output_dimension": ""},
     ],
 )
 async def test_what_is_given_twice_must_be_the_same(
@@ -140,6 +143,21 @@ async def test_what_is_given_twice_must_be_the_same(
     told = answer.json()["error"]
     assert (answer.status_code, told["code"]) == (400, "out_of_range")
     assert "is given twice" in told["message"]
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("twice", ["", '"output_dimension": %s, '])
+async def test_a_number_that_is_none_is_named_as_such(
+    client: httpx.AsyncClient, literal: str, twice: str
+) -> None:
+    """NaN, which differs from itself, is not taken for two values of one field."""
+    body = f'{{"input": "a", {twice.replace("%s", literal)}"dimensions": {literal}}}'
+    answer = await client.post(
+        "/v1/embeddings", content=body, headers={"content-type": "application/json"}
+    )
+
+    expected = "dimensions: expected an integer or null, received NaN or infinity."
+    assert answer.json()["error"]["message"].endswith(expected)
 
 
 @pytest.mark.parametrize(
