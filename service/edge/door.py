@@ -231,7 +231,7 @@ class Door:
         if (endpoint := request.endpoint) is None:
             if self._cors and (preflight := self._cors.answer_preflight(request)):
                 return preflight
-            raise self._routes.refuse(request.path)[2]
+            raise self._routes.refuse(request.method, request.path)
         query.check_query(request.query, endpoint.query)
         batches = self._replica.health.batches
         if endpoint.trusted and batches.fault:  # only the log says what it is
@@ -255,7 +255,7 @@ class Door:
             refused = self._name_models(request, refused)
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
-            record.route, word, _ = self._routes.refuse(request.path)
+            record.route, word = self._routes.name(request.path)
         record.refused = refused.code
         if refused.code == "internal":
             logger.error("request failed", exc_info=error, extra=record.log_ids())

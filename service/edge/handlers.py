@@ -23,6 +23,7 @@ from service.api.dialect import (
 from service.api.document import document
 from service.api.own import DRY_RUN
 from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
+from service.edge.absent import refuse_path, word_of_path
 from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.forward import Forwarder
 from service.edge.request import Endpoint, Request, check_media_type, read_timeout
@@ -50,9 +51,6 @@ UNKNOWN = "other"  # the name in metrics of requests that no route takes
 # The pattern of each parameter in a path. A model's name may hold slashes, but not the verb that
 # ends the path
 PARAMETER_PATTERNS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
-POST_PATHS = dict.fromkeys(row.path for row in ROUTES if row.method == "post")
-# The hint of a 404: a client of another API, or of another version, may have meant one of these
-PATHS_HINT = f"expected POST of {', '.join(POST_PATHS)}; GET /docs lists all paths"
 NO_PARAMS: Mapping[str, str] = {}  # of a path without named parts
 NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
@@ -88,21 +86,26 @@ class Routes:
         matches = (value for pattern, value in self._patterns.items() if pattern.fullmatch(path))
         return self._exact.get(path) or next(matches, {})
 
-    def refuse(self, path: str) -> tuple[str, RefusalWriter, Refused]:
-        """Return the refusal of a request that no route takes, as (label, writer, refusal).
+    def name(self, path: str) -> tuple[str, RefusalWriter]:
+        """Return the name in metrics of a request that no route takes, and what refuses it."""
+        for endpoint in self.of_path(path).values():
+            return endpoint.label, endpoint.word
+        return UNKNOWN, word_of_path(path, self.of_path)
 
-        label is the route's name in metrics. The refusal names the methods of its path, or the
-        paths that take POST.
+    def refuse(self, method: str, path: str) -> Refused:
+        """Return the refusal of a request that no route takes.
+
+        It names the methods of its path, or the path that was probably meant.
         """
-        endpoints = self.of_path(path)
-        for endpoint in endpoints.values():
+        if endpoints := self.of_path(path):
             detail = f"it takes {', '.join(sorted(endpoints))}"
-            return endpoint.label, endpoint.word, Refused("method_not_allowed", detail=detail)
-        return UNKNOWN, own.problem, Refused("not_found", detail=PATHS_HINT)
+            return Refused("method_not_allowed", detail=detail)
+        return refuse_path(method, path, self.of_path)
 
     def _add(self, route: Route, handler: Handler) -> None:
         """Add the endpoint of a route; a GET also answers HEAD."""
-        endpoint = Endpoint(route.label, route.api.problem, route.query, route.trusted, handler)
+        word = route.api.problem
+        endpoint = Endpoint(route.path, route.label, word, route.query, route.trusted, handler)
         if "{" in route.path:
             endpoints = self._patterns.setdefault(_compile_path(route.path), {})
         else:

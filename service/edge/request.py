@@ -36,6 +36,7 @@ class Endpoint(NamedTuple):
     """What answers requests with one path and method.
 
     Args:
+        path: of its route, with the names of its parts.
         label: its name in metrics.
         word: writes a refusal in its API's form.
         query: the names of the query parameters it takes.
@@ -43,6 +44,7 @@ class Endpoint(NamedTuple):
         handle: returns the answer to a request.
     """
 
+    path: str
     label: str
     word: RefusalWriter
     query: Sequence[str]

@@ -103,13 +103,22 @@ async def test_the_synchronous_client_is_answered(address: str, http: httpx.Asyn
 
 
 @pytest.mark.client("openai", "paths that are not there")
-async def test_a_path_that_is_not_there_is_refused_with_those_that_are(address: str) -> None:
-    """The client keeps the whole answer next to what it prints."""
-    async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as bare:
-        with pytest.raises(openai.NotFoundError) as refused:
-            await bare.completions.create(model=NAME, prompt="All is")
+@pytest.mark.parametrize("base", ["", "/openai/v1", "/v1/v1"])
+async def test_a_path_that_is_not_there_is_refused_with_what_was_meant(
+    address: str, base: str
+) -> None:
+    """In what the client prints, of a wrong base URL; else with those that there are."""
+    async with AsyncOpenAI(base_url=f"{address}{base}", api_key="none", max_retries=0) as bare:
+        with pytest.raises(openai.NotFoundError, match="/v1/embeddings") as refused:
+            if base:
+                await bare.embeddings.create(model=NAME, input=TEXTS)
+            else:
+                await bare.completions.create(model=NAME, prompt="All is")
 
-    assert isinstance(refused.value.body, dict) and "/v1/embeddings" in refused.value.body["detail"]
+    assert refused.value.code == "not_found"
+    assert (
+        isinstance(refused.value.body, dict) and "/v1/embeddings" in refused.value.body["message"]
+    )
 
 
 @pytest.mark.client("openai", "float")
