@@ -59,7 +59,7 @@ WORKDIR /home/headlight
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
-    CMD ["wget", "--quiet", "--output-document=/dev/null", "http://127.0.0.1:8000/ready"]
+    CMD ["sh", "-c", "for scheme in http https; do wget --quiet --tries=1 --timeout=2 --no-check-certificate --output-document=/dev/null $scheme://127.0.0.1:${HEADLIGHT_PORT:-8000}/ready && exit 0; done; exit 1"]
 ENTRYPOINT ["headlight"]
 # All lines of the log, where a container's runtime collects them
 CMD ["serve", "--host", "0.0.0.0", "--log-to-stderr"]

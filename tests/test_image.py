@@ -1,15 +1,19 @@
 """The image: what its files say, and its steps done here, where there is no Docker."""
 
+import ast
 import fnmatch
 import os
 import re
 import shlex
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ import pytest
 import yaml
 
 from service.cli import serve
+from tests.test_tls import certificate
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = ROOT / "Dockerfile"
@@ -67,11 +72,48 @@ def test_the_image_runs_as_nobody_and_is_watched_and_stopped() -> None:
 
     assert said["USER"] == f"{NOBODY}:{NOBODY}"
     assert said["STOPSIGNAL"] == "SIGTERM"
-    assert '"http://127.0.0.1:8000/ready"]' in said["HEALTHCHECK"]
+    assert said["HEALTHCHECK"].startswith("--interval=10s")
     assert said["ENTRYPOINT"].startswith("[") and said["CMD"].startswith("[")
     assert said["LABEL"].count("org.opencontainers.image.") == 5
     assert ("COPY", "LICENSE NOTICE /licenses/") in final
     assert "ADD" not in said
+
+
+class Ready(BaseHTTPRequestHandler):
+    """Says whether it is ready."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/ready" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.skipif(shutil.which("wget") is None, reason="the image has wget")
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_the_check_of_its_health_asks_another_port_and_over_tls(
+    tmp_path: Path, tls: bool, status: int, healthy: bool
+) -> None:
+    """As HEADLIGHT_PORT says, whatever the certificate's name."""
+    check = ast.literal_eval(dict(instructions()[-1])["HEALTHCHECK"].partition("CMD ")[2])
+    answer = type("Answer", (Ready,), {"status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+        if tls:
+            certificate(tmp_path)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        variables = {**os.environ, "HEADLIGHT_PORT": str(server.server_port)}
+        done = subprocess.run(check, env=variables, timeout=5)
+        server.shutdown()
+
+    assert (done.returncode == 0) == healthy
 
 
 def test_everything_the_image_installs_is_pinned() -> None:

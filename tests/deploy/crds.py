@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parent / "schemas"
 VERSIONS = {  # of which kind we write which
     "RayService": "v1",
     "ScrapeConfig": "v1alpha1",
+    "ServiceMonitor": "v1",
+    "PodMonitor": "v1",
     "PrometheusRule": "v1",
     "HTTPRoute": "v1",
 }

@@ -34,6 +34,31 @@ def test_a_kubelet_asks_only_what_is_answered_under_any_name(answers: Any, case:
     assert asked and asked <= {*PROBED_PATHS, PROBE}
 
 
+def scrapes(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each scrape that finds its targets among pods, as any of the kinds has it."""
+    for one in documents:
+        spec = one["spec"] if one["kind"].endswith(("ScrapeConfig", "Monitor")) else {}
+        found = spec.get("endpoints", spec.get("podMetricsEndpoints", [spec]))
+        yield from (each for each in found if spec and "staticConfigs" not in each)
+
+
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [("keys", 2), ("monitors", 3), ("deployment", 1), ("deployment by load", 1)],
+)
+def test_a_pod_that_does_not_run_is_no_target_that_is_down(
+    documents: list[dict[str, Any]], count: int
+) -> None:
+    """It has an address while its image is pulled; HeadlightTargetDown would page for it."""
+    found = list(scrapes(documents))
+
+    assert len(found) == count
+    for each in found:
+        (rule,) = (one for one in each["relabelings"] if one.get("action") == "drop")
+        assert rule["sourceLabels"] == ["__meta_kubernetes_pod_phase"]
+        assert set(rule["regex"].split("|")) == {"Pending", "Succeeded", "Failed"}
+
+
 def budgets(documents: list[dict[str, Any]]) -> dict[str, int | None]:
     """How many pods a drain leaves, by the names of the budgets."""
     return {

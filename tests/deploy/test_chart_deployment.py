@@ -171,6 +171,14 @@ def test_prometheus_asks_every_pod(documents: list[dict[str, Any]]) -> None:
     assert found["selectors"] == [{"role": "Pod", "label": "app=headlight-ray"}]
 
 
+@pytest.mark.parametrize(("case", "pods"), [("deployment", 1), ("deployment by load", None)])
+def test_a_horizontal_autoscaler_may_say_how_many_pods_there_are(
+    documents: list[dict[str, Any]], pods: int | None
+) -> None:
+    """Each upgrade would set the number back where the chart had one."""
+    assert of_kind(documents, "Deployment").get("replicas") == pods
+
+
 @pytest.mark.parametrize("case", ["deployment of more"])
 def test_a_pod_has_what_the_values_add(pod: dict[str, Any]) -> None:
     """As the cluster's pods have it."""

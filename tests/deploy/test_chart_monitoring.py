@@ -175,7 +175,11 @@ def test_every_scrape_says_whose_series_they_are(
         assert static["labels"]["instance"] == static["targets"][0]
         assert service["metricsPath"] == "/metrics"
         for one in pods:
-            put = {rule["targetLabel"]: rule.get("replacement") for rule in one["relabelings"][1:]}
+            put = {
+                rule["targetLabel"]: rule.get("replacement")
+                for rule in one["relabelings"]
+                if "targetLabel" in rule
+            }
             assert (put["namespace"], put["release"]) == (namespace, name)
             assert one["kubernetesSDConfigs"][0]["namespaces"] == {"names": [namespace]}
         assert [one["jobName"] for one in (service, *pods)] == [job["job_name"] for job in jobs]

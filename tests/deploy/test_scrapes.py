@@ -108,3 +108,38 @@ def test_releases_are_services_of_their_own(render: dict[str, Any], tmp_path: Pa
         ("/metrics", "headlight", "team-a", "x", "x-serve-svc.team-a.svc:8000"),
         ("/metrics", "headlight", "team-b", "x", "x-serve-svc.team-b.svc:8000"),
     }
+
+
+@pytest.mark.prove
+def test_a_monitor_asks_a_cluster_once_whatever_pods_it_has(
+    objects: dict[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """Each pod's page has the series of all replicas."""
+    (spec,) = (one["spec"] for one in objects["monitors"] if one["kind"] == "ServiceMonitor")
+    (endpoint,) = spec["endpoints"]
+    rules = [
+        {"source_labels": rule.pop("sourceLabels", []), "target_label": rule.pop("targetLabel", "")}
+        | rule
+        for rule in map(dict, endpoint["relabelings"])
+        if rule.get("targetLabel") != "__address__"  # all are at our server already
+    ]
+    served = "__meta_kubernetes_service_name"
+    job = {
+        "job_name": "operator",
+        "metrics_path": endpoint["path"],
+        "static_configs": [
+            {"targets": [""], "labels": {served: "headlight-serve-svc", "pod": name, "node": name}}
+            for name in ("a", "b", "c")
+        ],
+        "relabel_configs": [
+            {name: value for name, value in rule.items() if value} for rule in rules
+        ],
+    }
+
+    with prometheus(tmp_path, [job]) as url:
+        found = pages(url, 1)[0]
+        targets = httpx.get(f"{url}/api/v1/targets").json()["data"]["activeTargets"]
+
+    assert len(targets) == 1
+    assert (found["job"], found["release"]) == ("headlight", "headlight")
+    assert "pod" not in found and found["instance"] == "headlight-serve-svc.headlight.svc:8000"

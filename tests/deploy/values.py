@@ -128,6 +128,10 @@ CASES: dict[str, dict[str, Any]] = {
         "models": [{"path": "base", "name": "a", "minReplicas": 3, "maxReplicas": 6}],
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
     },
+    "monitors": {
+        "monitoring": {"kind": "ServiceMonitor", "secretName": "prometheus-key"},
+        "apiKeys": {"secretName": "keys"},
+    },
     "steps": {
         "upgrade": {
             "type": "NewClusterWithIncrementalUpgrade",
@@ -165,6 +169,11 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "ingress": {"enabled": True},
         "pods": CASES["pods"]["pods"],
         "serviceAccount": {"name": "weights"},
+    },
+    "deployment by load": {
+        "kind": "Deployment",
+        "replicas": None,
+        "monitoring": {"kind": "ServiceMonitor"},
     },
     "deployment of models": {
         "kind": "Deployment",
@@ -321,6 +330,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "upgrade.type: clients come by the gateway that KubeRay makes; disable httpRoute": {
         "upgrade": {"type": "NewClusterWithIncrementalUpgrade", "gatewayClassName": "istio"},
         "ingress": {"enabled": True},
+    },
+    "replicas: null only with kind Deployment": {"replicas": None},
+    "monitoring.kind ServiceMonitor: of more than ten replicas Prometheus asks each by itself": {
+        "maxReplicas": 11,
+        "monitoring": {"kind": "ServiceMonitor"},
     },
     "autoscaling.enabled: only with kind RayService": {
         "kind": "Deployment",

@@ -75,6 +75,9 @@
 
 {{- define "headlight.check.replicas" -}}
 {{- $root := . -}}
+{{- if not (or .Values.replicas .Values.autoscaling.enabled) }}
+{{- fail "replicas: null only with kind Deployment; Ray's own autoscaler is autoscaling.enabled" }}
+{{- end }}
 {{- range $index, $model := (include "headlight.models" . | fromJson).of }}
 {{- $further := gt $index 0 -}}
 {{- $where := $further | ternary (printf "models %s: " $model.app) "" -}}
@@ -177,6 +180,9 @@ more than ten replicas, like each pod of a Deployment, by their addresses.
 {{- define "headlight.check.reach" -}}
 {{- if .Values.monitoring.scrape }}
 {{- include "headlight.check.hosts" . }}
+{{- if and (eq .Values.kind "RayService") (eq .Values.monitoring.kind "ServiceMonitor") (gt (include "headlight.replicas" . | int) 10) }}
+{{- fail "monitoring.kind ServiceMonitor: of more than ten replicas Prometheus asks each by itself; set ScrapeConfig" }}
+{{- end }}
 {{- end }}
 {{- if and .Values.monitoring.scrape .Values.apiKeys.secretName (not .Values.monitoring.secretName) (not .Values.settings.public_metrics) }}
 {{- fail "monitoring.secretName: with API keys, Prometheus needs a key marked `metrics`; or set settings.public_metrics to true, or monitoring.scrape to false" }}

@@ -8,8 +8,9 @@ name: {{ index . 1 }}
   {{- with $root.Values.monitoring.labels }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
-{{/* Where the series of a scraped pod come from. */}}
+{{/* Where the series of a scraped pod come from. One that does not run yet, or has ended, is not down. */}}
 {{- define "headlight.podLabels" -}}
+- {sourceLabels: [__meta_kubernetes_pod_phase], regex: Pending|Succeeded|Failed, action: drop}
 - {sourceLabels: [__meta_kubernetes_pod_name], targetLabel: pod}
 - {targetLabel: namespace, replacement: {{ quote .Release.Namespace }}}
 - {targetLabel: release, replacement: {{ quote .Release.Name }}}
@@ -21,4 +22,18 @@ name: {{ index . 1 }}
 authorization:
   credentials: {name: {{ .Values.monitoring.secretName }}, key: {{ .Values.monitoring.secretKey }}}
 {{- end }}
+{{- end }}
+
+{{/* The kind of what Prometheus is told by; empty where it is told nothing. */}}
+{{- define "headlight.scrapedBy" -}}
+{{ .Values.monitoring.scrape | ternary .Values.monitoring.kind "" }}
+{{- end }}
+
+{{/* What is kept of the page of Ray's agent, and of HAProxy's. */}}
+{{- define "headlight.rayKept" -}}
+- {sourceLabels: [__name__], regex: ray_serve_application_status, action: keep}
+{{- end }}
+
+{{- define "headlight.proxyKept" -}}
+- {sourceLabels: [__name__], regex: "haproxy_(frontend_(http_requests|http_responses|denied_connections)|server_http_responses)_total", action: keep}
 {{- end }}
