@@ -150,7 +150,7 @@ def test_kubectl_logs_has_the_replicas_lines(service: dict[str, Any]) -> None:
     tests/ray/test_deploy.py looks at what Ray then writes.
     """
     runbook = (DEPLOY.parent / "docs" / "runbooks" / "HeadlightNotReady.md").read_text()
-    (selector,) = set(re.findall(r"kubectl logs --selector (\S+) --container ray-worker", runbook))
+    (selector,) = set(re.findall(r"logs --selector (\S+) --all-containers", runbook))
 
     cluster = service["rayClusterConfig"]
     (worker,) = cluster["workerGroupSpecs"]

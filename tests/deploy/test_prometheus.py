@@ -152,7 +152,8 @@ def test_every_option_that_a_runbook_names_exists() -> None:
     text = "".join(path.read_text() for path in RUNBOOKS.iterdir())
     commands: dict[str, click.Command] = main.commands
     known = {flag for each in commands.values() for one in each.params for flag in one.opts}
-    others = {"--selector", "--container", "--tail", "--content-on-error"}  # kubectl's, wget's
+    others = {"--content-on-error", "--header", "--unit", "--grep", "--lines"}  # wget, journalctl
+    others |= {"--namespace", "--selector", "--container", "--all-containers", "--tail", "--output"}
 
     assert set(re.findall(r"`headlight (\w+)|^    headlight (\w+)", text, re.MULTILINE))
     for pair in re.findall(r"`headlight (\w+)|^    headlight (\w+)", text, re.MULTILINE):
