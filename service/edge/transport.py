@@ -7,7 +7,8 @@ uvicorn waits as long as a reader likes, and what the reader has not taken stays
 reader that is behind takes READER_BYTES a second, or its connection ends.
 
 A client may disconnect. uvicorn tells only a task that awaits `receive`; here the request's own
-task is cancelled.
+task is cancelled. One that ends its side of the connection after its last request, `Connection:
+close`, is answered.
 
 HAProxy sends the requests of many clients on one connection. uvicorn does not read the body of a
 request that asks for another protocol, takes what it left unread for the next request, and the
@@ -261,6 +262,14 @@ class Protocol(HttpToolsProtocol):
         """Resume writing, and stop the reader's timer."""
         super().resume_writing()
         self._reader.catches_up()
+
+    def eof_received(self) -> bool:
+        """Tell whether a client that sends no more is still to be answered.
+
+        It is where it said so, by Connection: close, and its request is whole; any other has left.
+        """
+        cycle = self.cycle
+        return not (self._is_idle() or cycle.keep_alive or cycle.more_body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers of a connection that has ended, and cancel its client's tasks."""

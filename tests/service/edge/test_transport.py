@@ -259,6 +259,59 @@ async def test_what_follows_the_last_request_of_a_connection_is_not_read(
     assert answer.startswith(b"HTTP/1.1 200") and answer.count(b"HTTP/1.1") == 1
 
 
+CLOSING = PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+POSTED = CLOSING.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "answered"),
+    [
+        (CLOSING, [b"/first"]),
+        (POSTED + b"hi", [b"/first"]),
+        (SECOND + CLOSING, [b"/second", b"/first"]),
+        (PLAIN.replace(b"1.1", b"1.0"), [b"/first"]),
+        (PLAIN, []),
+        (POSTED + b"h", []),
+    ],
+    ids=["close", "a body", "the last of two", "HTTP/1.0", "keep-alive", "half a body"],
+)
+@pytest.mark.parametrize(
+    "loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_a_client_that_ends_its_side_after_its_last_request_is_answered(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    sent: bytes,
+    answered: list[bytes],
+) -> None:
+    """Any other has left, and its task is cancelled."""
+    app, ends = Answering(), list[int]()
+
+    class Watched(Protocol):
+        def eof_received(self) -> bool:
+            ends.append(1)
+            return super().eof_received()
+
+    async def ask() -> bytes:
+        async with listen(app, http=Watched) as url, asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+            writer.write(sent)
+            await until(lambda: bool(app.asked))
+            writer.write_eof()
+            if sent.count(b"HTTP") == 1:  # two are read no further while the first is due
+                await until(lambda: bool(ends))
+            app.may.set()
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        answer = runner.run(ask())
+
+    assert answer.count(b"HTTP/1.1 200") == len(answered)
+    assert all(path in answer for path in answered)
+
+
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
     listen: Callable[..., AbstractAsyncContextManager[str]],
