@@ -132,6 +132,13 @@ class Settings(BaseModel):
     deadline_seconds: float = Field(
         30.0, gt=0, le=600, description="maximum duration of a request, in seconds"
     )
+    keep_alive_seconds: int = Field(
+        65,
+        ge=1,
+        le=86_400,
+        description="how long a client's idle connection is kept, in seconds; longer than a load "
+        "balancer keeps its own, such as 620 for Google's and 3660 for Envoy",
+    )
     drain_seconds: float = Field(
         0.0, ge=0, le=600, description="how long a stopping replica stays reachable, in seconds"
     )

@@ -300,6 +300,7 @@ ROWS = (
         "a request that can be sent again",
     ),
     Row("RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S", "the connection is closed", "a client's silence"),
+    Row("keep_alive_seconds", "the connection is closed", "between two requests of a connection"),
     Row(
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S",
         "504 by HAProxy itself",
@@ -411,6 +412,7 @@ NO_LIMITS = {
     "port", "replicas", "other_replicas", "min_replicas", "threads", "fleet.bounds.REPORT_SECONDS",
     "fleet.policy.DRAIN_SECONDS", "fleet.policy.WINDOW_SECONDS",
     "fleet.policy.LONGEST_WAIT_SECONDS", "tracing_ratio",
+    "HAPROXY_KEEP_ALIVE_S",  # keep_alive_seconds, as HAProxy is told
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "edge.body.MOST_CACHED", "api.open_inference.tensors.LENGTH_BYTES",

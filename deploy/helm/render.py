@@ -41,7 +41,7 @@ ELSEWHERE = {
     *("api_keys", "api_keys_file", "tls_cert", "tls_key"),
 }
 # What one HAProxy does alike for all models that it carries
-SHARED = {"deadline_seconds", "drain_seconds"}
+SHARED = {"deadline_seconds", "drain_seconds", "keep_alive_seconds"}
 KUBERNETES = "1.37"  # of its own objects in values.schema.json
 OBJECTS = "io.k8s."
 TABLE = "| value | default | |\n|---|---|---|\n"
@@ -61,6 +61,7 @@ def variables() -> str:
         "settings": {
             "drain_seconds": settings.drain_seconds,
             "deadline_seconds": settings.deadline_seconds,
+            "keep_alive_seconds": settings.keep_alive_seconds,
             "max_waiting_requests": settings.max_waiting_requests,
             "max_body_bytes": settings.max_body_bytes,
             "binary": BINARY_FACTOR,

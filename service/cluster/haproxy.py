@@ -79,10 +79,12 @@ LOAD_PAUSE_SCRIPT = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
 # A request whose headers and body arrived whole can be replayed on another replica, even when the
 # client sent them separately; and no client may take for ever to send one. HTTP/2 in clear text
-# would carry a hundred requests on a connection, past all that is counted here.
+# would carry a hundred requests on a connection, past all that is counted here. A connection that
+# said nothing is closed without a word: a pool would take a 408 for its next request's answer.
 DEFAULTS = (
     "    option http-buffer-request",
     "    option disable-h2-upgrade",
+    "    option http-ignore-probes",
     "    timeout http-request 10s",
     "    timeout check 2s",
     "    unique-id-format %[uuid]",
@@ -102,7 +104,8 @@ PRIVATE_RULES = (
     f"    http-request del-header {choice.NAMES_HEADER}",
     f"    http-request del-header {choice.MODELS_HEADER}",
 )
-KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
+# How long an idle connection of a client is kept, in seconds; Ray has its own, for replicas too
+KEEP_ALIVE_VARIABLE, KEEP_ALIVE = "HAPROXY_KEEP_ALIVE_S", "65"
 
 # Connections beyond Ray's bound, on which only probes are answered; all others are turned away
 PROBE_RESERVE = 128
@@ -242,7 +245,8 @@ def bound_line(line: str, section: str, most: int) -> str:
     if section == "global":
         return MAXCONN.sub(f"    maxconn {most + PROBE_RESERVE} # {most}", line)
     if section == "defaults":
-        return re.sub(r"timeout http-keep-alive \d+s", KEEP_ALIVE, line)
+        seconds = os.environ.get(KEEP_ALIVE_VARIABLE) or KEEP_ALIVE
+        return re.sub(r"timeout http-keep-alive \d+s", f"timeout http-keep-alive {seconds}s", line)
     if section.startswith("backend "):
         for pattern, changed in SERVERS.items():
             line = re.sub(pattern, changed, line)

@@ -24,7 +24,7 @@ from service.settings import KIB, MIB, Settings
 SPARE_REQUESTS = 256
 
 BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another replica
-CLIENT_SECONDS = 65  # above the minute that load balancers keep idle connections
+CLIENT_SECONDS = 65  # how long a client may be silent within a request or an answer
 RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
 
 # Replicas allocate from the jemalloc that Ray ships but withholds from its workers: oneDNN asks for
@@ -129,7 +129,9 @@ def common_variables(settings: Settings) -> dict[str, str]:
         # HAProxy counts from when it has passed on a body, which a busy replica may be reading for
         # 10 s more (edge/body.py).
         SERVER_TIMEOUT: str(deadline + 15),
-        HARD_STOP: str(max(RELOAD_SECONDS, deadline + 20)),
+        haproxy.KEEP_ALIVE_VARIABLE: str(settings.keep_alive_seconds),
+        # It closes an idle connection with its next answer, or when its time is up.
+        HARD_STOP: str(max(RELOAD_SECONDS, deadline + 20, settings.keep_alive_seconds)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # HAProxy or its manager dead: three failed checks and it is replaced. Ray's 10 s is 30 s
         # without a port.

@@ -61,6 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
     "settings": {
         "settings": {
             "deadline_seconds": 130.5,
+            "keep_alive_seconds": 620,
             "drain_seconds": 0,
             "max_waiting_requests": 1024,
             "max_body_bytes": 4194304,

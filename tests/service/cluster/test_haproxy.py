@@ -73,9 +73,10 @@ def test_requests_are_taken_whole_and_in_time() -> None:
     lines = rewrite(CONFIG).splitlines()
 
     start = lines.index("defaults")
-    assert lines[start + 1 : start + 4] == [
+    assert lines[start + 1 : start + 5] == [
         "    option http-buffer-request",
         "    option disable-h2-upgrade",
+        "    option http-ignore-probes",
         "    timeout http-request 10s",
     ]
     assert "    timeout http-keep-alive 65s" in lines
@@ -425,6 +426,46 @@ def test_what_haproxy_answers_of_its_own_has_our_shape(
     assert answer.status == told["status"] == status and told["code"] == code
     assert answer.headers["content-type"] == refusals.MEDIA_TYPE
     assert answer.headers["x-request-id"] == told["request_id"] != ""
+
+
+@pytest.mark.parametrize(
+    ("sent", "answered"), [(b"", []), (GET[:-2], [408]), (GET, [503])], ids=["", "half", "whole"]
+)
+def test_a_connection_that_said_nothing_is_told_nothing(
+    tmp_path: Path, sent: bytes, answered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time for a head: a pool would take the 408 for the answer to its next request."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "haproxy.cfg"
+    timeouts = "".join(f"    timeout {side} 5s\n" for side in ("client", "server", "connect"))
+    soon = FRONTEND.format(port=port).replace(
+        "    bind", "    timeout http-request 100ms\n    bind"
+    )
+    config.write_text(
+        f"{GLOBAL}defaults\n    mode http\n    timeout http-keep-alive 90s\n{timeouts}{soon}"
+    )
+    monkeypatch.setenv(haproxy.KEEP_ALIVE_VARIABLE, "1")
+
+    with (
+        started(config, port),
+        socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as client,
+    ):
+        client.sendall(sent)
+        whole = b"".join(iter(lambda: client.recv(65536), b""))
+
+    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", whole)] == answered
+
+
+def test_an_idle_connection_is_kept_as_long_as_the_setting_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a file of Ray's says another time, and where it is written again."""
+    monkeypatch.setenv(haproxy.KEEP_ALIVE_VARIABLE, "620")
+    once = rewrite(CONFIG)
+
+    assert "    timeout http-keep-alive 620s" in once.splitlines()
+    assert rewrite(once) == once
 
 
 def hang_up(replica: socket.socket, said: bytes) -> None:

@@ -22,6 +22,15 @@ def test_a_server_is_given_longer_than_the_deadline() -> None:
     assert int(promised["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > 28
 
 
+def test_an_idle_connection_is_kept_through_a_reload() -> None:
+    """A balancer keeps it for 620 s, and HAProxy that is replaced meanwhile does too."""
+    promised = ingress.common_variables(Settings(keep_alive_seconds=630))
+
+    assert promised[haproxy.KEEP_ALIVE_VARIABLE] == "630"
+    assert int(promised["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) >= 630
+    assert ingress.common_variables(Settings())[haproxy.KEEP_ALIVE_VARIABLE] == haproxy.KEEP_ALIVE
+
+
 def test_haproxy_holds_more_connections_than_all_queues() -> None:
     """Full, it accepts nothing: our queues must be full before it is."""
     settings = Settings(replicas=3, max_waiting_requests=100)

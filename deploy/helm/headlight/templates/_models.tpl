@@ -88,7 +88,9 @@ takes 0 and false for nothing.
 {{- end }}
 {{- $_ := set $variables "RAY_SERVE_HAPROXY_MAXCONN" (toString $connections) }}
 {{- $_ := set $variables "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S" (add $deadline 15) }}
-{{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 20)) }}
+{{- $idle := .Values.settings.keep_alive_seconds | default $ray.settings.keep_alive_seconds | int -}}
+{{- $_ := set $variables "HAPROXY_KEEP_ALIVE_S" (toString $idle) }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 20) $idle) }}
 {{- $_ := set $variables "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S" $seconds.drain }}
 {{- $_ := set $variables "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" $seconds.node }}
 {{- toJson $variables }}
