@@ -263,7 +263,7 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
         self._reader.catches_up()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's, which uvicorn narrows
         """Tell whether a client that sends no more is still to be answered.
 
         It is where it said so, by Connection: close, and its request is whole; any other has left.
