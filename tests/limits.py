@@ -195,6 +195,16 @@ ROWS = (
         "deadline_exceeded",
         "requests of a key past the door at a time while another key is active; others wait",
     ),
+    Row(
+        "edge.rounds.ROUND_BYTES",
+        "overloaded deadline_exceeded",
+        "begun in one round of the event loop, 1 KiB for each head; a larger request alone",
+    ),
+    Row(
+        "edge.door.LATE_SECONDS",
+        "overloaded",
+        "that the event loop, or its round, may be late for what no admission bounds",
+    ),
     Row("edge.body.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row(
         "edge.entrance.PLACED_SECONDS",
@@ -422,7 +432,7 @@ NO_LIMITS = {
     "engine.tokenizers.TIMEOUT_SECONDS", "engine.formats.SECONDS", "keyring.POLL_SECONDS",
     "keyring.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
-    "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS",
+    "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS", "edge.rounds.REQUEST_BYTES",
     "edge.body.MOST_HEADS", "edge.body.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "encode.price.NAMED_BYTES", "encode.price.ARRAY_BYTES",
     "memory.SMALL_BYTES",

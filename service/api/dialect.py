@@ -232,8 +232,8 @@ class RouteContext(Protocol):
     scrape: Callable[[bool, bool], Awaitable[bytes]]
     targets: Callable[[bool], Awaitable[Mapping[str, list[str]]]] | None
 
-    def document(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
+    async def document(self, root: str) -> bytes:
+        """Return the OpenAPI document as JSON, for a service mounted below `root`."""
 
     def names(self, head: RequestHead) -> Sequence[str]:
         """Return what clients may call the models of this address."""

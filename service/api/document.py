@@ -11,6 +11,7 @@ from importlib.resources import files
 from operator import or_
 from typing import Any, get_args
 
+import orjson
 import yaml
 from pydantic import TypeAdapter
 
@@ -81,6 +82,11 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def write_document(root: str) -> bytes:
+    """Return the document as JSON, for a service mounted below `root`; empty: it is not."""
+    return orjson.dumps(document() | {"servers": [{"url": root or "/"}]})
 
 
 def _request_type(rows: Sequence[Route]) -> Any:

@@ -1,10 +1,10 @@
 """The web pages, and the API document: GET /, /docs and /openapi.json."""
 
-import asyncio
 from functools import partial
 
-from service.api.dialect import Reply, RequestHead, RouteContext, json_reply
+from service.api.dialect import Reply, RequestHead, RouteContext
 from service.api.own import NATIVE
+from service.encode.answer import JSON
 from service.page import site
 
 PAGE_PREFIX = "/page/"  # prefix of the attention page's files
@@ -19,8 +19,7 @@ async def answer_docs(head: RequestHead, context: RouteContext) -> Reply:
 
 async def answer_openapi(head: RequestHead, context: RouteContext) -> Reply:
     """Answer GET /openapi.json: the OpenAPI document."""
-    servers = [{"url": head.root_path or "/"}]
-    return json_reply(await asyncio.to_thread(context.document) | {"servers": servers})
+    return Reply(await context.document(head.root_path), media_type=JSON)
 
 
 async def answer_page(head: RequestHead, context: RouteContext) -> Reply:

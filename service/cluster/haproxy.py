@@ -86,7 +86,9 @@ DEFAULTS = (
     "    option disable-h2-upgrade",
     "    option http-ignore-probes",
     "    timeout http-request 10s",
-    "    timeout check 2s",
+    # A loop that is late by seconds is no dead one: a process that died refuses the connection,
+    # and one that hangs fails three checks of 4 s, as it fails Ray's three
+    "    timeout check 4s",
     "    unique-id-format %[uuid]",
     *(
         f"    http-error {answer}"

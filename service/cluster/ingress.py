@@ -116,7 +116,7 @@ def common_variables(settings: Settings) -> dict[str, str]:
         # answers and are never retried.
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response 503",
         "RAY_SERVE_HAPROXY_RETRIES": "3",
-        # An error hastens the next check (haproxy.py); a replica that hangs fails three in 9 s.
+        # An error hastens the next check (haproxy.py); a replica that hangs fails three in 14 s.
         "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "2s",
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",

@@ -4,6 +4,7 @@
     rules     what the head alone lets us refuse before the body is read (rules.py)
     gate      room, and a bound on one key's requests, where several share the replica (gate.py)
     body      within its limits, and in time (body.py)
+    round     of the event loop, which begins only so much at once (rounds.py)
     handler   what the route does (handlers.py)
     send      the answer, counted and named, piece by piece
 
@@ -18,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -32,6 +34,7 @@ from service.edge.forward import Forwarder
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
+from service.edge.rounds import Rounds, is_unbounded, unless_left
 from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
@@ -39,7 +42,7 @@ from service.encode.names import unknown_model
 from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
-from service.observe.families import KEY_SHARE, OVERLOADED
+from service.observe.families import KEY_SHARE, LATE, METRICS_PATH, OVERLOADED, PROBE_PATHS
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal_of
 from service.replica import Replica
@@ -51,6 +54,7 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a
 CLOSE = (b"connection", b"close")  # the header of a connection's last answer
 ID_HEADER, TRACE_HEADER = REQUEST_ID.encode(), TRACEPARENT.encode()
 OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
+LATE_SECONDS = 0.25  # that the loop, or a round of it, may be late for what no admission bounds
 PAUSE_SECONDS = 1.0  # before a key with too many requests is refused, which slows its retries
 POSTS_FACTOR = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
 
@@ -88,6 +92,9 @@ class Door:
         self._longest_seconds = ingress.request_seconds(settings)
         self._under_way, self._most_under_way = set[Request](), POSTS_FACTOR * most
         self._overdue_timer: asyncio.TimerHandle | None = None
+        self.rounds = Rounds()
+        # when the next check is due, and seconds that the loop was late at the last
+        self._check_due = self._late = 0.0
         self._weights = replica.identity.weights
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
 
@@ -134,7 +141,7 @@ class Door:
                 raise
             request.task.uncancel()
         finally:
-            self._under_way.discard(request)
+            self._forget(request)
             client.unbind(request.task)
             if request.place:
                 self.gate.give_back(request.place)
@@ -142,10 +149,10 @@ class Door:
             request.hold.release()
 
     async def _admit(self, request: Request, receive: Receive, client: Client) -> None:
-        """Check a request's head, wait at the gate, and read its body if it is a POST.
+        """Check a request's head, wait at the gate and for a round, and read the body of a POST.
 
         Raises:
-            Refused: a rule, the gate or a limit turns it away.
+            Refused: a rule, the gate, the loop's lateness or a limit turns it away.
             ClientDisconnect: its client has left, or its body does not arrive.
         """
         if self._ring.keys is not self._sharing_keys:
@@ -153,20 +160,30 @@ class Door:
         key = self._keys.find(request.method, request.path, request.single("authorization"))
         if key:
             request.key, request.models = key.name, key.models
+        else:
+            await self._begin(request, client, LATE_SECONDS)
         self._rules.judge(request, authorized=key is not None)
         self._keys.require_mark(request.path, key)
         judge_model(request, self._replica.gateway.names.every)
         await self._take_place(request)
-        if request.method != "POST":
-            return
-        if request.endpoint:
+        route = request.endpoint.label if request.endpoint else UNKNOWN
+        if request.method == "POST" and request.endpoint:
             request.timeout = read_timeout(request.headers, self._deadline_seconds)
-        if request.place:
-            await self._pass_gate(request, request.place, client)
-        if len(self._under_way) > self._most_under_way:
-            request.shed = "queue_full"
-            raise Refused(OVERLOADED, retry_after=1)
-        request.body = await self._bodies.read(request, receive)
+        elif route in PROBE_PATHS:
+            return
+        most = min(request.timeout, self._deadline_seconds)
+        request.unbounded = is_unbounded(request)
+        if request.unbounded:
+            most = min(most, LATE_SECONDS)
+            self._refuse_late(request)
+        if request.place and route != METRICS_PATH:
+            await self._pass_gate(request, request.place, client, most)
+        if request.method == "POST":
+            if len(self._under_way) > self._most_under_way:
+                request.shed = "queue_full"
+                raise Refused(OVERLOADED, retry_after=1)
+            request.body = await self._bodies.read(request, receive)
+        await self._begin(request, client, most)
 
     def _apply_keys(self) -> None:
         """Let the keys that are valid now in, and share the replica among them."""
@@ -182,28 +199,46 @@ class Door:
                 OWNER_KEY.set(request.key)
                 request.place = place
         except Full:
-            self._under_way.discard(request)  # waiting for its refusal is no work
+            self._forget(request)  # waiting for its refusal is no work
             await asyncio.sleep(PAUSE_SECONDS)
             request.shed = KEY_SHARE
             raise Refused(OVERLOADED, retry_after=1) from None
 
-    async def _pass_gate(self, request: Request, place: Place, client: Client) -> None:
-        """Wait at the gate until a POST may pass; refuse it if its time is up before."""
-        most = min(request.timeout, self._deadline_seconds)
-        if not client.bind(request.task):
-            raise ClientDisconnect
+    async def _pass_gate(self, request: Request, place: Place, client: Client, most: float) -> None:
+        """Wait at the gate until a request may pass; refuse it after `most` seconds."""
         try:
-            request.waited = await self.gate.enter(place, most)
+            turn = partial(self.gate.enter, place, most)
+            request.waited = await unless_left(request, client, turn)
         except TimeoutError:
             request.waited, request.shed = most, KEY_SHARE
-            raise Refused("deadline_exceeded") from None
-        except asyncio.CancelledError:
-            if not client.left:
-                raise
-            request.task.uncancel()
-            raise ClientDisconnect from None
+            raise _too_late(request) from None
+
+    async def _begin(self, request: Request, client: Client, most: float) -> None:
+        """Wait for a round of the loop that may begin a request; refuse it after `most` seconds.
+
+        Raises:
+            Refused: no round could in time, or the loop is late for what nothing else bounds.
+        """
+        if request.unbounded:
+            self._refuse_late(request)
+        if self.rounds.begins(len(request.body)):
+            return
+        came = time.monotonic()
+        try:
+            async with asyncio.timeout(most):
+                turn = partial(self.rounds.wait, request.key, len(request.body))
+                await unless_left(request, client, turn)
+        except TimeoutError:
+            request.shed = LATE
+            raise _too_late(request) from None
         finally:
-            client.unbind(request.task)
+            request.late += time.monotonic() - came
+
+    def _refuse_late(self, request: Request) -> None:
+        """Refuse a request while the loop is late."""
+        if self._late > LATE_SECONDS:
+            request.shed = LATE
+            raise Refused(OVERLOADED, retry_after=1)
 
     def _begin_record(self, request: Request) -> Record:
         """Begin the record of a request that has arrived whole or is refused, and return it."""
@@ -217,6 +252,7 @@ class Door:
             given_seconds=request.timeout,
             hold=request.hold,
         )
+        record.start -= request.late
         if request.waited:
             record.add_wait(request.waited)
         self._observer.begin(record, request.raw_headers)
@@ -324,15 +360,29 @@ class Door:
             self._observer.end(request.record)
 
     def _cancel_overdue(self) -> None:
-        """Cancel the requests whose time is up, and check again later while any are under way."""
-        now, self._overdue_timer = time.monotonic(), None
+        """Cancel the requests whose time is up, note how late the loop is, and look again later."""
+        now = time.monotonic()
+        self._late = now - self._check_due if self._overdue_timer else 0.0
         for request in self._under_way:
             if request.until < now and not request.overdue:
                 request.overdue = True
                 request.task.cancel()
-        if self._under_way:
-            loop = asyncio.get_running_loop()
-            self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
+        loop, self._check_due = asyncio.get_running_loop(), now + OVERDUE_SECONDS
+        self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
+
+    def _forget(self, request: Request) -> None:
+        """Count a request as no longer under way; after the last one nothing is checked."""
+        self._under_way.discard(request)
+        if not self._under_way and self._overdue_timer:
+            self._overdue_timer.cancel()
+            self._overdue_timer = None
+
+
+def _too_late(request: Request) -> Refused:
+    """Return the refusal of a request whose turn has not come in time."""
+    if request.unbounded:
+        return Refused(OVERLOADED, retry_after=1)
+    return Refused("deadline_exceeded")
 
 
 async def _pass_on(reply: Reply, stream: AsyncGenerator[bytes], send: Send) -> None:

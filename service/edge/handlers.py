@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isinf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from service.api import ROUTES, own, query
 from service.api.dialect import (
@@ -20,7 +20,7 @@ from service.api.dialect import (
     Route,
     json_reply,
 )
-from service.api.document import document
+from service.api.document import write_document
 from service.api.own import DRY_RUN
 from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
 from service.edge.absent import refuse_path, word_of_path
@@ -162,6 +162,7 @@ class Handlers:
             settings.max_sequences,
             model.prompts.texts,
         )
+        self._documents = dict[str, bytes]()  # as JSON, by where they say the service is mounted
         self._special_ids, self._has_warned = model.tokenizer.special_ids, False
 
     def handler(self, routes: Sequence[Route]) -> Handler:
@@ -257,9 +258,11 @@ class Handlers:
         ids = item.token_ids
         return ids is not None and self._special_ids.isdisjoint((ids[0], ids[-1]))
 
-    def document(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
-        return document()
+    async def document(self, root: str) -> bytes:
+        """Return the OpenAPI document as JSON, for a service mounted below `root`."""
+        if root not in self._documents:
+            self._documents[root] = await asyncio.to_thread(write_document, root)
+        return self._documents[root]
 
     def names(self, head: RequestHead) -> Sequence[str]:
         """Return what clients may call the models of this address."""

@@ -66,9 +66,11 @@ class Request:
         endpoint, path_params: what answers it, if anything, and the named parts of its path.
         key: the name of its API key; models: names of the only models that this may use, if any.
         hold: the memory that it takes.
-        place: its place at the gate; waited: the seconds it waited there, and for its body's scan.
+        place: its place at the gate; waited: the seconds it waited there, and for its body's scan;
+            late: those it waited for a round of the loop.
         timeout: the seconds that its client gives it, counted from when it has arrived whole.
         body: the whole body, once it has been read.
+        unbounded: whether no admission bounds it, as a wrong key, a GET or a dry run.
         shed: the name of the bound for which it is refused as overload; None if it is not.
         record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
         word: writes its refusal, where its body decides which API's it is; None: its endpoint's.
@@ -78,9 +80,9 @@ class Request:
 
     __slots__ = (
         *("begun", "body", "closing", "endpoint", "headers", "hold", "id", "ignored", "key"),
-        *("media_type", "method", "models", "overdue", "path", "path_params", "place", "query"),
-        *("raw_headers", "record", "repeated", "root_path", "shed", "task", "timeout", "until"),
-        *("waited", "word"),
+        *("late", "media_type", "method", "models", "overdue", "path", "path_params", "place"),
+        *("query", "raw_headers", "record", "repeated", "root_path", "shed", "task", "timeout"),
+        *("unbounded", "until", "waited", "word"),
     )
 
     headers: Mapping[str, str]
@@ -111,8 +113,9 @@ class Request:
         self.ignored: dict[str, None] = {}
         self.place: Place | None = None
         self.shed: str | None = None
-        self.waited, self.timeout, self.until = 0.0, math.inf, math.inf
+        self.waited, self.late, self.timeout, self.until = 0.0, 0.0, math.inf, math.inf
         self.begun = self.overdue = False
+        self.unbounded = True  # until its key and its route are known
 
     def single(self, name: str) -> str:
         """Return a header's value; empty unless there is exactly one header of that name."""

@@ -27,7 +27,7 @@ from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
 from service.encode.names import find_name, unknown_model
 from service.keys import Key
-from service.observe.observer import PROBE_PATHS
+from service.observe.families import PROBE_PATHS
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings

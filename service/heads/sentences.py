@@ -12,6 +12,7 @@ One JSON object per line:
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -83,6 +84,7 @@ class Corpus:
         return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
 
 
+@cache
 def read_bundled() -> Corpus:
     """Return the corpus that comes with this package."""
     content = files("service.heads").joinpath(BUNDLED_CORPUS).read_bytes()

@@ -51,6 +51,8 @@ class StoredSurvey:
         self._model, self._name, self._run = model, name, run
         self._batch_seconds = batch_seconds
         self._task: asyncio.Task[dict[str, Any]] | None = None
+        # what was read last, and the mark of the files that it was read of
+        self._read: tuple[Any, dict[str, Any] | None] | None = None
 
     async def answer(self, deadline: float) -> dict[str, Any]:
         """Return the stored survey; if there is none, wait for it to be made.
@@ -60,7 +62,7 @@ class StoredSurvey:
         Raises:
             Refused: it is not there by the deadline, or the model is busy.
         """
-        survey = await asyncio.to_thread(read_stored, self._model.digest)
+        survey = await asyncio.to_thread(self._read_stored)
         if survey is None:
             if self._task is None:
                 self._task = asyncio.create_task(self._make_survey())
@@ -76,6 +78,13 @@ class StoredSurvey:
         """Cancel the survey that is being made."""
         if self._task:
             self._task.cancel()
+
+    def _read_stored(self) -> dict[str, Any] | None:
+        """Return the stored survey, None if there is none; it is read again once it has changed."""
+        mark = _mark_stored(self._model.digest)
+        if self._read is None or self._read[0] != mark:
+            self._read = mark, read_stored(self._model.digest)
+        return self._read[1]
 
     async def _make_survey(self) -> dict[str, Any]:
         """Measure the heads on the bundled corpus, and store the survey if possible."""
@@ -139,6 +148,15 @@ def _is_current(survey: dict[str, Any], digest: str) -> bool:
     corpus = survey.get("corpus")
     current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
     return current and survey.get("format") == SURVEY_VERSION and survey.get("weights") == digest
+
+
+def _mark_stored(digest: str) -> tuple[Any, ...]:
+    """Return what changes whenever `read_stored` may find another survey."""
+    ours = sentences.read_bundled().digest
+    with suppress(OSError):
+        state = _cached_path(digest).stat()
+        return ours, state.st_ino, state.st_mtime_ns, state.st_size
+    return (ours,)
 
 
 def _cached_path(digest: str) -> Path:

@@ -23,7 +23,10 @@ INPUTS = (*OF_ONE_KIND, "mixed")
 CANCELLED_STAGES = ("queue", "forward")  # where a request was when its client disconnected
 ACCELERATOR_ERRORS = ("oom", "other")  # how a batch failed: out of memory, or otherwise
 # Why requests are refused for lack of room or time; where there are API keys, KEY_SHED_REASONS too
-SHED_REASONS = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
+LATE = "late"  # the event loop was, for a request that no admission bounds
+SHED_REASONS = (
+    *("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready", LATE),
+)
 KEY_SHARE = "share"  # most of the queue is the key's own
 KEY_SHED_REASONS = ("key_requests", "key_tokens", KEY_SHARE)  # by limits of a key
 # The reason by a refusal's code, where its record has none
@@ -36,5 +39,6 @@ PREINITIALIZED_STATUSES = (
     *sorted({REFUSALS[code].status for code in (OVERLOADED, "internal", "deadline_exceeded")}),
 )
 METRICS_PATH, READY_PATH = "/metrics", "/ready"  # routes
+PROBE_PATHS = frozenset(("/live", READY_PATH))  # routes that health probes ask all the time
 # Routes that no alert is about: reading them is no work
 PAGE_PATHS = frozenset(("/live", READY_PATH, "/info", METRICS_PATH, "/docs", "/openapi.json"))

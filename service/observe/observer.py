@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from service.observe.families import METRICS_PATH, READY_PATH
+from service.observe.families import METRICS_PATH, PROBE_PATHS
 from service.observe.metrics import Metrics
 from service.observe.record import TRACEPARENT, Record
 from service.refusals import UNAUTHORIZED_STATUS
@@ -28,9 +28,7 @@ logger = logging.getLogger(__name__)
 TRACEPARENT_HEADER = TRACEPARENT.encode()
 REPORT_SECONDS = 0.1  # longest time between a request's end and its report
 
-# Health probes ask for these all the time; they, and 401s, are logged as one line of their number
-PROBE_PATHS = frozenset(("/live", READY_PATH))
-SUMMARY_SECONDS = 60.0  # between two such lines
+SUMMARY_SECONDS = 60.0  # between two lines of the numbers of probes and 401s
 
 
 class Observer:

@@ -1,5 +1,6 @@
 """The web pages, as files: the attention page, the API's page, and the parts of both."""
 
+from functools import cache
 from importlib.resources import files
 
 HTML = "text/html; charset=utf-8"  # the media type of both pages
@@ -18,6 +19,7 @@ PAGE_FILES = {
 }
 
 
+@cache
 def read_attention_page(root: str) -> bytes:
     """Return the attention page, its links below `root`, where a cluster mounts the service."""
     page = _ROOT.joinpath("index.html").read_bytes()
@@ -26,11 +28,13 @@ def read_attention_page(root: str) -> bytes:
     return page
 
 
+@cache
 def read_docs_page() -> bytes:
     """Return the page of the API's documentation."""
     return _ROOT.joinpath("docs.html").read_bytes()
 
 
+@cache
 def read_part(name: str) -> tuple[bytes, str]:
     """Return the content of one of PAGE_FILES, and its media type."""
     return PAGE_FILES[name].read_bytes(), MEDIA_TYPES[name.rpartition(".")[2]]

@@ -208,3 +208,25 @@ async def test_a_survey_that_was_refused_may_be_tried_again(replica: Replica) ->
     with pytest.raises(Refused, match="overloaded"):
         await survey.answer(deadline)
     assert (await survey.answer(deadline))["model"] == "m"
+
+
+async def test_a_survey_that_lies_there_unchanged_is_parsed_once(
+    client: httpx.AsyncClient, batches: list[int], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the corpus nor the survey is read for each who asks; another one is, at once."""
+    shipped, parsed = store.read_stored(DIGEST), list[int]()
+    assert shipped is not None
+
+    def counted(content: bytes) -> Any:
+        parsed.append(len(content))
+        return json.loads(content)
+
+    monkeypatch.setattr(store.orjson, "loads", counted)
+    first, second = [await ask(client) for _ in range(2)]
+    once = len(parsed)
+    store.store_survey({**shipped, "corpus": CORPUS})
+    third = await ask(client)
+
+    assert first == second and once == 1
+    assert third["corpus"] == CORPUS and len(parsed) == 2
+    assert sentences.read_bundled() is sentences.read_bundled()

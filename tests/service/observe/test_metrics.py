@@ -365,7 +365,7 @@ async def test_counters_equal_what_was_sent(client: httpx.AsyncClient) -> None:
         "method_not_allowed": 2,
         "not_found": 21,
     }
-    stages = {"parse": 15, "tokenize": 9, "queue": 6, "forward": 6, "serialize": 7}
+    stages = {"parse": 14, "tokenize": 9, "queue": 6, "forward": 6, "serialize": 7}
     assert grown("stage_duration_seconds_count", "stage") == stages
     assert grown("batch_tokens_count", "replica").total() >= 6
     assert not grown("shed_total", "reason") and not grown("cancelled_total", "stage")

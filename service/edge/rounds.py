@@ -1,0 +1,101 @@
+"""What one round of the event loop begins: requests that no admission bounds yet take turns.
+
+A round does all that is ready. A page, a wrong key or a dry run, and what is read and then refused,
+is done in one piece, before anything counts it as inside: thirty that arrive together would hold
+the loop, and whoever asks whether the service lives, for the sum of them. So a round begins what
+has ROUND_BYTES, or one request that is larger; the others wait for later rounds, and API keys take
+turns. Bytes stand for time, since they are known before the work.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect
+
+from service.api import query
+from service.api.own import DRY_RUN
+from service.edge.request import Request
+from service.edge.transport import Client
+from service.settings import KIB
+
+T = TypeVar("T")
+
+ROUND_BYTES = 16 * KIB  # begun in one round; texts of one character take some 40 ms a request
+REQUEST_BYTES = KIB  # what the head of each counts, and all of a request without a body
+
+
+class Rounds:
+    """Begins requests, as many in each round of the event loop as it has bytes for."""
+
+    def __init__(self) -> None:
+        # by key, in order of their turn: the bytes of each request, and what is done at its turn
+        self._lines = dict[str, deque[tuple[int, asyncio.Future[None]]]]()
+        self._begun = 0  # bytes in this round
+
+    def begins(self, body: int) -> bool:
+        """Begin a request with so many bytes of body in this round; False where it has to wait."""
+        if self._lines or not self._fits(REQUEST_BYTES + body):
+            return False
+        self._count(REQUEST_BYTES + body)
+        return True
+
+    async def wait(self, key: str, body: int) -> None:
+        """Wait for the round that begins a request of this key, with so many bytes of body."""
+        turn = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(key, deque()).append((REQUEST_BYTES + body, turn))
+        await turn
+
+    def _fits(self, size: int) -> bool:
+        """Tell whether this round may begin so many bytes more; the first always."""
+        return not self._begun or self._begun + size <= ROUND_BYTES
+
+    def _count(self, size: int) -> None:
+        """Count bytes as begun in this round, which ends before the next one's first callback."""
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._end_round)
+        self._begun += size
+
+    def _end_round(self) -> None:
+        """Give the next round to those that wait, a request of each key in turn, while they fit."""
+        self._begun = 0
+        while self._lines:
+            key = next(iter(self._lines))
+            size, turn = self._lines[key][0]
+            if not turn.done():  # else it has given up
+                if not self._fits(size):
+                    return
+                turn.set_result(None)
+                self._count(size)
+            line = self._lines.pop(key)
+            line.popleft()
+            if line:
+                self._lines[key] = line
+
+
+def is_unbounded(request: Request) -> bool:
+    """Tell whether no admission bounds a request: one without a body to read, or a dry run."""
+    if request.method != "POST" or request.endpoint is None:
+        return True
+    takes = request.query and DRY_RUN in request.endpoint.query
+    return bool(takes) and query.read_flag(request.query, DRY_RUN)
+
+
+async def unless_left(request: Request, client: Client, turn: Callable[[], Awaitable[T]]) -> T:
+    """Await a request's turn and return its result.
+
+    Raises:
+        ClientDisconnect: its client has left.
+    """
+    if not client.bind(request.task):
+        raise ClientDisconnect
+    try:
+        return await turn()
+    except asyncio.CancelledError:
+        if not client.left:
+            raise
+        request.task.uncancel()
+        raise ClientDisconnect from None
+    finally:
+        client.unbind(request.task)
