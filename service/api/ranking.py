@@ -23,7 +23,11 @@ UNRANKED = (
     "this model makes dense, sparse and token vectors, and no score of a pair: ask POST /v1/encode"
     " for all three, and POST /v1/maxsim for the score of its token vectors"
 )
+RAW_SCORES = "it goes without `raw_scores`, which asks for the logits"
 ONE_INSTRUCTION = "it goes without `prompt_name`, which names a stored one"
+# What scores are: the logits after the checkpoint's own activation, or after the sigmoid where that
+# is the identity ("bounded"); the logits, or their sigmoid
+Scored = Literal["own", "bounded", "logits", "sigmoid"]
 HYBRID_TASKS = {"sparse", "multi_vector"}  # tasks of a model that also makes dense vectors
 
 
@@ -38,6 +42,27 @@ class InstructedRequest(ForeignRequest):
     instruction: str | None = None
     """What makes a document relevant, in words, for a reranker that has a place for it, such as
     Qwen3-Reranker; without `prompt_name`."""
+    raw_scores: bool = False
+    """TEI's and Infinity's: whether scores are the logits themselves."""
+    use_activation: bool | None = None
+    """vLLM's: false asks for the logits, true for scores between 0 and 1, also of a checkpoint
+    whose own activation is the identity; left out or null: the route's own scores. Without
+    `raw_scores`."""
+
+    def choose_scores(self, usual: Scored) -> Scored:
+        """Return what the scores are that a request asks for.
+
+        Args:
+            usual: where it does not say.
+
+        Raises:
+            Refused: it asks for logits and for an activation.
+        """
+        if self.raw_scores and self.use_activation:
+            raise Refused.at("out_of_range", "use_activation", detail=RAW_SCORES)
+        if self.raw_scores or self.use_activation is False:
+            return "logits"
+        return "bounded" if self.use_activation and usual == "own" else usual
 
 
 def ranking_request(
@@ -129,13 +154,12 @@ class RankingCall(JSONCall):
 
     Args:
         most: how many texts to return, the best; None: all.
-        scored: what scores are: the checkpoint's own activation of its logits ("own"), the logits,
-            or their sigmoid.
+        scored: what scores are.
         texts: those of the request, if the answer repeats them; else empty.
     """
 
     most: int | None
-    scored: Literal["own", "logits", "sigmoid"]
+    scored: Scored
     texts: Sequence[str]
 
     def best(self, encoded: Encoded) -> Iterator[RankedText]:
@@ -144,8 +168,10 @@ class RankingCall(JSONCall):
         logits = np.array([pair.logits[0] for pair in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
         scores = logits if self.scored == "logits" else sigmoid(logits)
-        if self.scored == "own":
-            scores = np.array([pair.scores[0] for pair in classes], dtype=np.float32)
+        if self.scored in ("own", "bounded"):
+            own = np.array([pair.scores[0] for pair in classes], dtype=np.float32)
+            is_identity = np.array_equal(own, logits)
+            scores = scores if self.scored == "bounded" and is_identity else own
         for place, score in zip(order.tolist(), short_numbers(scores[order]), strict=True):
             yield RankedText(place, score, self.texts[place] if self.texts else None)
 

@@ -69,10 +69,6 @@ class RerankRequest(InstructedRequest):
     truncate_prompt_tokens: MostTokens | None = None
     """vLLM's: how many tokens of a query and a document together are read, special ones included;
     -1 is `max_tokens`."""
-    raw_scores: bool = False
-    """Infinity's: whether scores are the logits themselves."""
-    use_activation: Literal[True] = True
-    """vLLM's; `raw_scores` has the logits."""
     rank_fields: list[Literal["text"]] | None = None
     """Cohere's former one: of a document as an object, its text is all that is read."""
 
@@ -136,7 +132,7 @@ def _parse(
         most=request.truncate_prompt_tokens,
         layout=echo_layout(body, request.query, returned, request.top_n),
     )
-    scored: Literal["logits", "own"] = "logits" if request.raw_scores else "own"
+    scored = request.choose_scores("own")
     return RerankCall(
         request=native, custom=custom, most=request.top_n, scored=scored, texts=returned
     )

@@ -79,8 +79,6 @@ class RankRequest(CutPair, InstructedRequest):
 
     texts: Strings
     """The texts to rank: 1 to `max_sequences`."""
-    raw_scores: bool = False
-    """Whether scores are the logits themselves."""
     return_text: bool = False
     """Whether each rank comes with its text."""
     top_n: Annotated[int, Field(ge=1)] | None = None
@@ -182,7 +180,7 @@ def parse_rerank(body: bytes, head: RequestHead, served: ModelFacts) -> RankCall
     native, custom = ranking_request(
         request, request.texts, "texts", served, truncate=truncate, layout=layout
     )
-    scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
+    scored = request.choose_scores("sigmoid")
     return RankCall(request=native, custom=custom, most=request.top_n, scored=scored, texts=texts)
 
 

@@ -170,7 +170,6 @@ async def test_a_number_that_is_none_is_named_as_such(
         ("/v1/embeddings", "endianness", "big"),
         ("/v1/embeddings", "modality", "image"),
         ("/v2/embed", "images", ["data:"]),
-        ("/v1/rerank", "use_activation", False),
         ("/v1/rerank", "rank_fields", ["title"]),
         ("/rerank", "texts", ["a"]),
     ],

@@ -1,5 +1,7 @@
 """Rerank as Jina's, Cohere's and TEI's clients ask, held to sentence-transformers' CrossEncoder."""
 
+import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -78,8 +80,13 @@ async def rankers(
     tokenizer.model_max_length = MOST
     tokenizer.save_pretrained(short)
     long_reranker(long)
+    raw = tmp_path_factory.mktemp("raw")
+    shutil.copytree(short, raw, dirs_exist_ok=True)
+    config = json.loads((raw / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (raw / "config.json").write_text(json.dumps(config))
     rankers, replicas = {}, []
-    for name, folder in (("short", short), ("long", long)):
+    for name, folder in (("short", short), ("long", long), ("raw", raw)):
         settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=name)
         replicas.append(await Replica.start(settings, f"{name}-1"))
         transport = httpx.ASGITransport(outer(replicas[-1]))
@@ -182,6 +189,40 @@ async def test_scores_are_logits_where_they_are_asked_for(
 
     assert told == [rank["score"] for rank in sorted(ranks, key=lambda rank: rank["index"])]
     assert told != await rankers["short"].scores(path, TEXTS)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_scores_of_logits_are_made_such_of_0_to_1_where_they_are_asked_for(
+    rankers: dict[str, Ranker], path: str
+) -> None:
+    """`use_activation` of vLLM; the checkpoint whose activation is the identity has the logits."""
+    raw, short = rankers["raw"], rankers["short"]
+    logits = await raw.scores(path, TEXTS)
+
+    assert logits == await raw.scores(path, TEXTS, raw_scores=True)
+    assert logits == await raw.scores(path, TEXTS, use_activation=False)
+    assert logits == await short.scores(path, TEXTS, use_activation=False)
+    expected = short.predicted(*TEXTS)  # by the sigmoid
+    scores = await raw.scores(path, TEXTS, use_activation=True)
+    assert scores == pytest.approx(expected, abs=CLOSE) and scores != logits
+    own = await short.scores(path, TEXTS)
+    assert own == await short.scores(path, TEXTS, use_activation=True)
+    assert own == await short.scores(path, TEXTS, use_activation=None)
+    asked = {"query": QUERY, "documents": TEXTS, "raw_scores": True, "use_activation": True}
+    refused = (await raw.http.post(path, json=asked)).json()
+    assert "use_activation: it goes without `raw_scores`" in refused["message"]
+
+
+async def test_teis_scores_are_logits_where_no_activation_is_asked_for(
+    rankers: dict[str, Ranker],
+) -> None:
+    """Else their sigmoid, of each checkpoint."""
+
+    async def ask(**more: Any) -> Any:
+        return await rankers["raw"].post("/rerank", query=QUERY, texts=TEXTS, **more)
+
+    assert await ask(use_activation=True) == await ask()
+    assert await ask(use_activation=False) == await ask(raw_scores=True) != await ask()
 
 
 @pytest.mark.parametrize("path", ROUTES)
