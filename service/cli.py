@@ -41,7 +41,7 @@ from service.commands.terminal import (
     print_now,
 )
 from service.commands.texts import encode, heads, space
-from service.models import load_models
+from service.models import count_threads, load_models
 from service.observe import logs
 from service.ray_session import check_ray
 from service.settings import Settings
@@ -135,6 +135,8 @@ def examine_machine(models: Sequence[Settings]) -> tuple[list["Finding"], set[st
     from service.preflight.finding import Finding, run
 
     findings = list(run("doctor", machine.CHECKS, models[0]))
+    if len(models) > 1 and models[0].device != "cuda":
+        findings = [*machine.describe_sharing(count_threads(models)), *findings]
     if not findings[-1].is_wrong:  # of torch, without which nothing more can be checked
         from service.preflight import model
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ OWN = frozenset(
     )
 )
 
+# Replicas' threads that may share a core: a batch that takes ten times as long counts as stuck
+MOST_SHARING = 4
 APPLICATION = "headlight"  # the name in Ray Serve of the first model, where we deploy it
 
 
@@ -38,7 +40,7 @@ def load_models(
 
     Raises:
         ValueError, OSError: as load_settings; or the models are named twice, two of them alike, one
-            like a path of the service, or they need more cores than there are.
+            like a path of the service, or they need many more cores than there are.
     """
     document = dict(read_file(file))
     listed = _read_list(document.pop(MODELS, None))
@@ -93,11 +95,24 @@ def _read_list(listed: object) -> list[dict[str, Any]]:
     return listed
 
 
+def count_threads(models: Iterable[Settings]) -> int:
+    """Return the cores that all replicas would keep busy: at least one each."""
+    return sum(each.most_replicas * (each.threads or 1) for each in models)
+
+
 def _refuse_excess_threads(models: Sequence[Settings]) -> None:
-    """Refuse models that together ask for more threads than this machine has cores."""
-    needed = sum(each.most_replicas * (each.threads or 1) for each in models)
-    if models[0].address is None and needed > count_cores() and models[0].device != "cuda":
+    """Refuse a model that this machine has too few cores for, or so many that all would hang."""
+    here = count_cores()
+    if models[0].address is not None or models[0].device == "cuda":
+        return
+    for each in models:
+        if (own := count_threads([each])) > here:
+            raise ValueError(
+                f"{each.model} needs {own} cores (threads x replicas), but this machine has only "
+                f"{here}"
+            )
+    if (needed := count_threads(models)) > MOST_SHARING * here:
         raise ValueError(
-            f"the models need {needed} cores (threads x replicas, at least 1 a replica), but this "
-            f"machine has only {count_cores()}"
+            f"the models need {needed} cores (threads x replicas, at least 1 a replica); they may "
+            f"share this machine's, {here}, up to {MOST_SHARING} to one"
         )

@@ -388,6 +388,7 @@ ROWS = (
     ),
     Row("cluster.haproxy.SHUT_SECONDS", "new ones are refused", "of these, without connections"),
     Row("cluster.ingress.RECONNECT_SECONDS", "the node ends", "a node without its head"),
+    Row("models.MOST_SHARING", "the start fails", "threads of several models to a core"),
     # logs
     Row("observe.logs.FILE_BYTES", "the log begins anew", "a replica's log; one more is kept"),
     Row(

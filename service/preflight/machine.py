@@ -156,8 +156,9 @@ def check_disk(_: Settings) -> Iterator[Finding]:
 def check_cores(settings: Settings) -> Iterator[Finding]:
     """Compare the replicas' threads with the cores, within a quota of them."""
     here, needed = count_cores(), settings.most_replicas * (settings.threads or 0)
-    what = f"{describe_cores()}, {settings.threads or here // settings.machine_replicas} a replica"
-    if settings.threads is None and settings.machine_replicas > here:
+    each = settings.threads or max(1, here // settings.machine_replicas)
+    what = f"{describe_cores()}, {each} a replica"
+    if settings.threads is None and settings.most_replicas > here:
         text = f"each replica needs at least one core; this machine has {here}"
         yield Finding(f"{replicas_key(settings)} {settings.most_replicas}", text)
     elif needed > here:
@@ -166,6 +167,16 @@ def check_cores(settings: Settings) -> Iterator[Finding]:
         yield Finding(f"threads {settings.threads}", text)
     else:
         yield Finding("cores", what, grade="ok")
+
+
+def describe_sharing(threads: int) -> Iterator[Finding]:
+    """Say what it costs that models share cores, where there are fewer than threads of all."""
+    if threads > (here := count_cores()):
+        what = (
+            f"{threads} threads of all models share {here} cores: while all are busy an answer "
+            f"takes {threads / here:.2g} times as long, and that much more is refused"
+        )
+        yield Finding("cores", what, "fewer models or replicas, or more cores", "note")
 
 
 def check_tracing(settings: Settings) -> Iterator[Finding]:

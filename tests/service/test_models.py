@@ -1,12 +1,16 @@
 """Several models in one service: what each is called."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from service import models
 from service.api import ROUTES
 from service.cluster.choice import TAKEN
 from service.models import load_models
+from service.preflight import machine
+from service.settings import Settings
 
 FIRST = "all-MiniLM-L6-v2"
 
@@ -31,3 +35,41 @@ def test_no_model_may_be_called_as_any_route_begins() -> None:
     begins = {route.path.split("/")[1] for route in ROUTES} - {""}
 
     assert begins | {"-"} == TAKEN
+
+
+@pytest.mark.parametrize(
+    ("count", "flags", "refused"),
+    [
+        (4, {}, ""),
+        (8, {}, ""),
+        (9, {}, "the models need 9 cores"),
+        (2, {"threads": 2}, ""),
+        (2, {"threads": 3}, f"{FIRST} needs 3 cores"),
+        (2, {"replicas": 3}, f"{FIRST} needs 3 cores"),
+        (9, {"device": "cuda"}, ""),
+        (9, {"address": "auto"}, ""),
+    ],
+)
+def test_models_share_cores_up_to_four_threads_on_one(
+    monkeypatch: pytest.MonkeyPatch, count: int, flags: dict[str, object], refused: str
+) -> None:
+    """Each alone has to fit the machine, of two cores here."""
+    monkeypatch.setattr(models, "count_cores", lambda: 2)
+    names = [FIRST, *(f"./m{number}" for number in range(count - 1))]
+
+    with pytest.raises(ValueError, match=f"^{refused}") if refused else nullcontext():
+        found = models.load_models(names, flags, {})
+        assert [each.machine_replicas for each in found] == [count] * count
+
+
+def test_the_doctor_says_what_shared_cores_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing where there are enough; no model lacks a core then."""
+    monkeypatch.setattr(machine, "count_cores", lambda: 2)
+    one_of_four = Settings(other_replicas=3)
+
+    (finding,) = machine.describe_sharing(5)
+
+    assert finding.grade == "note" and "5 threads of all models share 2 cores" in finding.what
+    assert "takes 2.5 times as long" in finding.what
+    assert not [*machine.describe_sharing(2)]
+    assert [each.grade for each in machine.check_cores(one_of_four)] == ["ok"]
