@@ -2,6 +2,7 @@
 
 from service.api import (
     cohere,
+    nim,
     open_inference,
     openai,
     operating,
@@ -21,6 +22,7 @@ DIALECTS = (
     tei,
     rerank,
     cohere,
+    nim,
     open_inference,
     pages,
 )

@@ -61,7 +61,7 @@ class EmbeddingsRequest(ForeignRequest):
         "embedding_types": "encoding_format",  # Cohere's
         "output_dimension": "dimensions",  # Voyage's
         "truncation": "truncate",  # Voyage's
-        "prefix": "prompt",  # Open WebUI's default
+        "prefix": "prompt",  # as Open WebUI may be set to
         "instruction": "prompt",
         "normalize": "normalized",  # vLLM's, as the next ones
         "use_activation": "normalized",

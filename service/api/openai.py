@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from model.text.tokenizer import Truncate
 from service import inputs
@@ -35,6 +36,7 @@ from service.api.inputs import (
     make_inputs,
 )
 from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
+from service.api.usage import count_usage
 from service.core import Custom, Layout
 from service.encode.answer import Array, Each, Encoded
 from service.encode.names import find_name
@@ -84,8 +86,13 @@ class EmbeddingsCall(JSONCall):
             }
             for index, vector in enumerate(pooled_vectors(encoded))
         )
-        model, usage = encoded.preamble["model"], count_usage(encoded)
-        return {"object": "list", "data": data, "model": model, "usage": usage}
+        return {
+            "id": f"embd-{uuid4()}",  # Mistral's clients need one
+            "object": "list",
+            "data": data,
+            "model": encoded.preamble["model"],
+            "usage": count_usage(encoded),
+        }
 
     def _write_vector(self, vector: Array) -> Array | str:
         """Return a vector in the request's precision, as an array or as base64."""
@@ -209,13 +216,6 @@ def _make_inputs(value: Any) -> inputs.Texts:
     if isinstance(value, list):
         value = [entry.text if isinstance(entry, Document) else entry for entry in value]
     return make_inputs(value)
-
-
-def count_usage(encoded: Encoded) -> dict[str, int]:
-    """Return the `usage` of an answer: counts of tokens, and of inputs cut where it is counted."""
-    tokens, truncated = encoded.usage["tokens"], encoded.usage.get("truncated")
-    counts = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return counts if truncated is None else counts | {"truncated": truncated}
 
 
 async def answer_models(head: RequestHead, context: RouteContext) -> Reply:

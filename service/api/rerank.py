@@ -7,8 +7,10 @@ Sources of the request: both APIs' references.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
+from uuid import uuid4
 
 from pydantic import Field
 
@@ -32,6 +34,7 @@ from service.api.ranking import (
     ranking_request,
     relocate,
 )
+from service.api.usage import count_usage
 from service.encode.answer import Each, Encoded
 from service.inputs import Documents
 from service.observe.families import OF_TEXT
@@ -73,24 +76,39 @@ class RerankRequest(InstructedRequest):
     """Cohere's former one: of a document as an object, its text is all that is read."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RerankCall(RankingCall):
-    """A request of POST /v1/rerank or /v2/rerank."""
+    """A request of POST /v1/rerank or /v2/rerank.
+
+    Args:
+        version: of Cohere's API, "1" or "2".
+    """
+
+    version: str
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the answer in Jina's and Cohere's shape, best document first."""
+        """Return the answer in Jina's and Cohere's shape, best document first.
+
+        That of /v1/rerank has the places and scores also as `data`, where Voyage's clients look.
+        """
+        best, usage = list(self.best(encoded)), count_usage(encoded)
+        scores = [{"index": one.place, "relevance_score": one.score} for one in best]
         rows = (
-            {
-                "index": ranked.place,
-                "relevance_score": ranked.score,
-                **({} if ranked.text is None else {"document": {"text": ranked.text}}),
-            }
-            for ranked in self.best(encoded)
+            score if ranked.text is None else {**score, "document": {"text": ranked.text}}
+            for ranked, score in zip(best, scores, strict=True)
         )
-        usage = {"total_tokens": encoded.usage["tokens"]}
-        if "truncated" in encoded.usage:
-            usage["truncated"] = encoded.usage["truncated"]
-        results = Each(rows, plain=True)
-        return {"model": encoded.preamble["model"], "results": results, "usage": usage}
+        told = {
+            "id": str(uuid4()),
+            "object": "list",
+            "model": encoded.preamble["model"],
+            "results": Each(rows, plain=True),
+            "usage": usage,
+            "meta": {
+                "api_version": {"version": self.version},
+                "billed_units": {"input_tokens": usage["total_tokens"]},
+            },
+        }
+        return told if self.version == "2" else {**told, "data": Each(scores, plain=True)}
 
 
 def has_documents(body: bytes, served: ModelFacts) -> bool:
@@ -100,20 +118,21 @@ def has_documents(body: bytes, served: ModelFacts) -> bool:
 
 def parse_jina(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
     """Parse a request of POST /v1/rerank, whose results repeat their documents by default."""
-    return _parse(body, head, served, return_documents=True)
+    return _parse(body, head, served, "1", return_documents=True)
 
 
 def parse_cohere(body: bytes, head: RequestHead, served: ModelFacts) -> JSONCall:
     """Parse a request of POST /v2/rerank, as `parse_jina`, but by default without documents."""
-    return _parse(body, head, served, return_documents=False)
+    return _parse(body, head, served, "2", return_documents=False)
 
 
 def _parse(
-    body: bytes, head: RequestHead, served: ModelFacts, *, return_documents: bool
+    body: bytes, head: RequestHead, served: ModelFacts, version: str, *, return_documents: bool
 ) -> JSONCall:
     """Parse a request to rank.
 
     Args:
+        version: of Cohere's API.
         return_documents: whether results repeat their documents where the request does not say.
     """
     request = RerankRequest.parse(body, head.ignored)
@@ -134,14 +153,21 @@ def _parse(
     )
     scored = request.choose_scores("own")
     return RerankCall(
-        request=native, custom=custom, most=request.top_n, scored=scored, texts=returned
+        request=native,
+        custom=custom,
+        most=request.top_n,
+        scored=scored,
+        texts=returned,
+        version=version,
     )
 
 
 def problem(refused: Refused, request_id: str) -> Reply:
-    """Return the response of a refusal; Cohere's clients read `message`, Jina's `detail`."""
+    """Return the response of a refusal, each of whose first fields some API's clients read."""
     message = explain_refusal(relocate(refused, "documents"), {})
-    return json_reply({"message": message, "detail": message, "code": refused.code}, refused.status)
+    # of Cohere, Jina and Together
+    told = {"message": message, "detail": message, "error": {"message": message}}
+    return json_reply({**told, "code": refused.code}, refused.status)
 
 
 API = Api(

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 from openai import OpenAI
 
@@ -57,8 +58,11 @@ async def test_null_is_left_out_and_an_unknown_field_is_ignored_and_named(
     assert plain.status_code in (200, 404) and IGNORED not in plain.headers
     assert told.status_code == plain.status_code, told.text
     assert told.headers[IGNORED] == "drop_params, return_len"
-    if "/v2/embed" not in path:  # whose answers have an id each
-        assert told.content == plain.content
+    bodies = [orjson.loads(answer.content) for answer in (plain, told)]
+    for body in bodies:
+        if isinstance(body, dict):
+            body.pop("id", None)  # of each answer its own
+    assert bodies[0] == bodies[1]
 
 
 async def test_no_client_writes_our_headers(client: httpx.AsyncClient) -> None:

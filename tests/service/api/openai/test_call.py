@@ -154,7 +154,7 @@ async def test_the_client_works_without_a_prefix(address: str) -> None:
         long = await client.embeddings.create(model=NAME, input=TEXTS)
         assert names == [model.id async for model in await client.models.list()]
 
-    assert short.model_dump() == long.model_dump()
+    assert short.model_dump(exclude={"id"}) == long.model_dump(exclude={"id"})
 
 
 @pytest.mark.client("openai", "smaller vectors")
