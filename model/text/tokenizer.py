@@ -199,7 +199,9 @@ class Tokenizer:
         Args:
             special: whether special tokens are part of the text.
         """
-        return self._library.decode(list(token_ids), skip_special_tokens=not special)
+        # of several at once the library lets other threads of the interpreter run meanwhile
+        (text,) = self._library.decode_batch([[*token_ids]], skip_special_tokens=not special)
+        return str(text)
 
     def token_of(self, token_id: int) -> str | None:
         """Return the token of an id; None if the vocabulary lacks it."""

@@ -20,8 +20,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -30,6 +30,7 @@ from service.core import Ask, Custom
 from service.encode import answer
 from service.encode.answer import JSON, Encoded
 from service.engine.fair.rotation import FairLock
+from service.engine.fair.turns import in_turns
 from service.observe.families import NO_INPUT
 from service.observe.record import Record
 from service.refusals import BODY_CODES, HEADER_CODES, REFUSALS, Refused
@@ -166,7 +167,13 @@ class Call(ABC):
 
 
 class JSONCall(Call):
-    """A call that is answered with one JSON value."""
+    """A call that is answered with one JSON value.
+
+    Attributes:
+        needs_all: whether all items are made before the answer begins, as it is of them together.
+    """
+
+    needs_all: ClassVar[bool] = False
 
     @abstractmethod
     def to_json(self, encoded: Encoded) -> Any:
@@ -184,6 +191,8 @@ class JSONCall(Call):
         return answer.write_pieces(self.to_json(encoded), self.request.array_encoding)
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
+        if self.needs_all:
+            encoded = replace(encoded, items=[item async for item in in_turns(encoded.items)])
         return self.reply(await answer.collect_body(self.pieces(encoded), turn))
 
 

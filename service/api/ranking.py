@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -158,6 +158,7 @@ class RankingCall(JSONCall):
         texts: those of the request, if the answer repeats them; else empty.
     """
 
+    needs_all: ClassVar = True
     most: int | None
     scored: Scored
     texts: Sequence[str]

@@ -18,6 +18,7 @@ from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
+from service.engine.fair.turns import give_turn
 from service.engine.lanes import ProcessBroken
 from service.engine.work import Result, Work
 from service.inputs import Base64Array, Item, Text, Texts, text_and_pair
@@ -267,7 +268,9 @@ class Admission:
         if price is not None:
             self.hold(price, record, inputs)
         record.batch_start, start = 0.0, time.monotonic()
+        await give_turn(len(step.works) + len(step.follow))
         tokens, costs = step.tokens, self._step_costs(step)
+        await give_turn(len(costs))
         try:
             self._check_works(step, costs, deadline, record)
             timing = await self._run_steps(step, tokens, costs, deadline, record.key)

@@ -25,7 +25,7 @@ OCTETS = "application/octet-stream"  # media type of JSON followed by arrays' by
 INFERENCE_HEADER = "inference-header-content-length"  # has the bytes of JSON before the arrays'
 PIECE_ROWS = 2048  # rows of Records in a piece; they take a millisecond
 PIECE_BYTES = 64 * 1024  # of array in a piece; as JSON some 200 KiB, in half a millisecond
-PIECE_LEAST = 256  # bytes that even a smaller piece counts as, since it takes as long
+PIECE_LEAST = 1024  # bytes that even a smaller piece counts as, since its item may take as long
 TOKEN_JSON_BYTES = 64  # estimate of the JSON of a token, without its arrays
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
 BASE64_BYTES = 3 * 16 * 1024
@@ -230,15 +230,18 @@ async def collect_body(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
         turn: lock to hold while a large body is written: with one writer at a time, other tasks
             wait for one chunk, not for one of each answer that is being written.
     """
-    chunks, parts, size, held = list[bytes](), list[bytes](), 0, False
+    chunks, parts, size, work, held = list[bytes](), list[bytes](), 0, 0, False
     try:
         for piece in pieces:
             parts.append(piece)
-            size += max(len(piece), PIECE_LEAST)
+            size, work = size + len(piece), work + max(len(piece), PIECE_LEAST)
+            if work < PIECE_BYTES:
+                continue
             if size >= PIECE_BYTES:
                 chunks.append(b"".join(parts))
-                parts, size, held = [], 0, held or await turn.acquire()
-                await asyncio.sleep(0)
+                parts, size = [], 0
+            work, held = 0, held or await turn.acquire()
+            await asyncio.sleep(0)
         return [*chunks, b"".join(parts)] if parts else chunks
     finally:
         if held:

@@ -33,8 +33,9 @@ from service.encode.price import Price, step_flops
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
-from service.encode.worker import THREAD_CHARACTERS, Workers
+from service.encode.worker import Workers, is_long
 from service.engine.fair.line import Timing
+from service.engine.fair.turns import give_turn
 from service.engine.work import Work
 from service.inputs import MOST_SPANS, Item, Texts, numbered_items
 from service.observe.record import Record
@@ -123,9 +124,10 @@ class Gateway:
         Raises:
             Refused: why it cannot be answered.
         """
-        resolved = self._resolve(ask, deadline, record, custom, expected)
+        resolved = await self._resolve(ask, deadline, record, custom, expected)
+        await give_turn(len(resolved.texts))
         tokens, characters = self._estimate.tokens(resolved.texts)
-        queued = characters >= THREAD_CHARACTERS
+        queued = is_long(characters, len(resolved.texts))
         unread_bytes = estimate_held(resolved.texts) if queued else 0
         with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
             works, tokens, step, price, held = await self._prepare(resolved)
@@ -149,14 +151,16 @@ class Gateway:
 
         Args, Raises: as `encode`; a refusal of `admission.run` is returned instead of raised.
         """
-        resolved = self._resolve(ask, deadline, record, custom, expected)
+        resolved = await self._resolve(ask, deadline, record, custom, expected)
         _, tokens, step, price, _ = await self._prepare(resolved)
+        await give_turn(record.sequences)
         cost = {
             "tokens": tokens,
             "attention_bytes": price.parts.get("attention", 0),
             "answer_bytes": price.total,
             "flops": step_flops(self._config, self.resolver.model.adapters, step),
         }
+        await give_turn(record.sequences)
         try:
             self._admission.check(step, price, deadline, record)
         except Refused as refused:
@@ -164,7 +168,7 @@ class Gateway:
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": seconds}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
-    def _resolve(
+    async def _resolve(
         self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
     ) -> ResolvedRequest:
         """Check a request against this model, and find its question, sides and space.
@@ -173,7 +177,8 @@ class Gateway:
             Refused: the model lacks what it names, it is too large, or its vectors are not of the
                 expected space.
         """
-        record.input, question = _input_kind(ask.texts()), self.question(ask, custom)
+        await give_turn(len(texts := ask.texts()))
+        record.input, question = _input_kind(texts), self.question(ask, custom)
         sides = question.sides()
         side = sides[-1]
         texts = side.inputs if len(sides) == 1 else [text for each in sides for text in each.inputs]
@@ -217,8 +222,9 @@ class Gateway:
         """
         ask, question, sides, texts, edited, _, deadline, record = resolved
         changes = Interventions(self._config)
+        await give_turn(len(texts))
         if edited:
-            changes = Interventions.of(ask.gates, sides, self._config)
+            changes = await Interventions.of(ask.gates, sides, self._config)
         works, start = list[Work](), time.monotonic()
         try:
             for side in sides:
@@ -227,7 +233,8 @@ class Gateway:
             record.end_stage("tokenize", start)
         tokens = sum(map(len, works))
         self.resolver.check_tokens(tokens)
-        changes.apply(works, sides)
+        await give_turn(len(works))
+        await changes.apply(works, sides)
 
         async def read_gated(side: Side) -> list[Work]:
             """Read texts made while planning, and apply the request's gates to their works."""
@@ -240,10 +247,11 @@ class Gateway:
             await question.plan(works, read_gated, deadline, record), self.resolver
         )
         record.inputs, record.sequences, record.tokens = len(works), step.sequences, step.tokens
+        await give_turn(record.sequences)
         self._estimate.learn(texts, works)
-        return PreparedRequest(
-            works, tokens, step, question.price(step), estimate_held(texts, works)
-        )
+        price = question.price(step)
+        await give_turn(record.sequences)
+        return PreparedRequest(works, tokens, step, price, estimate_held(texts, works))
 
 
 def _input_kind(texts: Texts) -> str:

@@ -15,6 +15,7 @@ from model.config import EncoderConfig
 from service.core import Side, Step, place_of_work
 from service.encode.indices import resolve_gates, resolve_patches
 from service.encode.resolver import Resolver
+from service.engine.fair.turns import in_turns
 from service.engine.work import Work
 from service.inputs import Gate, Item, numbered_items
 from service.refusals import Refused
@@ -63,7 +64,7 @@ class Interventions:
     each: Sequence[Edits] = ()  # edits of each input; empty if no head is changed
 
     @classmethod
-    def of(
+    async def of(
         cls, gates: Sequence[Gate], sides: Sequence[Side], config: EncoderConfig
     ) -> "Interventions":
         """Resolve the gates and patches of a request, before any input is read.
@@ -75,27 +76,28 @@ class Interventions:
             Refused: a head or an input does not exist, or an input cannot be a source.
         """
         inputs = [item for side in sides for item in side.inputs]
+        patched = {number for number, item in numbered_items(inputs) if item.patch}
         common = Edits(_resolve_heads(resolve_gates, gates, config, ("gates",)))
         each = list[Edits]()
-        for index, item in enumerate(inputs):
+        async for index, item in in_turns(enumerate(inputs)):
             if not isinstance(item, Item) or not (item.gates or item.patch):
                 each.append(common)
                 continue
             at = partial(place_of_work, sides, index)
             own = _resolve_heads(resolve_gates, item.gates or (), config, at("gates"))
             patches = _resolve_heads(resolve_patches, item.patch or (), config, at("patch"))
-            patched = {number for number, other in numbered_items(inputs) if other.patch}
             _check_patches(own, patches, index, len(inputs), patched, at("patch"))
             each.append(Edits(_merge_edits(common.gates, own, patches), patches))
         return cls(config, common, each)
 
-    def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
+    async def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
         """Set the gates of works, and have the sources of patches keep the layers needed.
 
         Raises:
             Refused: an input and a source of its patches have different numbers of tokens.
         """
-        for index, (work, edits) in enumerate(zip(works, self.each, strict=False)):
+        changed = enumerate(zip(works, self.each, strict=False))
+        async for index, (work, edits) in in_turns(changed):
             edits.apply(work)
             for layer, number in edits.sources:
                 source = works[number]
@@ -125,12 +127,13 @@ class Interventions:
 
         async def run_patched() -> Step:
             """Return the step of the patched inputs, with values of their sources' results."""
-            for index in patched:
+            async for index in in_turns(patched):
                 patches = self._patched_values(self.each[index], works)
                 works[index].sequence = replace(works[index].sequence, patches=patches)
             return Step([works[index] for index in patched], step.then)
 
-        sources = [work for index, work in enumerate(works) if index not in {*patched}]
+        waiting = {*patched}
+        sources = [work for index, work in enumerate(works) if index not in waiting]
         follow = [*((works[index], 1) for index in patched), *step.follow]
         return Step(sources, run_patched, follow, held)
 

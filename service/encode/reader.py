@@ -20,7 +20,8 @@ from model.text.frame import Tokenized
 from model.text.pieces import run_reading
 from model.text.tokenizer import Tokenizer, Truncate
 from service.core import Placer, Side
-from service.encode.worker import THREAD_CHARACTERS, Worker
+from service.encode.worker import Worker, is_long
+from service.engine.fair.turns import give_turn, in_turns
 from service.engine.work import Work
 from service.inputs import Base64Array, Item, numbered_items, text_and_pair
 from service.observe.record import Record
@@ -60,7 +61,7 @@ class Reader:
     max_embedding: float  # largest absolute value in embeddings
     prompts: Prompts  # the checkpoint's prompts, by name
     instructions: Mapping[str, str]  # prompts for requests that name none, by adapter
-    worker: Worker  # thread that tokenizes if there are THREAD_CHARACTERS or more
+    worker: Worker  # thread that tokenizes if that takes long; see `is_long`
 
     async def read(self, side: Side, deadline: float, record: Record | None = None) -> list[Work]:
         """Tokenize a side's texts, check its other inputs, and return their works in order.
@@ -72,6 +73,7 @@ class Reader:
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
+        await give_turn(len(side.inputs))
         truncate, role = self.tokenizer.resolve_truncation(side.cut), side.role
         limit, markers = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
@@ -83,7 +85,7 @@ class Reader:
             self._read_numbers(side, item, partial(side.at, index), truncate, limit, record)
             if isinstance(item, Item) and item.text is None
             else self._read_text(side, *next(remaining), record)
-            for index, item in enumerate(side.inputs)
+            async for index, item in in_turns(enumerate(side.inputs))
         ]
         for index in texts.shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
@@ -138,7 +140,7 @@ class Reader:
         )
         characters = sum(len(texts.prompt) + len(part) for parts in texts.parts for part in parts)
         try:
-            if characters < THREAD_CHARACTERS:
+            if not is_long(characters, len(texts.parts)):
                 return run_reading(reading)
             return await self.worker.run(reading, deadline, characters, record)
         except SequenceTooLong as error:

@@ -10,6 +10,7 @@ from model.maps.units import Units, divide_into_units
 from model.text.tokenizer import Tokenizer
 from service.core import Placer
 from service.encode.indices import Heads
+from service.engine.fair.turns import in_turns
 from service.engine.work import Outputs, Work
 from service.inputs import Attention
 from service.refusals import Refused
@@ -19,7 +20,7 @@ from service.wording.words import Loc
 DEFAULT_KEYS, DEFAULT_BLOCKS = 8, 32
 
 
-def select_attention(
+async def select_attention(
     attention: Attention, heads: Heads, works: Sequence[Work], at: Placer, tokenizer: Tokenizer
 ) -> None:
     """Set the attention that each work shows; works alike share one Outputs.
@@ -32,7 +33,7 @@ def select_attention(
         Refused: an input lacks a row that the request names, or has no row at all.
     """
     by_kind = dict[object, Outputs]()
-    for index, work in enumerate(works):
+    async for index, work in in_turns(enumerate(works)):
         separators = _find_separators(attention, work, tokenizer)
         kind = id(work.outputs), _selection_key(attention, work), separators
         if kind not in by_kind:

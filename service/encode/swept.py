@@ -15,6 +15,7 @@ from model.task_heads import Classifier
 from service.core import Step
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
+from service.engine.fair.turns import in_turns
 from service.engine.work import Array, Outputs, Result, Work
 from service.inputs import Sweep
 from service.refusals import Refused
@@ -60,7 +61,7 @@ class Copies:
         """Return the number of copies of each input."""
         return sum(map(len, self.heads.values()))
 
-    def step(self, works: Sequence[Work]) -> Step:
+    async def step(self, works: Sequence[Work]) -> Step:
         """Return a step that runs the inputs, and then their copies.
 
         Raises:
@@ -74,11 +75,11 @@ class Copies:
         copied = Outputs(outputs.pooling, self._tokens, task_heads=_classifiers(outputs))
         classes = sum(len(head.labels) for head in _classifiers(outputs))
         swept = self._count * (bool(copied.pooling) + classes + self._tokens)
-        for work in works:
+        async for work in in_turns(works):
             kept = work.outputs.kept.union(self.heads)
             work.outputs = replace(work.outputs, kept=kept, swept=swept)
         templates = list[tuple[Work, int]]()  # for each input and layer, with its number of copies
-        for work in works:
+        async for work in in_turns(works):
             edited = 1 + work.edited_heads
             for layer, heads in self.heads.items():
                 template = replace(work, outputs=copied, entered=layer, edited_heads=edited)
@@ -90,7 +91,7 @@ class Copies:
         async def run_copies() -> Step:
             """Return the step of the copies, which begin in states of the inputs' results."""
             unused = iter([template for template, _ in templates])
-            self.made = [list(self._copies_of(work, unused)) for work in works]
+            self.made = [list(self._copies_of(work, unused)) async for work in in_turns(works)]
             return Step([copy for copies in self.made for copy in copies])
 
         return Step(works, run_copies, templates, NUMBER_BYTES * (vectors + rows))

@@ -14,8 +14,9 @@ from service.refusals import Refused
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work
 
-# Fewer characters than this are tokenized in the event loop, for which a thread would cost more
-THREAD_CHARACTERS = 4096
+# Fewer characters than this are tokenized in the event loop, for which a thread would cost more;
+# each text takes as long as so many more
+THREAD_CHARACTERS, TEXT_CHARACTERS = 4096, 16
 MOST_WAITING = 16  # requests that may wait for a worker that counts requests
 
 
@@ -94,6 +95,11 @@ class Workers(NamedTuple):
 
     texts: Worker  # tokenizes texts
     sums: Worker  # computes similarities
+
+
+def is_long(characters: int, texts: int) -> bool:
+    """Tell whether so many characters of so many texts are tokenized in a thread."""
+    return characters + TEXT_CHARACTERS * texts >= THREAD_CHARACTERS
 
 
 def one_step(work: Callable[[], Result]) -> Steps[Result]:

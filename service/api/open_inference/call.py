@@ -1,6 +1,5 @@
 """The routes of the Open Inference Protocol, above all POST /v2/models/{model}/infer."""
 
-import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,10 +37,10 @@ from service.api.open_inference.tensors import (
     Tensor,
 )
 from service.core import PARTS, Custom, Layout
-from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect_body
 from service.encode.names import find_name
 from service.engine.fair.rotation import FairLock
+from service.engine.fair.turns import in_turns
 from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.questions.encode import EncodeRequest
@@ -62,7 +61,6 @@ FAULT_SENTENCES = {  # by code, in place of our own sentences
 LONGEST_HEADER = 9  # digits of the number of bytes in INFERENCE_HEADER
 # Detail of a refusal
 HEADER_BEYOND_BODY = "expected at most as many bytes of JSON as the body has"
-ITEMS_A_TURN = 64  # computed for an answer before other tasks of the event loop get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
 
@@ -80,7 +78,7 @@ class Inference(Call):
 
     async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
         """Write the answer, JSON and then the bytes of any tensors, and return the response."""
-        items = await _collect_items(encoded)
+        items = [item async for item in in_turns(encoded.items)]  # a padded array needs them all
         json, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
         json_pieces = await collect_body(json, turn)
         if self.media_type != OCTETS:
@@ -187,16 +185,6 @@ def _chosen_attention(parameters: InferParameters) -> Attention:
 def _parse_indices(text: str | None) -> list[int]:
     """Parse whole numbers separated by commas; none from None."""
     return [int(number) for number in text.split(",")] if text else []
-
-
-async def _collect_items(encoded: Encoded) -> list[answer.Item]:
-    """Compute all items of an answer, since a padded array needs them all, with pauses."""
-    items = []
-    for item in encoded.items:
-        items.append(item)
-        if len(items) % ITEMS_A_TURN == 0:
-            await asyncio.sleep(0)
-    return items
 
 
 def _read_json_size(header: str | None) -> int | None:

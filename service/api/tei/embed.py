@@ -106,6 +106,8 @@ class EmbedCall(JSONCall):
 class SimilarityCall(JSONCall):
     """A request of POST /similarity: answered with the cosines of its first input and the rest."""
 
+    needs_all = True
+
     def to_json(self, encoded: Encoded) -> Any:
         """Return the cosine of the first input with each other one."""
         return _cosines_with_first(map(_vectors_of, encoded.items))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from sys import getsizeof
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import orjson
 from pydantic import Discriminator
@@ -60,8 +60,8 @@ class DecodeRequest(ForeignRequest):
 
     def sequences(self) -> list[list[int]]:
         """Return the ids of each sequence."""
-        ids = [id for id in self.ids if isinstance(id, int)]
-        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
+        is_one = self.ids and isinstance(self.ids[0], int)  # and so is every other
+        return cast(list[list[int]], [self.ids] if is_one else self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,6 @@ class Vocabulary:
         """
         self._check_count("ids", sequences)
         self._check_tokens(sum(map(len, sequences)))
-        for index, ids in enumerate(sequences):
-            self._check_ids(ids, index)
         steps, size = self._decode(sequences, special), sum(map(len, sequences))
         record.reserve(bodies=HELD_ID_BYTES * size)
         texts = await self._reader.worker.run(steps, deadline, size)
@@ -161,6 +159,7 @@ class Vocabulary:
         """Decode sequences of token ids to texts, one per step."""
         texts = []
         for index, ids in enumerate(sequences):
+            self._check_ids(ids, index)
             self._check_in_tokenizer(ids, index)
             texts.append(self._reader.tokenizer.text_of(ids, special=special))
             yield

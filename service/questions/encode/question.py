@@ -20,6 +20,7 @@ from service.encode.selection import select_attention
 from service.encode.shown import Shown
 from service.encode.swept import Copies
 from service.encode.worker import Workers
+from service.engine.fair.turns import in_turns
 from service.engine.work import Parts, Work
 from service.inputs import Attention, numbered_items, sweep_of
 from service.observe.record import Record
@@ -97,18 +98,18 @@ class Encode:
         if self._custom.layout.padded:
             self._resolver.check_tokens(len(works) * max(map(len, works)))
         if self._has_spans:
-            self._spans = self._locate_spans(works)
+            self._spans = await self._locate_spans(works)
         if attention:
-            select_attention(
+            await select_attention(
                 attention, self._heads, works, self._side.at, self._resolver.model.tokenizer
             )
-        for index, located in self._spans.items():
+        async for index, located in in_turns(self._spans.items()):
             parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = replace(works[index].outputs, parts=parts)
         if attention and attention.form == "why":
             self._explained, step = why.carry_scores(works, self._resolver)
             return step
-        return self._copies.step(works) if self._copies else Step(works)
+        return await self._copies.step(works) if self._copies else Step(works)
 
     def price(self, step: Step) -> Price:
         """Return the bytes of memory of the answer; that of vectors alone, the usual one, fast."""
@@ -134,10 +135,10 @@ class Encode:
         """Return the pooling of spans: the request's, or the model's own."""
         return self._side.outputs.pooling or self._resolver.model.pooling
 
-    def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
+    async def _locate_spans(self, works: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some, by the input's index; refuse wrong ones."""
         at, found = self._side.at, dict[int, list[Span]]()
-        for index, item in numbered_items(self._ask.inputs):
+        async for index, item in in_turns(numbered_items(self._ask.inputs)):
             if item.spans and item.text is not None:
                 if "cls" in self._span_pooling.modes:
                     raise Refused.at("out_of_range", *at(index, "spans"), detail=SPAN_POOLING)

@@ -125,7 +125,7 @@ class Similarity:
             self._carried, held = carry_works(works, owners, self._resolver, modes)
             others = chain.from_iterable(of_text[1:] for of_text in self._carried)
             return Step([*works, *others], held=held)
-        return self._copies.step(works) if self._copies else Step(works)
+        return await self._copies.step(works) if self._copies else Step(works)
 
     def _check_pair(self) -> None:
         """Refuse a `sweep_pair` whose row or column a matrix does not have."""

@@ -1,0 +1,35 @@
+"""Long work of the event loop, cut into pieces: in a round of the loop, one request does one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+from service.engine.fair.rotation import FairLock
+
+Entry = TypeVar("Entry")
+
+PIECE_ENTRIES = 128  # of a piece of work: a millisecond or two, if each takes 10 us
+LINE = FairLock()  # held for a round of the loop by the request that does the next piece
+
+
+async def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
+    """Yield entries one by one, and wait for a turn after each PIECE_ENTRIES of them."""
+    for number, entry in enumerate(entries, 1):
+        yield entry
+        if number % PIECE_ENTRIES == 0:
+            await _wait_for_turn()
+
+
+async def give_turn(entries: int) -> None:
+    """Wait for a turn between two pieces of work on so many entries, unless they are few."""
+    if entries > PIECE_ENTRIES:
+        await _wait_for_turn()
+
+
+async def _wait_for_turn() -> None:
+    """Wait while other tasks run once, and while other requests do their pieces."""
+    await LINE.acquire()
+    try:
+        await asyncio.sleep(0)
+    finally:
+        LINE.release()
