@@ -1,6 +1,6 @@
 """Read safetensors files: check that all tensors are there, and return them by our names."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,14 @@ PARTS_OF_FUSED = {
     "qkv": ("query", "key", "value"),
     "gate_up": ("gate", "up"),
     "up_gate": ("up", "gate"),
+}
+
+# what wraps a model puts this into the names of its tensors -> what that is
+WRAPPERS = {
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FullyShardedDataParallel",
+    "_checkpoint_wrapped_module": "torch's activation checkpointing",
+    "module": "DataParallel",  # and DistributedDataParallel; of every name the first part
 }
 
 REAL_DTYPES = ("F64", "F32", "F16", "BF16")  # not quantised
@@ -96,7 +104,8 @@ def open_tensors(
         numbers: as of StoredTensor.
 
     Raises:
-        CheckpointError: a file is not of safetensors, or is a Git-LFS pointer.
+        CheckpointError: a file is not of safetensors, is a Git-LFS pointer, or holds the names of
+            a wrapped model.
     """
     check_fetched(files.values())
     with ExitStack() as stack:
@@ -106,8 +115,23 @@ def open_tensors(
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except SafetensorError as error:
                 raise CheckpointError(f"{name} is not a safetensors file: {error}") from error
+            _refuse_wrapped(name, file.keys())
             tensors |= {name: StoredTensor(file, name, numbers) for name in file.keys()}
         yield tensors
+
+
+def _refuse_wrapped(file: str, names: Collection[str]) -> None:
+    """Refuse a file whose names are those of a wrapped model, in one line instead of one a name.
+
+    Raises:
+        CheckpointError: says what wrapped it.
+    """
+    parts = [name.split(".") for name in names]
+    for wrapper, what in WRAPPERS.items():
+        everywhere = all(first == wrapper for first, *_ in parts)
+        if everywhere or (wrapper != "module" and any(wrapper in name for name in parts)):
+            wrong = f'names have "{wrapper}.", as {what} saves them'
+            raise CheckpointError(f"{file}: {wrong}: save the model inside it, or rename them")
 
 
 def check_tensors(

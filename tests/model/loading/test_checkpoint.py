@@ -200,6 +200,40 @@ def test_all_faulty_tensors_are_named_at_once(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("_orig_mod.{}", "torch.compile"),
+        ("module.{}", "DataParallel"),
+        ("module._orig_mod.{}", "torch.compile"),
+        ("_fsdp_wrapped_module.{}", "FullyShardedDataParallel"),
+        ("bert._orig_mod.{}", "torch.compile"),
+    ],
+)
+def test_the_names_of_a_wrapped_model_are_refused_in_one_line(
+    small: Path, place: str, what: str
+) -> None:
+    """Not by each name that is missing and each that is there instead."""
+
+    def edit(found: dict[str, Tensor]) -> None:
+        for name in [*found]:
+            found[place.format(name)] = found.pop(name)
+
+    rewrite(small, edit)
+
+    with pytest.raises(CheckpointError, match=f"as {what} saves them: save the model") as refused:
+        load(small)
+    assert len(str(refused.value)) < 150
+
+
+def test_one_layer_that_was_compiled_is_refused_likewise(small: Path) -> None:
+    """Its names have the wrapper's in their middle."""
+    rewrite(small, lambda found: found.update({f"_orig_mod.{FIRST}": found.pop(FIRST)}))
+
+    with pytest.raises(CheckpointError, match=r'model.safetensors: names have "_orig_mod."'):
+        load(small)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("hidden_act", "relu6"),
