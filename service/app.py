@@ -286,7 +286,8 @@ class Encoder:
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
-        return self.label, self._started_replica().render_metrics(openmetrics)
+        write = self._started_replica().freeze_metrics(openmetrics)
+        return self.label, await asyncio.to_thread(write)
 
     def _started_replica(self) -> "Replica":
         """Return the replica; raises RuntimeError while it starts."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,13 +234,13 @@ class Replica:
             "versions": {"headlight": VERSION, "torch": torch.__version__},
         }
 
-    def render_metrics(self, openmetrics: bool) -> bytes:
-        """Return this replica's metrics; see Metrics.render."""
+    def freeze_metrics(self, openmetrics: bool) -> Callable[[], bytes]:
+        """Return what writes this replica's metrics in any thread; see Metrics.freeze."""
         self.apply_key_limits()
         self.observer.report()
         self.metrics.set_cut_off(PROCESS.cut_off)
         self.metrics.set_loop_seconds(self.loop_seconds())
-        return self.metrics.render(exemplars=openmetrics)
+        return self.metrics.freeze(exemplars=openmetrics)
 
     def check_health(self) -> None:
         """Raise RuntimeError when Ray must replace this replica, and log why."""

@@ -90,7 +90,7 @@ class Connected(httpx.AsyncClient):
 def in_flight(replica: Replica) -> float:
     """Return how many requests a replica has not yet answered, as its metrics say."""
     replica.observer.report()
-    page = replica.render_metrics(False).decode()
+    page = replica.freeze_metrics(False)().decode()
     return float(page.partition("\nheadlight_requests_in_flight{")[2].split()[1])
 
 
@@ -367,7 +367,7 @@ def application(replica: Replica, prefix: str = "") -> ASGIApp:
     """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 
     async def scrape(openmetrics: bool, every_model: bool) -> bytes:
-        return join_pages([replica.render_metrics(openmetrics)], False, openmetrics, expected=1)
+        return join_pages([replica.freeze_metrics(openmetrics)()], False, openmetrics, expected=1)
 
     async def targets(every_model: bool) -> dict[str, list[str]]:
         return {prefix: ["10.0.0.2:30000", "10.0.0.3:30000"]}

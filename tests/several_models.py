@@ -155,7 +155,7 @@ def _behind_entrance(replica: Replica, place: str, front: str) -> tuple[Entrance
 
     async def scrape(openmetrics: bool, every_model: bool) -> bytes:
         replica.observer.report()
-        page = replica.render_metrics(openmetrics)
+        page = replica.freeze_metrics(openmetrics)()
         return join_pages([page], False, openmetrics, expected=1)
 
     door = Door(replica, scrape, front=front)

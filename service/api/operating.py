@@ -1,5 +1,6 @@
 """The routes for operators: health, the model and its limits, metrics."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,7 +101,8 @@ async def answer_metrics(head: RequestHead, context: RouteContext) -> Reply:
     openmetrics = _prefers_openmetrics(head.headers.get("accept", ""))
     media_type = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
     if read_choice(head.query, "scope", METRICS_SCOPES) == "replica":
-        page = join_pages([context.replica.render_metrics(openmetrics)], False, openmetrics)
+        write = context.replica.freeze_metrics(openmetrics)
+        page = await asyncio.to_thread(lambda: join_pages([write()], False, openmetrics))
     else:
         page = await context.scrape(openmetrics, not head.root_path)
     return Reply(page, 200, {"vary": "accept"}, media_type)

@@ -116,7 +116,7 @@ class Pages:
         joined = [texts[replica] for replica in sorted(texts)]
         expected = None if counts is None else sum(counts.values())
         incomplete = expected is None or len(texts) < expected
-        return scrape.join_pages(joined, incomplete, openmetrics, expected)
+        return await asyncio.to_thread(scrape.join_pages, joined, incomplete, openmetrics, expected)
 
     async def replaces_failed(self) -> bool:
         """Tell whether this replica starts in place of one that died or failed its check.

@@ -51,6 +51,12 @@ class CounterFamily(dict[Labels, float]):
         with self._lock:
             self[labels] += by
 
+    def freeze(self) -> "CounterFamily":
+        """Return a copy, which another thread may read while this one is counted on."""
+        frozen = CounterFamily(*self._help, self._labels)
+        frozen.update(self)
+        return frozen
+
     def to_metric(self, own: Mapping[str, str]) -> Metric:
         """Return the family as the library's, with the replica's own labels."""
         name, sentence = self._help
@@ -83,6 +89,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def freeze(self) -> "Histogram":
+        """Return a copy, which another thread may read while this one is counted on."""
+        frozen = Histogram(self.bounds)
+        frozen.counts[:], frozen.sum = self.counts, self.sum
+        frozen.exemplars.update(self.exemplars)
+        return frozen
+
     def cumulative_counts(self) -> list[Any]:
         """Return (bound, number of values up to it, exemplar) per bucket, as the library does."""
         bounds = (*(str(float(bound)) for bound in self.bounds), "+Inf")
@@ -101,6 +114,12 @@ class HistogramFamily(dict[Labels, Histogram]):
         """Add and return an empty histogram for label values that are new."""
         histogram = self[labels] = Histogram(self._bounds)
         return histogram
+
+    def freeze(self) -> "HistogramFamily":
+        """Return a copy, which another thread may read while this one is counted on."""
+        frozen = HistogramFamily(*self._help, self._labels, self._bounds)
+        frozen.update((labels, histogram.freeze()) for labels, histogram in self.items())
+        return frozen
 
     def to_metric(self, own: Mapping[str, str]) -> Metric:
         """Return the family as the library's, with the replica's own labels."""
@@ -141,6 +160,12 @@ class MetricFamilies(Collector):
         self._families.append(family)
         return family
 
+    def freeze(self) -> "MetricFamilies":
+        """Return a copy, which another thread may read while this one is counted on."""
+        frozen = MetricFamilies(self._own)
+        frozen._families += [family.freeze() for family in self._families]
+        return frozen
+
     def collect(self) -> Iterator[Metric]:
         """Yield each family as the library's, for a scrape."""
         for family in self._families:
@@ -159,8 +184,9 @@ class Metrics:
         self._own, self._gauges = {"model": model, "replica": replica}, dict[str, Gauge]()
         self._of_requests = requests = MetricFamilies(self._own)  # fed by `count_request` alone
         self._of_replica = other = MetricFamilies(self._own)  # fed by the others
-        # the rendered page of `_of_requests`, by whether it has exemplars; empty once it changes
-        self._pages: dict[bool, bytes] = {}
+        # the rendered page of `_of_requests`, by whether it has exemplars; a new dict once it
+        # changes, since a thread may be about to write into the old one
+        self._pages = dict[bool, bytes]()
         # label values by name of a key, "" for requests without; empty if nothing counts by key
         self._keys: dict[str, Labels] = {"": ()}
         if keys:
@@ -186,12 +212,11 @@ class Metrics:
         name, text = "stage_duration_seconds", "Seconds that a request spends in a stage."
         stages = requests.add_histogram(name, text, families.STAGE_BUCKETS, "stage")
         self._stages = {stage: stages[stage,] for stage in STAGES}
+        self._tokens = requests.add_counter("tokens", "Tokens of answered requests.", *by_key)
+        self._publish_key("")
 
         text = "Seconds that the event loop's thread has computed."
         self._loop = other.add_counter("event_loop_seconds", text)
-        self._tokens = other.add_counter("tokens", "Tokens of answered requests.", *by_key)
-        for key in self._keys:
-            self._publish_key(key)
         text = "Tokens in a batch, self-checks included."
         self._batch_tokens = other.add_histogram("batch_tokens", text, families.TOKEN_BUCKETS)[()]
         text = "Seconds that lanes have spent on batches, each lane counted by itself."
@@ -213,15 +238,23 @@ class Metrics:
         ).set_to_current_time()
         self.set_replaces_failed(failed=False)
 
-    def render(self, *, exemplars: bool = False) -> bytes:
-        """Return all series as Prometheus text or, with exemplars, as OpenMetrics.
+    def freeze(self, *, exemplars: bool = False) -> Callable[[], bytes]:
+        """Return what writes all series as they are now, in any thread.
 
-        Four in five series are about requests; they are rendered again only after a request.
+        It writes Prometheus text or, with exemplars, OpenMetrics. Four in five series are about
+        requests; they are written again only after a request.
         """
         render = openmetrics.generate_latest if exemplars else generate_latest
-        if exemplars not in self._pages:
-            self._pages[exemplars] = render(self._of_requests.registry).removesuffix(b"# EOF\n")
-        return self._pages[exemplars] + render(self._of_replica.registry)
+        others, pages = render(self._of_replica.registry), self._pages
+        frozen = None if exemplars in pages else self._of_requests.freeze()
+
+        def write() -> bytes:
+            """Return the page, and keep the part about requests."""
+            if frozen is not None:
+                pages[exemplars] = render(frozen.registry).removesuffix(b"# EOF\n")
+            return pages[exemplars] + others
+
+        return write
 
     def publish_routes(self, routes: Mapping[str, Iterable[str]]) -> None:
         """Publish the counters of each route and input at 0, except those of pages.
@@ -231,7 +264,7 @@ class Metrics:
         Args:
             routes: kinds of input that each route may get.
         """
-        self._pages.clear()
+        self._pages = {}
         for route in routes.keys() - families.PAGE_PATHS:
             for kind in routes[route]:
                 self._publish_route(route, kind, "")
@@ -253,15 +286,14 @@ class Metrics:
         for name in keys:
             if name not in self._keys:
                 self._keys[name] = (name,)
-                self._publish_key(name)
-        self._pages.clear()
+        self._pages = {}
 
     def count_request(self, record: Record) -> None:
         """Count a request that has ended, answered or not.
 
         Values are counted as `Histogram.observe` does, without a call for each of them.
         """
-        self._pages.clear()
+        self._pages = {}
         key = record.key if record.key in self._keys else ""
         if key and (record.route, record.input, key) not in self._expected:
             # published only now: of all routes and keys there would be too many
@@ -292,7 +324,10 @@ class Metrics:
 
     def count_tokens(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
-        self._tokens[self._keys.get(key, self._keys[""])] += tokens
+        self._pages = {}
+        key = key if key in self._keys else ""
+        self._publish_key(key)
+        self._tokens[self._keys[key]] += tokens
 
     def count_batch(self, tokens: int, lane_seconds: float) -> None:
         """Count one batch of clients' or the service's own works.
@@ -341,12 +376,18 @@ class Metrics:
     def _publish_route(self, route: str, kind: str, key: str) -> None:
         """Publish, at 0, the counters of a route, an input and a key that alerts read."""
         self._expected.add((route, kind, key))
+        self._publish_key(key)
         for code in families.PREINITIALIZED_STATUSES:
             self._requests.setdefault((route, kind, str(code), *self._keys[key]), 0.0)
 
     def _publish_key(self, key: str) -> None:
-        """Publish, at 0, a key's tokens and each reason for which it may be refused."""
+        """Publish, at 0, a key's tokens and each reason for which it may be refused.
+
+        That is when it first asks: of thousands of keys most never do.
+        """
         labels = self._keys[key]
+        if (self._reasons[0], *labels) in self._shed:
+            return
         for reason in self._reasons:
             self._shed.setdefault((reason, *labels), 0.0)
         self._tokens.setdefault(labels, 0.0)

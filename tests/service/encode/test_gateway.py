@@ -175,7 +175,7 @@ def tokenized(replica: Replica) -> int:
 
 def stages(replica: Replica, name: str) -> int:
     """How many stages of a name were recorded."""
-    page = replica.render_metrics(openmetrics=False).decode()
+    page = replica.freeze_metrics(openmetrics=False)().decode()
     found = re.search(rf'stage_duration_seconds_count\{{[^}}]*"{name}".* (\d+)', page)
     return int(found[1]) if found else 0
 
@@ -298,8 +298,10 @@ async def test_the_canary_runs_while_the_replica_is_busy(
 
     loads = [asyncio.create_task(load()) for _ in range(4)]
     await until(lambda: replica.batcher.busy)
-    before = float(replica.metrics.render().partition(runs)[2].split()[0])
-    await until(lambda: float(replica.metrics.render().partition(runs)[2].split()[0]) >= before + 3)
+    before = float(replica.metrics.freeze()().partition(runs)[2].split()[0])
+    await until(
+        lambda: float(replica.metrics.freeze()().partition(runs)[2].split()[0]) >= before + 3
+    )
     done = True
     await asyncio.gather(*loads)
     await replica.close()
@@ -394,7 +396,7 @@ async def test_the_canary_takes_its_turn_in_a_full_queue(
     runs = b'headlight_canary_runs_total{model="all-MiniLM-L6-v2",replica="replica-1"} '
 
     def count() -> float:
-        return float(replica.metrics.render().partition(runs)[2].split()[0])
+        return float(replica.metrics.freeze()().partition(runs)[2].split()[0])
 
     before = count()
     refused = await client.post("/v1/encode", json=DOG)

@@ -31,7 +31,7 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
 
     await batches(0, works, 1)
 
-    text = metrics.render().decode()
+    text = metrics.freeze()().decode()
     assert 'headlight_batch_tokens_sum{model="m",replica="r"} 10.0\n' in text
     assert one.batch_start > 0 and other.batch_start == 7.0
 
@@ -51,7 +51,7 @@ async def test_what_the_accelerator_fails_is_counted_by_kind(
     metrics = Metrics("r", "m")
     await asyncio.to_thread(RecordedBatches(nothing, metrics, None).note_failure, error)
 
-    text = metrics.render().decode()
+    text = metrics.freeze()().decode()
     for name in ("oom", "other"):
         line = f'headlight_accelerator_errors_total{{kind="{name}",model="m",replica="r"}} '
         assert f"{line}{float(name == kind)}\n" in text

@@ -116,7 +116,7 @@ async def test_large_finite_numbers_in_half_precision_are_answered(
 
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         answer = await client.post("/v1/encode", json=body)
-    metrics = replica.render_metrics(False).decode()
+    metrics = replica.freeze_metrics(False)().decode()
     await replica.close()
 
     assert answer.status_code == 200, answer.text

@@ -63,7 +63,7 @@ class Answer:
     """Stands in for a replica's answer."""
 
     def __init__(self, replica: str, model: str) -> None:
-        self._told = replica, Metrics(replica, model).render()
+        self._told = replica, Metrics(replica, model).freeze()()
 
     async def get_async(self) -> tuple[str, bytes]:
         """The replica's name and page."""

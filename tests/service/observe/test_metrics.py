@@ -103,7 +103,7 @@ def read(page: str) -> Samples:
 
 def samples(metrics: Metrics) -> Samples:
     """Every sample of a replica by name and labels."""
-    return read(metrics.render().decode())
+    return read(metrics.freeze()().decode())
 
 
 def counted(found: Samples, name: str, label: str) -> Counter[str]:
@@ -154,17 +154,17 @@ def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> N
     """Requests, and what has nothing to do with any."""
     metrics = Metrics("r", "m")
     metrics.publish_routes({"/v1/heads": families.NO_INPUT})
-    before = metrics.render(exemplars=exemplars)
+    before = metrics.freeze(exemplars=exemplars)()
     labels = b'code="200",input="none",model="m",replica="r",route="/v1/heads"'
     count = b"headlight_requests_total{%b} " % labels
     assert count + b"0.0" in before
     metrics.count_request(Record("/v1/heads", code=200))
     metrics.count_tokens(5)
-    after = metrics.render(exemplars=exemplars)
+    after = metrics.freeze(exemplars=exemplars)()
     metrics.publish_routes({"/decode": families.NO_INPUT})
 
     assert b'tokens_total{model="m",replica="r"} 5.0' in after
-    assert b'route="/decode"' in metrics.render(exemplars=exemplars)
+    assert b'route="/decode"' in metrics.freeze(exemplars=exemplars)()
     assert count + b"1.0" in after
     assert after.count(b"# EOF") == exemplars
 
@@ -605,6 +605,29 @@ def test_what_a_key_uses_is_counted_by_its_name() -> None:
     failed = [dict(labels) for name, labels in found if name == "headlight_requests_total"]
     assert {labels["key"] for labels in failed if labels["code"] == "500"} == {"", "a", "b"}
     assert not any("key" in dict(labels) for _, labels in without)
+
+
+def test_of_thousands_of_keys_those_that_asked_have_series() -> None:
+    """All that an alert reads of them, from their first request on."""
+    many, one = Metrics("r", "m", [f"k{number}" for number in range(5000)]), Metrics("r", "m", "k")
+    fewest = len(samples(one))
+
+    assert len(samples(many)) == fewest
+    for metrics, key in ((many, "k4999"), (one, "k")):
+        metrics.count_request(Record("/v1/encode", "POST", "1", key))
+    assert len(samples(many)) == len(samples(one)) > fewest + 10
+
+
+def test_what_is_counted_while_a_page_is_written_is_on_the_next() -> None:
+    """A thread writes it of a copy, and its page is not kept for those that ask later."""
+    metrics = Metrics("r", "m", ["a", "b"])
+    write = metrics.freeze()
+    metrics.count_request(Record("/v1/encode", "POST", "1", "a"))
+    metrics.count_tokens(3, "b")
+    before, after = read(write().decode()), samples(metrics)
+
+    assert total(before, "requests_total") == total(before, "tokens_total") == 0
+    assert (total(after, "requests_total"), total(after, "tokens_total")) == (1, 3)
 
 
 def test_keys_that_come_are_counted_and_the_series_of_those_that_go_end() -> None:

@@ -171,7 +171,7 @@ async def test_requests_under_way_are_counted_until_they_end(
     """Also where one ends without an answer."""
 
     def under_way() -> bytes:
-        page = replica.render_metrics(False)
+        page = replica.freeze_metrics(False)()
         return page.partition(b"requests_in_flight{")[2].partition(b"} ")[2].split()[0]
 
     first = asyncio.create_task(client.post("/v1/encode", json=WELL))

@@ -31,7 +31,7 @@ def replica(name: str, requests: int, form: bool = False) -> bytes:
     metrics = Metrics(name, "m")
     for _ in range(requests):
         metrics.count_request(Record("/live", trace=TraceContext(TRACE, True, "", None)))
-    return metrics.render(exemplars=form)
+    return metrics.freeze(exemplars=form)()
 
 
 @FORMS
@@ -77,7 +77,7 @@ def test_a_label_with_a_line_break_stays_one_sample() -> None:
     metrics = Metrics("r", 'a\rb\nc"d')
     metrics.publish_info("model_info", "x")
 
-    page = scrape.join_pages([metrics.render()], False).decode()
+    page = scrape.join_pages([metrics.freeze()()], False).decode()
 
     assert [
         sample.labels["model"]

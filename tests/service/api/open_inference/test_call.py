@@ -516,13 +516,13 @@ async def test_a_tensor_that_is_not_what_it_says_is_a_400_that_names_it(
     client: httpx.AsyncClient, replica: Replica, asked: dict[str, Any], said: str
 ) -> None:
     """Before any work."""
-    before = replica.metrics.render().split(b"headlight_tokens_total{")[1].split(b"\n")[0]
+    before = replica.metrics.freeze()().split(b"headlight_tokens_total{")[1].split(b"\n")[0]
 
     answer = await client.post(INFER, json=asked)
 
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"} and answer.json()["error"].startswith(said)
-    assert before in replica.metrics.render()
+    assert before in replica.metrics.freeze()()
 
 
 MIB = 1024 * 1024
