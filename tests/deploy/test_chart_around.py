@@ -110,14 +110,24 @@ def test_of_more_than_ten_replicas_each_is_scraped_by_itself(
     scrapes = (one["spec"] for one in documents if one["kind"] == "ScrapeConfig")
     (scrape,) = (one for one in scrapes if one["jobName"] == "headlight")
     ours = yaml.safe_load((DEPLOY / "prometheus" / "replicas.yml").read_text())
-    (job,) = ours["scrape_configs"]
+    job, expected = ours["scrape_configs"]
     (asked,) = scrape["httpSDConfigs"]
+    (all_of_them,) = (
+        one["spec"]
+        for one in documents
+        if one["kind"] == "ScrapeConfig" and one["spec"]["jobName"] == expected["job_name"]
+    )
+    (kept,) = all_of_them["metricRelabelings"]
     labels = [each["targetLabel"] for each in scrape["relabelings"]]
 
     assert "staticConfigs" not in scrape and "metricsPath" not in scrape
     assert asked["url"] == "http://headlight-serve-svc.headlight.svc:8000/metrics/targets"
     assert asked["refreshInterval"] == job["http_sd_configs"][0]["refresh_interval"]
     assert {each["target_label"] for each in job["relabel_configs"]} <= set(labels)
+    assert {each["target_label"] for each in expected["relabel_configs"]} <= {
+        each["targetLabel"] for each in all_of_them["relabelings"]
+    }
+    assert kept["regex"] == expected["metric_relabel_configs"][0]["regex"]
 
 
 @pytest.mark.parametrize("case", ["redis"])

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from service.observe.families import BUCKETS
+
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 PROMETHEUS, GRAFANA = DEPLOY / "prometheus", DEPLOY / "grafana"
 # One name in two namespaces, two names in one; joined by a hyphen, two of them would be one
@@ -66,6 +68,36 @@ def test_the_rules_are_the_projects_own(once: Objects) -> None:
     assert {*files} == {*(PROMETHEUS / "rules").iterdir()}
 
 
+def test_the_objectives_are_those_of_the_values(
+    render: dict[str, Any], once: Objects, tmp_path: Path
+) -> None:
+    """In rules, summaries and the dashboard; a bound of the histogram, as Prometheus writes it."""
+    own = {"availability": 0.995, "latency": 0.95, "seconds": 1}
+    answer = render["rendered"](render["MONITORING"], one={"objectives": own})["one"]
+    text, default = (json.dumps(each) for each in (loaded(answer), once))
+
+    for project, ours in {
+        "(1 - 0.999)": "(1 - 0.995)",
+        "(1 - 0.99)": "(1 - 0.95)",
+        r"le=\"0.25\"": r"le=~\"1([.]0)?\"",
+        "250 ms": "1000 ms",
+        "99 % of": "95 % of",
+    }.items():
+        assert (project in default, project in text, ours in text) == (True, False, True), project
+    for number, spec in enumerate(of("PrometheusRule", loaded(answer))):
+        (tmp_path / f"{number}.yml").write_text(yaml.safe_dump(spec))
+    if shutil.which("promtool"):
+        command = ["promtool", "check", "rules", *tmp_path.iterdir()]
+        assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_the_objectives_bound_is_one_of_the_histogram(render: dict[str, Any]) -> None:
+    """Between two, nothing is counted."""
+    schema = json.loads((render["MONITORING"] / "values.schema.json").read_text())
+
+    assert schema["properties"]["objectives"]["properties"]["seconds"]["enum"] == [*BUCKETS]
+
+
 def test_alerts_link_to_where_the_runbooks_are(render: dict[str, Any]) -> None:
     """As a value says."""
     wiki = "https://wiki.example/headlight"
@@ -118,10 +150,9 @@ def judged(folder: Path, specs: Objects, missing: str | None, alert: str, expect
 
 def fired(alert: str, summary: str, **labels: str) -> dict[str, Any]:
     """An alert as it is expected."""
-    url = f"https://headlight.example/docs/runbooks/{alert}.md"
     return {
         "exp_labels": {"job": "headlight", "severity": "page", **labels},
-        "exp_annotations": {"summary": summary, "runbook_url": url},
+        "exp_annotations": {"summary": summary, "runbook": f"docs/runbooks/{alert}.md"},
     }
 
 

@@ -214,8 +214,8 @@ def test_the_objectives_are_those_of_the_rules() -> None:
     queries = " ".join(target["expr"] for target in TARGETS)
 
     for name in ("failed_per_request", "slow_per_short"):
-        paged = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} > [\d.]+ \* ([\d.]+)", rules))
-        shown = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} / ([\d.]+)", queries))
+        paged = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} > [\d.]+ \* (\(.+?\))", rules))
+        shown = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} / (\(.+?\))", queries))
         assert len(paged) == 1 and paged == shown
 
 

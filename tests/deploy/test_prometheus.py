@@ -15,7 +15,7 @@ from service.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS, RUNBOOKS = ROOT / "deploy" / "prometheus", ROOT / "docs" / "runbooks"
-RULES, HOSTED = PROMETHEUS / "rules", "https://headlight.example/"
+RULES = PROMETHEUS / "rules"
 CASES = sorted((PROMETHEUS / "tests").glob("*.yml"))
 
 needs_promtool = pytest.mark.skipif(
@@ -75,9 +75,13 @@ def test_every_selector_begins_with_the_job() -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize("file", CASES, ids=lambda path: path.stem)
 @pytest.mark.parametrize(
-    "as_written", [False, pytest.param(True, marks=pytest.mark.prove)], ids=["seldom", "as written"]
+    ("file", "as_written"),
+    [
+        *((file, False) for file in CASES if file.stem != "days"),  # which take a minute
+        *(pytest.param(file, True, marks=pytest.mark.prove) for file in CASES),
+    ],
+    ids=lambda value: getattr(value, "stem", "as written" if value else "seldom"),
 )
 def test_every_alert_fires_and_stays_silent_as_its_cases_say(
     file: Path, as_written: bool, tmp_path: Path
@@ -124,11 +128,11 @@ def test_the_cases_check_no_alert_that_is_gone() -> None:
 @pytest.mark.parametrize("rule", ALERTS.values(), ids=NAMES)
 def test_every_alert_says_what_how_bad_and_where_to_read_on(rule: dict[str, Any]) -> None:
     """A summary, a severity, a page with the three things asked for at night."""
-    summary, runbook = rule["annotations"]["summary"], rule["annotations"]["runbook_url"]
-    page = (ROOT / runbook.removeprefix(HOSTED)).read_text("ascii")
+    summary, runbook = rule["annotations"]["summary"], rule["annotations"]["runbook"]
+    page = (ROOT / runbook).read_text("ascii")
 
     assert summary and rule["labels"]["severity"] in ("page", "ticket")
-    assert runbook == f"{HOSTED}docs/runbooks/{rule['alert']}.md"
+    assert runbook == f"docs/runbooks/{rule['alert']}.md"
     assert re.findall("^## (.+)", page, re.MULTILINE) == [
         "What it means",
         "How to see it",
