@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention
 from model.config import Activation
 from model.encoder import Embeddings, Encoder, Layer, TableLookUp
-from model.kernels import ACTIVATIONS, Linear, NormedLinear
+from model.kernels import Linear, NormedLinear
 from model.packing import Packed, filled_rows
+from model.steady import ACTIVATIONS
 
 # a layer with weights of its own, counted from 0, and a linear of it: project, output, up or down
 LinearKey = tuple[int, str]

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,17 +31,18 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention
 from model.config import Activation, NormKind, PoolingMode
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear
+from model.kernels import Affine, Linear, NormedLinear
 from model.maps.tiles import MapReader
 from model.packing import Sequence
 from model.similarity import token_weights
+from model.steady import ACTIVATIONS, map_numbers, without_idle_threads
 
 # activation(z) / z, with no division: at 0 it is the slope there
 FACTORS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": torch.special.ndtr,
     "gelu_tanh": lambda z: (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))) / 2,
     "relu": lambda z: (z > 0).to(z),
-    "silu": torch.sigmoid,
+    "silu": partial(map_numbers, torch.sigmoid),
 }
 
 
@@ -182,7 +184,8 @@ class Carrier:
         values = values.permute(2, 1, 0, 3).flatten(2)  # (heads, key, parts * head_dim)
         mixed = torch.empty_like(values)
         for tile in MapReader(trace, self._own, range(attention.heads)).read_tiles():
-            torch.bmm(tile.values, values[:, tile.keys], out=mixed[:, tile.queries])
+            with without_idle_threads(attention.heads):
+                torch.bmm(tile.values, values[:, tile.keys], out=mixed[:, tile.queries])
         mixed = mixed.view(attention.heads, tokens, count, -1).permute(2, 1, 0, 3)
         mixed = mixed.reshape(count * tokens, -1)  # one head's rows are apart unless copied
         attention.edit_heads(mixed, [(slice(None), self._gates.get(index, {}))], ())

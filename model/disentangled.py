@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Relative
-from model.kernels import Affine, without_idle_threads
+from model.kernels import Affine
+from model.steady import without_idle_threads
 
 ALL_HEADS = slice(None)  # an index along the axis of heads
 MOST_CELLS = 512 * 512  # most scores of one head that are computed at a time

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from model import packing
 from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
-from model.kernels import Affine, Kernels, Linear, apply_gate, normalise
+from model.kernels import Affine, Kernels, Linear, normalise
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
 from model.positions import distance_buckets
+from model.steady import apply_gate
 
 # bias that hides a key from a query; finite, since 0 times infinity is NaN
 HIDING_SCORE = -1e30

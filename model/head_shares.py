@@ -30,10 +30,11 @@ from model.attention import Trace
 from model.carried import FACTORS
 from model.config import PoolingMode
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear
+from model.kernels import Affine, Linear, NormedLinear
 from model.maps.tiles import MapReader
 from model.packing import Packed, Sequence
 from model.similarity import token_weights
+from model.steady import ACTIVATIONS, without_idle_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class _BackwardPass:
         g = g.view(count, tokens, heads, -1).permute(2, 1, 0, 3).flatten(2)
         mixed = torch.zeros_like(g)  # (heads, key, targets * head_dim)
         for tile in MapReader(trace, self._own, range(heads)).read_tiles():
-            mixed[:, tile.keys].baddbmm_(tile.values.mT, g[:, tile.queries])
+            with without_idle_threads(heads):
+                mixed[:, tile.keys].baddbmm_(tile.values.mT, g[:, tile.queries])
         mixed = mixed.view(-1, attention.sharing, *mixed.shape[1:]).sum(1)  # as heads share values
         mixed = mixed.view(len(mixed), tokens, count, -1).permute(2, 1, 0, 3).flatten(2)
         bias = attention.project.bias

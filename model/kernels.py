@@ -9,9 +9,7 @@ Which kernel runs follows from the machine alone, never from a batch: that is wh
 same input at the same bits (docs/decisions/0001-batch-invariance.md).
 """
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -26,16 +24,10 @@ from model.native.operators import ONEDNN_NAMES, HalfLinear, attend_compiled, fi
 from model.packing import Sequence, pack_sequences
 from model.positions import hiding_bias
 from model.reach import EVERYWHERE, Reach
+from model.steady import ACTIVATIONS, without_idle_threads
 
 Affine = tuple[Tensor, Tensor | None]  # weight and bias of a linear or a norm
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,  # the exact one, with erf
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
-GRAIN_NUMBERS = 16384  # torch maps up to this many numbers on a single thread
 DEFAULT_HEAD_DIM = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or relative
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -59,24 +51,6 @@ class Linear(Protocol):
 
     def weight(self) -> Tensor:
         """Return the weight as plain rows, (outputs, inputs)."""
-
-
-@contextmanager
-def without_idle_threads(matrices: int = 1) -> Iterator[None]:
-    """Limit torch to one thread per matrix while so many matrices are multiplied.
-
-    Where a matrix is cut for several cores MKL's bits follow from how many there are, strict or
-    not: found on AMD's Zen 4, of few rows or columns (docs/decisions/0026-strict-products.md).
-    """
-    cores = torch.get_num_threads()
-    if matrices >= cores:
-        yield
-        return
-    torch.set_num_threads(matrices)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(cores)
 
 
 class PlainLinear:
@@ -139,29 +113,6 @@ def normalise(x: Tensor, norm: Affine, eps: float, kind: NormKind = "layer") -> 
         wide = torch.promote_types(x.dtype, norm[0].dtype)
         return F.rms_norm(x.to(wide), [x.shape[-1]], norm[0].to(wide), eps).to(x.dtype)
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
-
-
-def apply_gate(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate) * up, (rows, inner) each, the same bits on any number of cores.
-
-    torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
-    each call is small enough for one thread. No call has a single row, which would be contiguous:
-    torch has another kernel for that.
-    """
-    rows, inner = gate.shape
-    if gate.device.type != "cpu" or torch.get_num_threads() == 1:
-        return ACTIVATIONS[activation](gate) * up
-    calls = min(math.ceil(rows / max(1, GRAIN_NUMBERS // inner)), max(1, rows // 2))
-    act = ACTIVATIONS[activation]
-    return torch.cat([_activate_few(act, rows) for rows in gate.tensor_split(calls)]) * up
-
-
-def _activate_few(act: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply an activation to a few rows; wide ones in column blocks, each on one thread."""
-    if rows.numel() <= GRAIN_NUMBERS:
-        return act(rows)
-    columns = max(64, GRAIN_NUMBERS // len(rows) // 64 * 64)  # of torch's widest vector steps
-    return torch.cat([act(part) for part in torch.split(rows, columns, 1)], 1)
 
 
 class RoundedLinear(PackedLinear):

@@ -49,8 +49,9 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Affine, Linear, NormedLinear, normalise
+from model.kernels import Affine, Linear, NormedLinear, normalise
 from model.positions import distance_buckets, hiding_bias
+from model.steady import ACTIVATIONS
 
 
 def score_keys(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:

@@ -37,6 +37,7 @@ from model.encoder import Encoder
 from model.maps.forms import Selection
 from model.packing import Sequence
 from model.positions import beyond_reach
+from model.steady import without_idle_threads
 
 PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns
@@ -168,7 +169,13 @@ class LayerScores:
     def _multiplier(self, q: Tensor, k: Tensor) -> Scorer:
         """Return what multiplies queries by all keys, of two sides, (heads, tokens, head_dim)."""
         q, k = q[self._heads] * self._attention.scale, k[self._heads].mT
-        return lambda queries: q[:, queries] @ k
+
+        def multiply(queries: Tensor) -> Tensor:
+            """Multiply some queries."""
+            with without_idle_threads(len(q)):
+                return q[:, queries] @ k
+
+        return multiply
 
     def _added(self, q: Tensor, k: Tensor, queries: Tensor) -> Tensor:
         """Return what is added to products, (heads or 1, queries, keys)."""

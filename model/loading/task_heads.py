@@ -28,7 +28,7 @@ from model.families.family import (
     Family,
     HeadRecipe,
 )
-from model.kernels import ACTIVATIONS, Affine, Kernels
+from model.kernels import Affine, Kernels
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import (
     MODULES_FILE,
@@ -42,6 +42,7 @@ from model.loading.pipeline.keys import SCORES_OUTPUT
 from model.loading.pipeline.layers import LAYER_KINDS, read_layers, read_modes
 from model.loading.tensors import Shape, StoredTensor, check_tensors
 from model.pooling import Dense, Pooling
+from model.steady import ACTIVATIONS
 from model.task_heads import (
     Classifier,
     LayerStack,

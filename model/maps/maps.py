@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.kernels import without_idle_threads
 from model.maps.tiles import MapReader, Tile
 from model.maps.units import Units
+from model.steady import without_idle_threads
 
 
 def full_maps(reader: MapReader) -> Tensor:

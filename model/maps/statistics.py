@@ -88,8 +88,8 @@ def _sum_entropy(tile: Tile) -> Tensor:
     """Return the sum of the entropies of a tile's rows, (heads,), in nats; overwrites its logs."""
     if tile.log2_values is None or tile.row_sums is None:
         entropies: Tensor = torch.special.entr(tile.values)
-        return entropies.sum((1, 2))
-    return (tile.row_sums.log2().sum((1, 2)) - tile.log2_values.mul_(tile.values).sum((1, 2))) * LN2
+        return _sum_cells(entropies)
+    return (_sum_cells(tile.row_sums.log2()) - _sum_cells(tile.log2_values.mul_(tile.values))) * LN2
 
 
 def _sum_distance(tile: Tile, shift: int) -> Tensor:
@@ -98,7 +98,15 @@ def _sum_distance(tile: Tile, shift: int) -> Tensor:
     This is no matrix product: its bits would depend on how many heads and cores there are.
     """
     far = _distances(*tile.values.shape[1:], shift, tile.values.device)
-    return torch.mul(tile.values, far, out=tile.log2_values).sum((1, 2))
+    return _sum_cells(torch.mul(tile.values, far, out=tile.log2_values))
+
+
+def _sum_cells(tile: Tensor) -> Tensor:
+    """Sum up each head's cells, (heads, queries, keys) -> (heads,), row by row.
+
+    In one sum torch would divide a lone head's cells among cores, in another order.
+    """
+    return tile.sum(2).sum(1)
 
 
 def _average_fields(

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from model.attention import TILE_QUERIES, Trace, tiles_within_reach
-from model.kernels import without_idle_threads
 from model.maps.choices import Weight
 from model.maps.units import Units, divide_into_units
 from model.positions import beyond_reach
 from model.reach import EVERYWHERE
+from model.steady import exp2, without_idle_threads
 
 LOG2E = 1 / math.log(2)  # natural logarithms times it are to base 2
 HIDDEN_LOG = -1e30  # stands for the logarithm of 0; finite, since 0 times infinity is NaN
@@ -122,10 +122,11 @@ class MapReader:
         """
         logs = self.log_probabilities(queries, slice(0, self.units.tokens))
         if self.merged:  # tokens of a word weigh alike, to the last digit
-            logs -= logs.exp2().sum(-1, keepdim=True).log2_()
+            logs -= exp2(logs, torch.empty_like(logs)).sum(-1, keepdim=True).log2_()
         if self.log2_norms is not None:
             logs += self.log2_norms
-        return logs.sub_(log2_scales[:, queries].unsqueeze(-1)).exp2_()
+        logs.sub_(log2_scales[:, queries].unsqueeze(-1))
+        return exp2(logs, logs)
 
     def read_tiles(
         self,
@@ -155,7 +156,8 @@ class MapReader:
         first_half, second_half = (None, None) if scratch is None else scratch
         for queries, keys in tiles_within_reach(self.units.tokens, self.reach, self.tile_rows):
             logs = self.log_probabilities(queries, keys, first_half)
-            values = torch.exp2(logs, out=_view_start(second_half, *logs.shape))
+            place = _view_start(second_half, *logs.shape)
+            values = exp2(logs, torch.empty_like(logs) if place is None else place)
             sums = values.sum(-1, keepdim=True)  # float32 is coarse near a normaliser of 100
             place = values if into is None else into[:, queries, keys]
             yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)

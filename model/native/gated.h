@@ -1,4 +1,4 @@
-// What a gated feed-forward makes of its first product: activation(gate) * up; as kernels.apply_gate.
+// What a gated feed-forward makes of its first product: activation(gate) * up; as steady.apply_gate.
 //
 // torch takes the last numbers of what a thread gets of a row one by one, by other formulas: so
 // here threads get whole rows, and never a single one, whose part is contiguous, for which torch

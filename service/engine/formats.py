@@ -9,6 +9,7 @@ import torch
 from model import kernels
 from model.config import EncoderConfig
 from model.loading.assembly import expected_shapes
+from model.steady import without_idle_threads
 
 TOKENS = 32  # of the text whose products are timed
 # For which the formats run in turns, again and again, so that a busy moment is none of one alone
@@ -24,7 +25,7 @@ def compare_speeds(config: EncoderConfig, dtype: torch.dtype) -> float:
     Its linears and its attention are timed, with the kernels that would serve either format.
     """
     formats = torch.float32, dtype
-    with kernels.without_idle_threads():
+    with without_idle_threads():
         runs = [_prepare_layer(config, each) for each in formats]
         fastest = [math.inf] * len(runs)
         for run in runs:

@@ -23,11 +23,12 @@ from model.attention import Trace
 from model.carried import carry_sources
 from model.encoder import Encoded, Encoder
 from model.head_shares import share_heads
-from model.kernels import PlainLinear, without_idle_threads
+from model.kernels import PlainLinear
 from model.lessons import explain_layer, step_weights
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection, show
 from model.pooling import Pooling
+from model.steady import without_idle_threads
 from model.task_heads import Classifier, TaskHead
 from model.why import explain_scores
 from service.engine.arrays import (

@@ -16,6 +16,8 @@ import torch
 
 from model import kernels, packing
 from model.loading.checkpoint import Model
+from model.maps.forms import Selection
+from model.maps.units import divide_into_units
 from service.engine import machine, numerics
 from service.engine.certificate import Certificate
 from service.engine.fair.queue import SMALL_TOKENS
@@ -47,6 +49,7 @@ class Proof:
     same_bits: bool  # whether no batch changes an answer's bits, as on a CPU in float32
     canary: Work  # the sequence to check again and again
     golden: Array  # its token vectors at the start, (tokens, width)
+    maps: Array  # its last layer's attention maps then, (heads, query, key)
     numerics: str  # name of the arithmetic; it ends in -varying without `same_bits`
     speed: float  # tokens per second on all cores
     small: int  # tokens up to which every batch takes the same time
@@ -56,16 +59,16 @@ class Proof:
 
     def is_right(self, result: Result) -> bool:
         """Tell whether a canary's result equals the first: bit for bit if `same_bits`."""
-        if self.same_bits:
-            return _tokens_of(result).tobytes() == self.golden.tobytes()
-        return self.is_close(result)
+        if not self.same_bits:
+            return self.is_close(result)
+        pairs = zip(_shown_by(result), (self.golden, self.maps), strict=True)
+        return all(found.tobytes() == expected.tobytes() for found, expected in pairs)
 
     def is_close(self, result: Result) -> bool:
         """Tell whether a canary's result equals the first but for rounding."""
-        return (
-            numerics.largest_difference(_tokens_of(result), self.golden)
-            <= numerics.ROUNDING_BOUNDS[self.dtype]
-        )
+        pairs = zip(_shown_by(result), (self.golden, self.maps), strict=True)
+        furthest = max(numerics.largest_difference(*pair) for pair in pairs)
+        return furthest <= numerics.ROUNDING_BOUNDS[self.dtype]
 
 
 def prove_lanes(
@@ -176,14 +179,15 @@ def _measure_lanes(
         speed *= len(lanes) if lanes.alone else 1  # it was measured on one core
     else:
         speed, small = measure_gpu(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
-    canary = Work(read_sequence(lanes.model, CANARY_TEXT), Outputs(tokens=True))
-    golden = _tokens_of(_first_result(lanes, [canary], 1))
+    canary = _make_canary(lanes.model)
+    golden, maps = _shown_by(_first_result(lanes, [canary], 1))
     name = numerics.name_arithmetic(device, dtype, lanes.arithmetic, golden)
     return Proof(
         dtype,
         same_bits,
         canary,
         golden,
+        maps,
         numerics=name if same_bits else f"{name}-varying",
         speed=speed,
         small=small,
@@ -202,9 +206,22 @@ def is_steady(lanes: Lanes, proof: Proof) -> bool:
 
 
 def _with_adapter(lanes: Lanes, proof: Proof, name: str) -> Proof:
-    """Return a proof with an adapter's canary, and the vectors that it has in a batch by itself."""
+    """Return a proof with an adapter's canary, and what it shows in a batch by itself."""
     canary = replace(proof.canary, adapter=name)
-    return replace(proof, canary=canary, golden=_tokens_of(_first_result(lanes, [canary], 1)))
+    golden, maps = _shown_by(_first_result(lanes, [canary], 1))
+    return replace(proof, canary=canary, golden=golden, maps=maps)
+
+
+def _make_canary(model: Model, heads: Sequence[int] | None = None) -> Work:
+    """Return the work of the fixed text, which shows its vectors and its last layer's maps.
+
+    Args:
+        heads: of that layer; all by default.
+    """
+    sequence, config = read_sequence(model, CANARY_TEXT), model.config
+    shown = {config.layers - 1: tuple(range(config.heads) if heads is None else heads)}
+    selection = Selection(shown, divide_into_units(len(sequence)))
+    return Work(sequence, Outputs(tokens=True, attention=selection))
 
 
 def _is_steady(lanes: Lanes, proof: Proof) -> bool:
@@ -219,6 +236,16 @@ def _is_steady(lanes: Lanes, proof: Proof) -> bool:
         if not proof.is_close(result):
             raise NotTrustworthy("the canary's numbers follow from the batch or the thread count")
         if not proof.is_right(result):
+            return False
+    return not proof.same_bits or _is_each_head_alike(lanes, proof)
+
+
+def _is_each_head_alike(lanes: Lanes, proof: Proof) -> bool:
+    """Tell whether a head's map has its bits where the canary asks for that head alone."""
+    for head, expected in enumerate(proof.maps):
+        work = _make_canary(lanes.model, (head,))
+        result = _first_result(lanes, [replace(work, adapter=proof.canary.adapter)], len(lanes))
+        if _shown_by(result)[1].tobytes() != expected.tobytes():
             return False
     return True
 
@@ -284,8 +311,9 @@ def _filler_work(tokens: int, adapter: str | None = None) -> Work:
     return Work(packing.Sequence([1] * tokens), Outputs(), adapter=adapter)
 
 
-def _tokens_of(result: Result) -> Array:
-    """Return the token vectors of a canary's result."""
-    if result.tokens is None:
-        raise RuntimeError("the canary asks for tokens: this is a bug")
-    return result.tokens
+def _shown_by(result: Result) -> tuple[Array, Array]:
+    """Return the token vectors and the maps of a canary's result."""
+    if result.tokens is None or result.attention is None:
+        raise RuntimeError("the canary asks for tokens and maps: this is a bug")
+    (layer,) = result.attention.heads.values()
+    return result.tokens, layer["map"]

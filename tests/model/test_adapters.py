@@ -6,11 +6,12 @@ import torch
 from model import kernels
 from model.adapters import AdaptedLinear, LinearTerm, fill_rows
 from model.config import Activation
+from model.steady import ACTIVATIONS
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("activation", kernels.ACTIVATIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("bare", [1, 300])
 def test_a_row_of_a_large_batch_has_its_bits_alone(bare: int, activation: Activation) -> None:
     """And the fused product's where nothing is added to it, whether that is most rows or few."""

@@ -18,6 +18,7 @@ from model.kernels import ONEDNN, PANELS, PLAIN, TILES, Kernels
 from model.packing import Packed
 from model.positions import beyond_reach
 from model.reach import Reach
+from model.steady import ACTIVATIONS
 
 CPU = torch.device("cpu")
 ROWS, INPUTS, OUTPUTS = 17, 13, 11
@@ -205,7 +206,7 @@ class Biased(kernels.PlainLinear):
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """As it should be."""
-        return kernels.ACTIVATIONS[activation](super().__call__(x))
+        return ACTIVATIONS[activation](super().__call__(x))
 
     def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
         """As it should be."""

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model import steady
 from model.config import PoolingMode
 from model.errors import CheckpointError, advise_conversion
 from model.kernels import Kernels
@@ -26,9 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by the class that a De
     "torch.nn.modules.linear.Identity": identity,
     "torch.nn.modules.activation.Tanh": torch.tanh,
     "torch.nn.modules.activation.ReLU": F.relu,
-    "torch.nn.modules.activation.GELU": F.gelu,
-    "torch.nn.modules.activation.SiLU": F.silu,
-    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
+    "torch.nn.modules.activation.GELU": steady.ACTIVATIONS["gelu"],
+    "torch.nn.modules.activation.SiLU": steady.ACTIVATIONS["silu"],
+    "torch.nn.modules.activation.Sigmoid": partial(steady.map_numbers, torch.sigmoid),
 }
 MODE_OF_FLAG = {  # in the order in which several vectors are joined
     "pooling_mode_cls_token": "cls",

@@ -89,6 +89,31 @@ async def test_bits_that_move_in_a_full_batch_alone_are_seen(
     assert not is_steady(replica.lanes, proof)
 
 
+async def test_a_head_whose_map_moves_where_it_is_asked_for_alone_is_seen(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is a map that moves in company, though the vectors stay."""
+    run, proof = replica.lanes.run_batch, replica.proof
+
+    def moving(differs: Callable[[list[Work], int], bool]) -> Callable[..., Any]:
+        """Maps move by a last digit where it does."""
+
+        def ran(works: list[Work], threads: int) -> list[Result | Exception]:
+            results = run(works, threads)
+            for result in results:
+                if isinstance(result, Result) and result.attention is not None:
+                    for arrays in result.attention.heads.values():
+                        arrays["map"][:] *= 1 + 1e-6 * differs(works, len(arrays["map"]))
+            return results
+
+        return ran
+
+    assert is_steady(replica.lanes, proof)
+    for differs in (lambda works, heads: heads == 1, lambda works, heads: len(works) > 1):
+        monkeypatch.setattr(replica.lanes, "run_batch", moving(differs))
+        assert not is_steady(replica.lanes, proof)
+
+
 @pytest.mark.parametrize(("by", "right"), [(1e-6, True), (1e-3, False)])
 async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, by: float, right: bool
