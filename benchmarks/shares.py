@@ -132,7 +132,11 @@ async def share_tokens(service: Service, pair: Pair) -> Numbers:
     found = {}
     for name in (LAYER, INPUT):
         _, (told,) = await service.compare(pair[0], pair[1:], **BODIES[name], specials="drop")
-        found[name] = [np.array(told[f"{side}_share"]) for side in SIDES]
+        # by input what a token has with the other text's biases is told apart, and counts too
+        found[name] = [
+            np.array(told[f"{side}_share"]) + np.array(told.get(f"{side}_bias", 0.0))
+            for side in SIDES
+        ]
     return found
 
 

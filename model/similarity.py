@@ -60,6 +60,7 @@ class CosineShares:
         bias: the share of pairs with a bias.
         left_bias, right_bias: of it, what each unit has with the other side's biases, (left,) and
             (right,).
+        total: the sum of all shares, the product of both vectors as they are divided.
     """
 
     left: Tensor
@@ -69,6 +70,7 @@ class CosineShares:
     bias: float
     left_bias: Tensor
     right_bias: Tensor
+    total: float
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the matrix of shares of pairs of units in blocks of rows, (rows, right) float64."""
@@ -172,6 +174,7 @@ class LinearPooling:
             float(bias) * scale,
             left.shown @ right.bias * scale,
             right.shown @ left.bias * scale,
+            float(sums[0] @ sums[1] + dropped + bias) * scale,
         )
 
 

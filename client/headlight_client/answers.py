@@ -203,6 +203,7 @@ class Similar:
         matrix: the share of each pair of units in the score, (left, right).
         pairs: those of the largest shares.
         left_share, right_share: of each unit in the score, (left,) and (right,).
+        left_bias, right_bias: by input, what each unit adds with the other text's biases.
         left_worth, right_worth: the score less that without each unit, (left,) and (right,).
         left_heads, right_heads: what each head of each text's pass adds, (layers, heads).
         left_rest, right_rest: what else makes the score with a layer's heads, (layers,).
@@ -218,6 +219,8 @@ class Similar:
     pairs: Pairs | None
     left_share: Array | None
     right_share: Array | None
+    left_bias: Array | None
+    right_bias: Array | None
     left_worth: Array | None
     right_worth: Array | None
     left_heads: Array | None

@@ -32,7 +32,8 @@ from headlight_client.formats import Array, read_json, read_safetensors, to_pair
 METADATA_ENTRY = "headlight"  # key of the metadata that holds the answer's JSON
 # arrays of a Similar
 COMPARISON_ARRAYS = (
-    *("matrix", "left_share", "right_share", "left_worth", "right_worth"),
+    *("matrix", "left_share", "right_share", "left_bias", "right_bias"),
+    *("left_worth", "right_worth"),
     *("left_heads", "right_heads", "left_rest", "right_rest", "worth"),
 )
 SCORE_PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0

@@ -11,7 +11,7 @@ const MOST_IN_TABLE = 60;
 // What shares may be of, and what a cell then is
 const KINDS = {
   layer: ["words in the last layer", "Each cell is what a pair of words adds to the score, in context: a word's vector in the last layer holds what it took from the others. The cells and the rest sum to the score."],
-  input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells and the rest sum to the score. Which heads carry a pair is told of the last layer alone."],
+  input: ["words as they go in", "Each cell is what a pair of words adds to the score by what goes into the model, before any word has seen another; the attention between them is kept as it was. The cells, what words have with biases, and the rest sum to the score. Which heads carry a pair is told of the last layer alone."],
 };
 
 // Orders of the heads by what they add to the score
@@ -71,13 +71,14 @@ function pairs({ matrix }, rows, columns, focus) {
   return table("The pairs that add most", ["Pair", "adds", ...(focus ? ["carried by"] : [])], list);
 }
 
-function matrix({ matrix, rest, bias = null }, rows, columns) {
+function matrix({ matrix, rest, bias = null, left_bias: left }, rows, columns) {
   const most = matrix.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  const fill = () => table(`What each pair adds; rest ${fixed(rest)}${bias === null ? "" : `, of which biases ${fixed(bias)}`}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
+  const fill = () => table(`What each pair adds; rest ${fixed(rest)}${bias === null ? "" : `, ${left ? "all biases" : "of which biases"} ${fixed(bias)}`}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
   return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? fill() : folded("All pairs as a table", fill);
 }
 
-function shares({ left_share: left, right_share: right }, rows, columns) {
-  const list = [...rows.map((name, i) => [name, "text", fixed(left[i])]), ...columns.map((name, i) => [name, "other text", fixed(right[i])])];
-  return folded("What each word adds, over all pairs", () => table("What each word adds", ["Word", "in", "adds"], list));
+function shares({ left_share: left, right_share: right, left_bias: leftBias, right_bias: rightBias }, rows, columns) {
+  const side = (names, text, share, bias) => names.map((name, i) => [name, text, fixed(share[i]), ...(bias ? [fixed(bias[i])] : [])]);
+  const list = [...side(rows, "text", left, leftBias), ...side(columns, "other text", right, rightBias)];
+  return folded("What each word adds, over all pairs", () => table("What each word adds", ["Word", "in", "adds", ...(leftBias ? ["with biases"] : [])], list));
 }

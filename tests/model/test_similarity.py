@@ -148,6 +148,7 @@ def test_sources_share_the_cosine_with_each_other_and_with_biases() -> None:
     products = u @ v.T / (u.sum(0).norm() * v.sum(0).norm())
     torch.testing.assert_close(matrix(shares), products[1:4, 1:])
     torch.testing.assert_close(shares.left_bias, products[1:4, 0])
+    assert shares.total == pytest.approx(float(products.sum()), abs=1e-12)
     torch.testing.assert_close(shares.right_bias, products[0, 1:])
     assert shares.dropped == pytest.approx(float(products[4, 1:].sum()))
     assert shares.bias == pytest.approx(float(products[0].sum() + products[1:, 0].sum()))
@@ -211,7 +212,7 @@ def test_a_block_holds_so_many_cells_whatever_the_texts() -> None:
     """A few rows of long texts; all of short ones, whose bits are those of one product."""
     ones = torch.ones(2003, 1).double()
     long, short = (
-        CosineShares(ones[:left], ones, 0.5, 0.0, 0.0, ones, ones) for left in (2003, 130)
+        CosineShares(ones[:left], ones, 0.5, 0.0, 0.0, ones, ones, 0.0) for left in (2003, 130)
     )
 
     assert max(block.numel() for block in long.blocks()) <= BLOCK_CELLS

@@ -79,8 +79,8 @@ class HeadShares:
             divided.append([replace(work, outputs=each, facts={}) for each in outputs])
         return divided
 
-    def share(self, right: int, score: float) -> dict[str, Tensor]:
-        """Return the shares of the left text's heads and of a right one's, and their worth.
+    def share(self, right: int, score: float) -> tuple[dict[str, Tensor], float]:
+        """Return the shares of the left text's heads and of a right one's, their worth, and a gap.
 
         Args:
             right: the number of the right text, from 1 on.
@@ -89,13 +89,16 @@ class HeadShares:
         Returns:
             left_heads, right_heads: (layers, heads); left_rest, right_rest: (layers,); float64.
             worth: how the score falls as a head's writing shrinks in both texts, (layers, heads).
+            And what the score has beyond a layer's shares, of the layer and side where that is
+            most: the rounding of the pass that serves.
         """
         sides = {"left": self._shares_of(0, right), "right": self._shares_of(right, 1)}
         arrays, worth = dict[str, Tensor](), torch.zeros((), dtype=torch.float64)
+        gaps = torch.cat([score - others.sum(1) for _, others in sides.values()])
         for side, (own, others) in sides.items():
             arrays[f"{side}_heads"], arrays[f"{side}_rest"] = others[:, :-1], others[:, -1]
             worth = worth + (others - score * own)[:, :-1]
-        return {**arrays, "worth": worth}
+        return {**arrays, "worth": worth}, float(gaps[gaps.abs().argmax()])
 
     def _shares_of(self, text: int, target: int) -> tuple[Tensor, Tensor]:
         """Return a text's shares of its cosines with itself and with the target at this place.

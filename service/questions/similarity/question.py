@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model import similarity
 from model.maps.units import Units
-from model.similarity import BLOCK_CELLS, LinearPooling, NotLinear
+from model.similarity import BLOCK_CELLS, CosineShares, LinearPooling, NotLinear
 from service.core import (
     Custom,
     Part,
@@ -154,7 +154,7 @@ class Similarity:
                 lengths = [size + 2 for size in sizes]
             held += _count_held(width, sizes, *lengths)
         swept = DOUBLE * sum(work.outputs.swept for work in works[1:])
-        shares = weigh_tables(ask.form, ask.k, number, sizes)
+        shares = weigh_tables(ask.form, ask.k, number, sizes, ask.by == "input")
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
         return Price(parts, self._custom.layout, held, TABLE_ARRAYS * len(ask.right))
 
@@ -218,9 +218,9 @@ class Similarity:
         items, heads = [self._make_item(0, {})], self._heads
         for index, right in enumerate(rights, 1):
             score = cosine(left, right)
-            shares = heads.share(index, score) if heads else {}
+            shares, gap = heads.share(index, score) if heads else ({}, 0.0)
             arrays = cast_arrays(shares, self._ask.dtype)
-            items.append(self._make_item(index, {"score": score}, arrays))
+            items.append(self._make_item(index, {"score": score, "gap": gap}, arrays))
             yield
         return items
 
@@ -241,8 +241,6 @@ class Similarity:
                 if cells >= STEP_CELLS:
                     cells = 0
                     yield
-            if self._ask.by == "input":
-                table.add_biases(shares.left_bias, shares.right_bias)
             arrays, unlisted = table.arrays()
             facts = {
                 **describe_units(self._units[index]),
@@ -251,8 +249,20 @@ class Similarity:
             }
             if linear.bias is not None or self._ask.by == "input":
                 facts["bias"] = shares.bias
+            if self._ask.by == "input":
+                arrays |= self._show_biases(shares, facts)
             items.append(self._make_item(index, facts, arrays))
         return items
+
+    def _show_biases(self, shares: CosineShares, facts: dict[str, Any]) -> dict[str, Array]:
+        """Return what units have with the other text's biases; take it out of the rest.
+
+        `gap` is what the score has beyond all shares: the rounding of the pass that serves.
+        """
+        biases = {"left_bias": shares.left_bias, "right_bias": shares.right_bias}
+        facts["rest"] -= sum(float(each.sum()) for each in biases.values())
+        facts["gap"] = facts["score"] - shares.total
+        return cast_arrays(biases, self._ask.dtype)
 
     def _pair_shares(
         self, pair: Sequence[int], copies: Sequence[Sequence[Work]]

@@ -43,13 +43,6 @@ class ShareTable:
         self._column_sums = self._column_sums + block.sum(0)
         self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
 
-    def add_biases(self, left: Tensor, right: Tensor) -> None:
-        """Add to the sums what each row and each column has with the other text's biases."""
-        self._row_sums, self._column_sums = (
-            [torch.cat(self._row_sums) + left],
-            self._column_sums + right,
-        )
-
     def arrays(self) -> tuple[dict[str, Array], float]:
         """Return arrays by their names in a safetensors answer, and the sum of pairs left out.
 
@@ -82,18 +75,20 @@ def cast_arrays(arrays: dict[str, Tensor], dtype: Floats) -> dict[str, Array]:
     return {name: array.numpy() for name, array in cast.items()}
 
 
-def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int]) -> int:
+def weigh_tables(form: str, k: int | None, number: int, sizes: Sequence[int], biased: bool) -> int:
     """Return the bytes of the arrays of all texts on the right.
 
     Args:
         form, k: as the request has them.
+        biased: whether what units have with biases is shown apart.
         number: bytes of a number.
         sizes: units shown of the left text, then of each on the right.
     """
     if form == "score":
         return 0
     left, *rights = sizes
-    return sum(_count_bytes(left, right, form, k, number) for right in rights)
+    tables = sum(_count_bytes(left, right, form, k, number) for right in rights)
+    return tables + biased * number * sum(left + right for right in rights)
 
 
 def _count_bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:

@@ -169,7 +169,9 @@ async def test_a_likeness_of_last_tokens_has_shares_of_what_they_read(embedder: 
     told = await embedder.post("/v1/similarity", left=QUERY, right=TEXTS, by="input")
 
     for one in told["right"]:
-        assert np.sum(one["matrix"]) + one["rest"] == pytest.approx(one["score"], abs=CLOSE)
+        biases = np.sum(one["left_bias"]) + np.sum(one["right_bias"])
+        total = np.sum(one["matrix"]) + biases + one["rest"]
+        assert total == pytest.approx(one["score"], abs=CLOSE)
         assert np.abs(one["matrix"][0]).max() > 0
 
 

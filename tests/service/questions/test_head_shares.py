@@ -161,11 +161,12 @@ async def test_the_bias_of_a_dense_layer_is_part_of_the_rest() -> None:
             work.result = Result(shares=made.numpy())
 
     score = cosine(*(work.result.vector for work in works))
-    told = shares.share(1, score)
+    told, gap = shares.share(1, score)
 
     assert step and len(step.works) == 2
     for side in SIDES:
         sums = told[f"{side}_heads"].sum(1) + told[f"{side}_rest"]
+        assert float((score - sums).abs().max()) <= abs(gap) < CLOSE
         np.testing.assert_allclose(sums, score, rtol=0, atol=CLOSE)
 
 
