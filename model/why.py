@@ -19,7 +19,7 @@ Softmax ignores a row's mean, which is taken out of each part, over the keys tha
 With t the sum of all parts, a part's share of how scores vary is its covariance with t over the
 variance of t, over all rows. Shares sum to 1; one that works against the others is negative:
 
-    share^ab = sum_ij s_ij^ab t_ij / sum_ij t_ij^2
+    share^ab = sum_ij s_ij^ab t_ij / sum_ij t_ij^2        deviation = root of the mean of t_ij^2
 
 Source: Kamath et al. 2025, "Tracing Attention Computation Through Feature Interactions"
 (transformer-circuits.pub/2025/attention-qk).
@@ -42,6 +42,7 @@ from model.steady import without_idle_threads
 PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns
 POSITION = PARTS.index("position")
+ROUNDING = 2.0**-20  # of the largest product of a query's and a key's lengths, in float32
 MOST_CELLS = 1 << 20  # scores, of all parts and heads, that are computed at a time
 
 # queries, (queries,) int64 -> scores by part, (.., heads, queries, keys)
@@ -59,8 +60,9 @@ def explain_scores(
 
     Returns:
         In layer 0 scores, (heads, rows, query parts, key parts, keys), NaN for a key that the row
-        may not see, and share, (heads, query parts, key parts), of all rows, NaN where no score
-        varies. Above it both without the axis of query parts.
+        may not see; share, (heads, query parts, key parts), of all rows, NaN where scores vary by
+        rounding alone; and deviation, (heads,), the standard deviation of scores in their rows.
+        Above it the first two are without the axis of query parts.
     """
     carrier, shown = Carrier(encoder, sequence), dict[int, dict[str, Tensor]]()
     if 0 in selection.heads:
@@ -99,16 +101,26 @@ class LayerScores:
         chosen, whole = self._places[list(rows)], self._whole_scorer()
         shown = self._centre(score(chosen), chosen, math.nan)
         height = max(1, MOST_CELLS * len(rows) // shown.numel())
-        covariance = variance = torch.zeros((), dtype=torch.float64, device=shown.device)
+        covariance = variance = cells = torch.zeros((), dtype=torch.float64, device=shown.device)
         for queries in torch.split(self._places, height):
             total = self._centre(whole(queries), queries)
-            # a part keeps its mean here: rows of the total have none that it could go with
-            covariance = (
-                covariance + torch.einsum("...hqk,hqk->...h", score(queries), total).double()
-            )
+            parts = self._centre(score(queries), queries)
+            covariance = covariance + torch.einsum("...hqk,hqk->...h", parts, total).double()
             variance = variance + total.square().sum((1, 2)).double()
-        share = (covariance / variance).movedim(-1, 0).float()
-        return {"scores": shown.movedim((-3, -2), (0, 1)), "share": share}
+            cells = cells + (~self._hidden(queries)).sum()
+        deviation = (variance / cells).sqrt()  # (heads,)
+        share = (covariance / variance).where(deviation > self._rounding(), math.nan)
+        return {
+            "scores": shown.movedim((-3, -2), (0, 1)),
+            "share": share.movedim(-1, 0).float(),
+            "deviation": deviation.float(),
+        }
+
+    def _rounding(self) -> Tensor:
+        """Return what rounding alone may vary scores by at most, (heads,)."""
+        lengths = [side[:, self._heads].norm(dim=-1).amax((0, 2)) for side in (self._q, self._k)]
+        most: Tensor = lengths[0] * lengths[1]
+        return most * self._attention.scale * ROUNDING
 
     def embedded_scorer(self) -> Scorer:
         """Return what scores layer 0, (query parts, key parts, heads, queries, keys)."""
@@ -192,7 +204,11 @@ class LayerScores:
 
     def _centre(self, scores: Tensor, queries: Tensor, hidden: float = 0.0) -> Tensor:
         """Take each row's mean out of scores, over the keys it may see; set others to `hidden`."""
-        unseen = beyond_reach(queries, self._places, self._attention.reach) | self._unseen
+        unseen = self._hidden(queries)
         seen = scores.masked_fill(unseen, 0.0)
         mean = seen.sum(-1, keepdim=True) / (~unseen).sum(-1, keepdim=True)
         return (seen - mean).masked_fill(unseen, hidden)
+
+    def _hidden(self, queries: Tensor) -> Tensor:
+        """Tell which keys some queries may not see, (queries, keys)."""
+        return beyond_reach(queries, self._places, self._attention.reach) | self._unseen

@@ -52,7 +52,9 @@ class Why(NamedTuple):
     Args:
         parts: their names: in layer 0 those of both sides, above it the key's.
         rows: the queries shown.
-        share: of how all rows' scores vary, (query part, key part) in layer 0, (key part,) above.
+        share: of how all rows' scores vary, (query part, key part) in layer 0, (key part,) above;
+            NaN where they vary by rounding alone.
+        deviation: the standard deviation of all rows' scores, which the shares are of, ().
         scores: less their row's mean, (row, query part, key part, key) or (row, key part, key);
             NaN for a key that the row may not see.
     """
@@ -60,6 +62,7 @@ class Why(NamedTuple):
     parts: list[str | None]
     rows: list[int]
     share: Array
+    deviation: Array
     scores: Array
 
 

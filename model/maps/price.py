@@ -92,7 +92,7 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
         case "why":
             lowest, shown = len(selection.heads.get(0, ())), 1 + len(selection.rows) * units
             parts = WHY_PARTS * lowest + (units + 1) * (heads - lowest)
-            return parts * shown * number
+            return (parts * shown + heads) * number
 
 
 def scratch_bytes(selection: Selection, answer: int) -> int:

@@ -191,6 +191,8 @@ def test_each_part_is_what_brute_force_finds(kind: str, layer: int) -> None:
     share = (expected * total).sum((-2, -1)) / total.square().sum((-2, -1))
     torch.testing.assert_close(made["share"].movedim(0, -1), share, rtol=0, atol=1e-4)
     assert float((made["share"].flatten(1).sum(1) - 1).abs().max()) < 1e-4
+    deviation = (total.square().sum((-2, -1)) / seen.sum()).sqrt()
+    torch.testing.assert_close(made["deviation"], deviation, rtol=1e-4, atol=0)
 
 
 def test_sources_may_be_explained_apart_or_together() -> None:
@@ -273,6 +275,35 @@ def test_tokens_that_are_hidden_as_keys_are_in_no_row() -> None:
     assert float(made["scores"][..., :-4].sum(-1).abs().max()) < 1e-4
     assert float(made["share"].sum()) == pytest.approx(1, abs=1e-4)
     assert float((made["scores"] - plain["scores"])[0, 0, 2, 2, :-4].abs().max()) > 1e-3
+
+
+def biased(weight: float, bias: float) -> dict[str, Tensor]:
+    """The toy's scores explained, its W^Q and W^K times a weight, and keys with a large bias."""
+    encoder = toy()
+    project = encoder.layers[0].attention.project
+    scaled, biases = project.weight().clone(), torch.zeros(6)
+    scaled[:4] *= weight
+    biases[:2], biases[2:4] = 3.0, bias
+    encoder.layers[0].attention.project = PLAIN.linear(scaled, biases)
+    shown = Selection({0: (0,)}, divide_into_units(3), "why", rows=(1,))
+    return explain_scores(encoder, Sequence([0, 1, 2]), shown)[0]
+
+
+def test_shares_sum_to_one_also_where_keys_have_a_large_bias() -> None:
+    """Which is the same for each key of a row, and so in no share."""
+    made = biased(1.0, 1e4)
+
+    assert float(made["share"].sum()) == pytest.approx(1, abs=2e-3)
+    assert float(made["share"][0, :, 2].abs().max()) < 2e-3  # the bias' own part
+
+
+@pytest.mark.parametrize("bias", [0.0, 1e4])
+def test_there_is_no_share_where_scores_vary_by_rounding_alone(bias: float) -> None:
+    """As of a head whose keys are all but a bias; it is told by how little they vary."""
+    made = biased(1e-9, bias)
+
+    assert bool(made["share"].isnan().all()) == bool(bias)
+    assert float(made["deviation"]) < 1e-2
 
 
 def test_a_lone_token_has_no_share() -> None:

@@ -74,6 +74,7 @@ def _explained_json(
             str(head): {
                 "parts": above if layer else PARTS,
                 "share": arrays["share"][place],
+                "deviation": float(arrays["deviation"][place]),
                 "rows": Each(
                     {"row": row, "scores": scores}
                     for row, scores in zip(selection.rows, arrays["scores"][place], strict=True)
@@ -98,7 +99,7 @@ def named_tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array
             continue
         for place, head in enumerate(selection.heads[layer]):
             for name, array in arrays.items():
-                yield _tensor_name(selection, layer, head, name), array[place]
+                yield _tensor_name(selection, layer, head, name), np.asarray(array[place])
             if selection.form == "dominance":
                 yield _tensor_name(selection, layer, head, "tokens"), _axis(selection)
     if selection.form == "dominance":

@@ -45,7 +45,8 @@ def join_scores(tiles: Sequence[Work]) -> Maps:
     for layer in filter(None, heads):
         arrays = [maps.heads[layer] for maps in (first, *others)]
         heads[layer] = {
-            name: _join([each[name] for each in arrays], axis) for name, axis in SOURCE_AXIS.items()
+            **arrays[0],
+            **{n: _join([each[n] for each in arrays], axis) for n, axis in SOURCE_AXIS.items()},
         }
     return replace(first, heads=heads)
 

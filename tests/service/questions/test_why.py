@@ -105,6 +105,9 @@ async def test_json_base64_safetensors_and_the_client_have_the_same_numbers(
             ]
             np.testing.assert_array_equal(why.share, array(bits["share"]), strict=True)
             np.testing.assert_array_equal(why.share, np.array(told["share"], np.float32))
+            assert (
+                float(why.deviation) == pytest.approx(told["deviation"]) and told["deviation"] > 0
+            )
             rows = [array(row["scores"]) for row in bits["rows"]]
             np.testing.assert_array_equal(why.scores, np.stack(rows), strict=True)
             np.testing.assert_array_equal(why.scores, rows_of(told).astype(np.float32))
