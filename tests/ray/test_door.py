@@ -107,6 +107,13 @@ def _replicas(service: "Service") -> set[int]:
     return {pid for pid, name in service.family().items() if name == "ServeReplica"}
 
 
+def replica_ports(service: "Service") -> list[int]:
+    """The ports of a service's replicas, as HAProxy has them."""
+    (config,) = service.directory().glob("haproxy/*/haproxy.cfg")
+    ports = re.findall(r"server SERVE_REPLICA\S* 127.0.0.1:(\d+)", config.read_text())
+    return list(map(int, ports))
+
+
 def _reset(pid: int) -> int:
     """Forget a process's peak; its resident bytes now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -128,9 +135,7 @@ def besiege() -> Iterator[Callable[["Service"], Door]]:
 
         def watch(service: "Service") -> Door:
             client.base_url = httpx.URL(service.url)
-            (config,) = service.directory().glob("haproxy/*/haproxy.cfg")
-            ports = re.findall(r"server SERVE_REPLICA\S* 127.0.0.1:(\d+)", config.read_text())
-            listeners.extend(Listener(int(port)) for port in ports)
+            listeners.extend(map(Listener, replica_ports(service)))
             golden = client.post("/v1/encode", json=GOLDEN).json()["data"]
             return Door(service, client, _replicas(service), listeners, golden)
 
