@@ -21,6 +21,7 @@ from service.questions.maxsim import MaxsimRequest
 
 INDEX_SIZE = 4  # bytes of a token's index
 STEP_PRODUCTS = 1 << 21  # multiplications between two pauses: some milliseconds
+LEAST_PRODUCTS = STEP_PRODUCTS // 64  # that even a smaller document counts as
 MATCH_SIZE = 2 * INDEX_SIZE + SINGLE  # bytes of a match: the indices of two tokens, and its value
 
 
@@ -104,7 +105,7 @@ def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
             "matches.values": matches.values.float().numpy(),
         }
         items.append(_make_item(work, {"index": index, "score": matches.score}, arrays))
-        products += query.size * len(vectors)
+        products += max(query.size * len(vectors), LEAST_PRODUCTS)
         if products >= STEP_PRODUCTS:
             products = 0
             yield

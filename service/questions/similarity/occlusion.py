@@ -16,6 +16,7 @@ from service.core import Side, place_of_work
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
 from service.encode.swept import MOST_COPIES
+from service.engine.fair.turns import give_turn, in_turns
 from service.engine.work import Work
 from service.refusals import Refused
 
@@ -43,7 +44,7 @@ def leave_out(sequence: packing.Sequence, span: Span) -> packing.Sequence:
     )
 
 
-def occlude_works(
+async def occlude_works(
     works: Sequence[Work], units: Sequence[Units], resolver: Resolver, sides: Sequence[Side]
 ) -> tuple[list[list[Work]], int]:
     """Return each work's copies without one of its units each; and the bytes kept of all copies.
@@ -69,10 +70,12 @@ def occlude_works(
     for index, (work, work_spans) in enumerate(zip(works, spans, strict=True)):
         if (0, len(work)) in work_spans:
             raise Refused.at("nothing_left", *place_of_work(sides, index), detail=ONLY_PART)
-    copies = [
-        [replace(work, sequence=leave_out(work.sequence, span), facts={}) for span in work_spans]
-        for work, work_spans in zip(works, spans, strict=True)
-    ]
+    copies: list[list[Work]] = [[] for _ in works]
+    async for index, span in in_turns((i, span) for i, own in enumerate(spans) for span in own):
+        work = works[index]
+        shorter = leave_out(work.sequence, span)
+        copies[index].append(replace(work, sequence=shorter, facts={}))
+    await give_turn(count)
     width, flat = resolver.model.config.width, [copy for of_work in copies for copy in of_work]
     vectors = sum(copy.outputs.pooling.uncut_size(width) for copy in flat if copy.outputs.pooling)
     embeddings = (copy.sequence.embeddings for copy in flat)

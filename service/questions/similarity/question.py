@@ -42,6 +42,7 @@ from service.refusals import Refused
 
 TABLE_ARRAYS = 5  # arrays of a text on the right
 STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds
+LEAST_CELLS = STEP_CELLS // 16  # that even a smaller matrix counts as, since it takes as long
 OCCLUSION_HINT = (
     '"form": "occlusion" is answered, which tells what each token or word is worth by leaving it '
     'out, and "form": "score"'
@@ -117,7 +118,7 @@ class Similarity:
             ]
         self._check_pair()
         if self._ask.form == "occlusion":
-            occluded = occlude_works(works, self._units, self._resolver, self._sides)
+            occluded = await occlude_works(works, self._units, self._resolver, self._sides)
             self._occluded, held = occluded
             return Step([*works, *chain.from_iterable(self._occluded)], held=held)
         if self._ask.by == "input":
@@ -237,7 +238,7 @@ class Similarity:
             table = ShareTable(self._ask, self._units[0], self._units[index])
             for block in shares.blocks():
                 table.add(block)
-                cells += block.numel()  # since the last pause
+                cells += max(block.numel(), LEAST_CELLS)  # since the last pause
                 if cells >= STEP_CELLS:
                     cells = 0
                     yield

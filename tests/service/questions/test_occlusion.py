@@ -107,7 +107,7 @@ async def test_a_text_of_one_part_is_refused(client: httpx.AsyncClient) -> None:
     assert nothing["code"] == "nothing_left" and nothing["errors"][0]["loc"] == ["right", 1]
 
 
-def test_copies_hold_no_more_memory_than_is_counted() -> None:
+async def test_copies_hold_no_more_memory_than_is_counted() -> None:
     """Of token ids with types, and of embeddings."""
     outputs = Outputs(Pooling(("mean",), normalize=True))
     model = SimpleNamespace(config=SimpleNamespace(width=64))
@@ -117,7 +117,7 @@ def test_copies_hold_no_more_memory_than_is_counted() -> None:
     for sequence in (ids, rows):
         works = [Work(sequence, outputs, length=200)]
         tracemalloc.start()
-        ((copies,), held) = occlude_works(works, [divide_into_units(200)], resolver, [])
+        ((copies,), held) = await occlude_works(works, [divide_into_units(200)], resolver, [])
         used = tracemalloc.get_traced_memory()[0] + sum(
             work.sequence.embeddings.nbytes
             for work in copies
