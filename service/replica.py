@@ -42,6 +42,7 @@ from service.keyring import STALE_SECONDS, follow_keys
 from service.keys import limits_by_name
 from service.memory import PROCESS
 from service.observe import logs
+from service.observe.families import Objective
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer, make_loop_clock
 from service.refusals import Refused
@@ -88,7 +89,8 @@ class Replica:
         self.tracing = _start_tracing(settings, label)
         self.source = locate_model(settings.model, settings.adapter)
         name = settings.served_model_name or self.source.name
-        self.metrics = Metrics(label, name, limits_by_name(self.shared))
+        objective = Objective(settings.objective_seconds, settings.objective_tokens)
+        self.metrics = Metrics(label, name, limits_by_name(self.shared), objective)
         if settings.api_keys_file:
             self.metrics.add_gauge("keys_stale", STALE_WARNING, lambda: float(ring.stale))
         logs.count_losses(self.metrics.line_lost)

@@ -210,6 +210,16 @@ class Settings(BaseModel):
     tracing_ratio: Ratio = Field(
         0.01, description="fraction of requests to trace, 0 to 1, where the caller has not said"
     )
+    objective_seconds: float = Field(
+        0.25,
+        gt=0,
+        le=30,
+        description="what short requests are promised, in seconds: a client that gives less and "
+        "is refused for that does not count as failed",
+    )
+    objective_tokens: Count = Field(
+        512, description="maximum number of tokens of a request that counts as short"
+    )
     other_replicas: int = Field(
         0,
         ge=0,

@@ -451,7 +451,7 @@ NO_LIMITS = {
     "cluster.drain.POLL_SECONDS", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",
-    "observe.families.OBJECTIVE_SECONDS",
+    "objective_seconds", "objective_tokens",
     "edge.door.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOKEN_JSON_BYTES",
     "preflight.machine.STORE_BYTES", "wire.MOST_NAMED", "wire.MOST_LOOKED_AT",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",

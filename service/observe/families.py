@@ -3,6 +3,8 @@
 Source of the names: Prometheus, "Metric and label naming".
 """
 
+from typing import NamedTuple
+
 from service.refusals import REFUSALS
 
 # Seconds of a request, each at most twice the one before, so that a p99 between two is wrong by at
@@ -11,8 +13,15 @@ BUCKETS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, 0.001, *BUCKETS)
 TOKEN_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)  # of a batch
 
-# The objective for short requests: answered within these seconds if of at most so many tokens
-OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512
+
+class Objective(NamedTuple):
+    """The objective for short requests: answered within `seconds` if of at most `tokens`."""
+
+    seconds: float
+    tokens: int
+
+
+OBJECTIVE = Objective(0.25, 512)  # unless the settings say another
 
 # Values of the label `input` on different routes: the kinds of input that a request may have; none
 # if it has none, or cannot be read; mixed if it has several

@@ -178,9 +178,17 @@ class Metrics:
     Args:
         replica, model: their names, as labels of every series.
         keys: names of the API keys; if there are any, requests and tokens are counted by key.
+        objective: which requests are short, and when a client gives less time than is promised.
     """
 
-    def __init__(self, replica: str, model: str, keys: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        replica: str,
+        model: str,
+        keys: Collection[str] = (),
+        objective: families.Objective = families.OBJECTIVE,
+    ) -> None:
+        self._objective = objective
         self._own, self._gauges = {"model": model, "replica": replica}, dict[str, Gauge]()
         self._of_requests = requests = MetricFamilies(self._own)  # fed by `count_request` alone
         self._of_replica = other = MetricFamilies(self._own)  # fed by the others
@@ -307,7 +315,7 @@ class Metrics:
             bucket = bisect_left(families.BUCKETS, record.seconds)
             trace = {"trace_id": record.trace.trace_id}
             seconds.exemplars[bucket] = Exemplar(trace, record.seconds, time.time())
-        if record.code == 200 and 0 < record.tokens <= families.INTERACTIVE_TOKENS:
+        if record.code == 200 and 0 < record.tokens <= self._objective.tokens:
             histogram, duration = self._interactive, record.seconds - record.turn_seconds
             histogram.counts[bisect_left(families.BUCKETS, duration)] += 1
             histogram.sum += duration
@@ -409,7 +417,7 @@ class Metrics:
         reason = record.shed or families.SHED_BY_CODE.get(
             record.refused or "", families.SHED_REASONS[0]
         )
-        if reason == "deadline" and record.given_seconds < families.OBJECTIVE_SECONDS:
+        if reason == "deadline" and record.given_seconds < self._objective.seconds:
             reason = families.CLIENT_DEADLINE
         labels = (reason, *self._keys[key])
         self._shed[labels] = self._shed.get(labels, 0.0) + 1

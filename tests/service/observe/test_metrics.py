@@ -262,11 +262,11 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
 def test_the_objective_is_of_short_requests_that_were_answered() -> None:
     """Neither bulk, nor refusals, nor pages; a key's wait behind its own others is its own."""
     metrics = Metrics("r", "m")
-    short = Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS)
+    short = Record("/v1/encode", code=200, tokens=families.OBJECTIVE.tokens)
     short.add_wait(9.0)
     short.seconds = 9.2
     metrics.count_request(short)
-    metrics.count_request(Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS + 1))
+    metrics.count_request(Record("/v1/encode", code=200, tokens=families.OBJECTIVE.tokens + 1))
     metrics.count_request(Record("/v1/encode", code=504, tokens=5, refused="deadline_exceeded"))
     metrics.count_request(Record("/v1/models", code=200))
 
@@ -274,6 +274,24 @@ def test_the_objective_is_of_short_requests_that_were_answered() -> None:
 
     assert total(found, "interactive_duration_seconds_count") == 1
     assert counted(found, "interactive_duration_seconds_bucket", "le")["0.25"] == 1
+
+
+def test_the_settings_say_what_is_short_and_promised() -> None:
+    """A client that gives less than is promised is on its own."""
+    metrics = Metrics("r", "m", (), families.Objective(2.0, 7))
+    for tokens in (7, 8):
+        metrics.count_request(Record("/v1/encode", code=200, tokens=tokens))
+    for given in (1.9, 2.0):
+        late = Record("/v1/encode", code=504, refused="deadline_exceeded", given_seconds=given)
+        metrics.count_request(late)
+
+    found = samples(metrics)
+
+    assert total(found, "interactive_duration_seconds_count") == 1
+    shed = counted(found, "shed_total", "reason")
+    assert (shed["client_deadline"], shed["deadline"]) == (1, 1)
+    defaults = Settings()
+    assert (defaults.objective_seconds, defaults.objective_tokens) == families.OBJECTIVE
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -674,4 +692,4 @@ def test_buckets_of_routes_and_stages_compare_and_hold_the_objective() -> None:
     assert (times[0], times[-1]) == (0.002, 30) and 0.25 in times
     assert all(1.5 <= after / before <= 2.1 for before, after in pairwise(times))
     assert families.STAGE_BUCKETS[-len(times) :] == times
-    assert families.OBJECTIVE_SECONDS in times
+    assert families.OBJECTIVE.seconds in times
