@@ -219,7 +219,12 @@ class Encoder:
         from service.edge.door import Door
 
         failed = await self.pages.replaces_failed()
-        self.replica = await self._start_replica()
+        try:
+            self.replica = await self._start_replica()
+        except Exception as error:
+            if failed:  # who started the service is told of a first start that fails
+                logger.error("replica not started", extra={"reason": str(error)})
+            raise
         self.replica.metrics.set_replaces_failed(failed=failed)
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)

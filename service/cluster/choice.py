@@ -36,6 +36,8 @@ NAMES_HEADER = "x-headlight-names"  # all names, where a request may name any
 # All models and whether each answers, where a replica is to speak for them: its value is read by
 # `read_models`
 MODELS_HEADER = "x-headlight-models"
+UNSAID = "*"  # last among the names: a model has not started yet, and none knows what it is called
+FORWARDED_HEADER = "x-headlight-forwarded"  # marks what a replica has sent on (edge/forward.py)
 # How paths of routes, of Ray and of ours begin: below such a prefix a model would hide them
 TAKEN = frozenset(
     (
@@ -239,7 +241,10 @@ def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
     models, paths = folder / MODELS_MAP, folder / PATHS_MAP
     below = " or ".join(f"is_{m.backend.name}" for m in served if m.backend.prefix != "/")
     root_first = sorted(served, key=lambda model: model.backend.prefix != "/")
-    every = quote(", ".join(name for model in root_first for name in model.names), safe=",/:@")
+    names = [name for model in root_first for name in model.names]
+    if not all(model.names for model in served):
+        names.append(UNSAID)
+    every = quote(", ".join(names), safe=",/:@")
     every = every.replace("%", "%%")  # HAProxy's own sign, too
     named, to, below_one = f"{OURS}named", f"{OURS}to", f"{OURS}below"
     unnamed, at_root = f"!{{ var({named}) -m found }}", f"!{{ var({below_one}) -m found }}"
@@ -290,7 +295,12 @@ def read_models(header: str) -> list[Told]:
 
 def read_names(header: str) -> list[str]:
     """Return the names in a header that these rules have set."""
-    return unquote(header).split(", ")
+    return [name for name in unquote(header).split(", ") if name != UNSAID]
+
+
+def lacks_names(header: str) -> bool:
+    """Tell whether a header that these rules have set lacks the names of a model that starts."""
+    return unquote(header).endswith(UNSAID)
 
 
 def is_choice_rule(line: str) -> bool:

@@ -182,7 +182,8 @@ def rewrite(
     most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - PROBE_RESERVE)
     rules = connection_limits(most, most - min(OTHERS, most // 2))
     stopping = f' if {{ str({STOPPING_FILE}) -f "{flag}" }}'
-    wait = DEFAULT_BACKEND_RULE + stopping
+    # what a replica sends on was accepted before, and is answered like all that was
+    wait = f"{DEFAULT_BACKEND_RULE}{stopping} !{{ req.hdr({choice.FORWARDED_HEADER}) -m found }}"
     always = {LEAVE_RULE, CLOSE_RULE, NO_UPGRADE_RULE, *PATH_RULES, *PRIVATE_RULES, *DEFAULTS}
     ours = always | {*rules, wait, REFUSE_RULE, REFUSE_RULE + stopping, NOT_FOUND_RULE}
     written = (

@@ -28,14 +28,14 @@ from service import wire
 from service.api import ROUTES, query
 from service.api.dialect import Reply
 from service.cluster import ingress
-from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
 from service.edge.body import BodyReader, BodyWorker, timeout_refusal
 from service.edge.forward import Forwarder
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
 from service.edge.rounds import Rounds, is_unbounded, unless_left
-from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model
+from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model, warn_of_models
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
 from service.encode.names import unknown_model
@@ -95,7 +95,8 @@ class Door:
         self.rounds = Rounds()
         # when the next check is due, and seconds that the loop was late at the last
         self._check_due = self._late = 0.0
-        self._weights = replica.identity.weights
+        self._weights, self._has_others = replica.identity.weights, settings.other_replicas > 0
+        self._judged_models = False  # whether the models that keys name were compared with all
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
 
     def names(self) -> dict[str, list[str]]:
@@ -157,6 +158,9 @@ class Door:
         """
         if self._ring.keys is not self._sharing_keys:
             self._apply_keys()
+        if not self._judged_models and not self._is_apart(request):
+            own = self._replica.gateway.names.every
+            self._judged_models = warn_of_models(self._sharing_keys, request, own)
         key = self._keys.find(request.method, request.path, request.single("authorization"))
         if key:
             request.key, request.models = key.name, key.models
@@ -187,10 +191,16 @@ class Door:
 
     def _apply_keys(self) -> None:
         """Let the keys that are valid now in, and share the replica among them."""
+        self._judged_models = False
         self._sharing_keys = self._ring.keys
         self._keys.set_keys(self._sharing_keys)
         self.gate.set_keys(limits_by_name(self._sharing_keys))
         self._replica.apply_key_limits()
+
+    def _is_apart(self, request: Request) -> bool:
+        """Tell whether HAProxy has not told a request the names of other models that there are."""
+        untold = NAMES_HEADER not in request.headers
+        return untold and (self._has_others or bool(request.root_path))
 
     async def _take_place(self, request: Request) -> None:
         """Take a request's place at the gate; after a pause, refuse a key that has too many."""
@@ -283,6 +293,7 @@ class Door:
     def _refuse(self, request: Request, error: Exception) -> Reply:
         """Return the answer to a failed request: the one place where errors become refusals."""
         record = request.record if request.begun else self._begin_record(request)
+        request.sent_on = False
         request.hold.release()
         if isinstance(error, ClientDisconnect):
             return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
@@ -310,6 +321,9 @@ class Door:
         if self._sharing_keys and not request.key:
             return Refused.at(refused.code, place)
         told = request.headers.get(NAMES_HEADER) if place in ("model", MODEL_HEADER) else None
+        starts = told is None and self._has_others and not request.root_path
+        if starts or (told and lacks_names(told)):
+            return Refused("not_ready", retry_after=1)  # it may be the model that is starting
         return unknown_model(read_names(told), place) if told else refused
 
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
@@ -355,8 +369,10 @@ class Door:
                 await asyncio.sleep(0)  # lets other tasks run, and a cancellation arrive
 
     def _end_record(self, request: Request) -> None:
-        """End the record of a request that is answered or cancelled, if it has begun."""
-        if request.begun:
+        """End the record of a request that is answered or cancelled here, if it has begun."""
+        if request.sent_on:
+            self._observer.drop(request.record)
+        elif request.begun:
             self._observer.end(request.record)
 
     def _cancel_overdue(self) -> None:

@@ -12,14 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 import aiohttp
 from pydantic_core import from_json
 
-from service.api.dialect import Call, Reply
-from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
+from service.api.dialect import Reply
+from service.cluster.choice import FORWARDED_HEADER, MODEL_HEADER, NAMES_HEADER, read_names
 from service.edge.request import DEADLINE, Request
 from service.encode.names import find_name, unknown_model
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 
-FORWARDED = "x-headlight-forwarded"  # marks what was sent on, which is never sent on again
 # What belongs to one connection
 NOT_PASSED = frozenset(("connection", "keep-alive", "te", "transfer-encoding", "upgrade"))
 # What aiohttp would say for a client that does not
@@ -38,13 +37,13 @@ class Forwarder:
         self._front, self._own = front, own
         self._session: aiohttp.ClientSession | None = None
 
-    def find_elsewhere(self, request: Request, body: bytes, call: Call | None = None) -> str | None:
+    def find_elsewhere(self, request: Request, named: str | None) -> str | None:
         """Return the other model of this address that a request names; None if it names none.
 
         HAProxy leads by `model` also on routes that ignore it, so there it counts here, too.
 
         Args:
-            call: what was parsed of the body; None on a route that does not encode.
+            named: the `model` of its body.
 
         Raises:
             Refused: no model has the name, or HAProxy reads another one in the request.
@@ -52,10 +51,6 @@ class Forwarder:
         told = request.headers.get(NAMES_HEADER)
         if told is None:
             return None
-        if call is None or "model" in request.ignored:
-            named = _read_model(body)
-        else:
-            named = call.request.model
         if named is None:
             named = request.headers.get(MODEL_HEADER)
         if named is None:
@@ -63,7 +58,7 @@ class Forwarder:
         name = find_name(named, names := read_names(told))
         if name in self._own:
             return None
-        if FORWARDED in request.headers:
+        if FORWARDED_HEADER in request.headers:
             raise unknown_model(names)
         return name
 
@@ -86,15 +81,17 @@ class Forwarder:
         headers = {name: value for name, value in request.headers.items() if _is_passed(name)}
         headers |= {
             MODEL_HEADER: model,
-            FORWARDED: "1",
+            FORWARDED_HEADER: "1",
             DEADLINE: str(max(int(left * 1000), 0)),
             REQUEST_ID: request.id,
         }
+        request.sent_on = True
         try:
             answer = await self._session.post(
                 f"{self._front}{request.path}{query}", data=io.BytesIO(body), headers=headers
             )
         except aiohttp.ClientError:
+            request.sent_on = False
             raise Refused("not_ready", retry_after=1) from None
         stream = _read_pieces(answer)
         await anext(stream)
@@ -119,7 +116,7 @@ async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
             yield piece
 
 
-def _read_model(body: bytes) -> str | None:
+def read_model(body: bytes) -> str | None:
     """Return `model` of a JSON body, as text if it is none; None where there is none."""
     try:
         document = from_json(body)

@@ -25,7 +25,7 @@ from service.api.own import DRY_RUN
 from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
 from service.edge.absent import refuse_path, word_of_path
 from service.edge.body import LARGE_BYTES, BodyWorker
-from service.edge.forward import Forwarder
+from service.edge.forward import Forwarder, read_model
 from service.edge.request import Endpoint, Request, check_media_type, read_timeout
 from service.encode.answer import JSON, collect_body
 from service.encode.names import find_name, is_same_name
@@ -174,10 +174,8 @@ class Handlers:
         async def answer(request: Request) -> Reply:
             """Answer a request, or send it on to the model that it names."""
             if judges:
-                if self._forwarder:
-                    model = self._forwarder.find_elsewhere(request, request.body)
-                    if model:
-                        return await self._forwarder.forward(request, request.take_body(), model)
+                if reply := await self._send_on(request, request.body):
+                    return reply
                 self._judge_key(request)
             return await answers(request, self)
 
@@ -204,8 +202,8 @@ class Handlers:
                     del work
             finally:
                 record.end_stage("parse", start)
-            if self._forwarder and (model := self._forwarder.find_elsewhere(request, body, call)):
-                return await self._forwarder.forward(request, body, model)
+            if reply := await self._send_on(request, body, call):
+                return reply
             self._judge_key(request, call.request.model)
             del body
             if call.seconds < record.given_seconds:
@@ -238,6 +236,24 @@ class Handlers:
             return reply
 
         return encode
+
+    async def _send_on(
+        self, request: Request, body: bytes, call: Call | None = None
+    ) -> Reply | None:
+        """Return the answer of another model of this address that a request names, if it does.
+
+        Args:
+            call: what was parsed of the body; None on a route that does not encode.
+        """
+        if self._forwarder is None or NAMES_HEADER not in request.headers:
+            return None
+        if call is None or "model" in request.ignored:
+            named = await self._worker.run(len(body), partial(read_model, body))
+        else:
+            named = call.request.model
+        if (model := self._forwarder.find_elsewhere(request, named)) is None:
+            return None
+        return await self._forwarder.forward(request, body, model)
 
     def _judge_key(self, request: Request, named: str | None = None) -> None:
         """Refuse a request whose key may not use this model.

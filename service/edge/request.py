@@ -70,6 +70,7 @@ class Request:
             late: those it waited for a round of the loop.
         timeout: the seconds that its client gives it, counted from when it has arrived whole.
         body: the whole body, once it has been read.
+        sent_on: whether another model has it, which counts it.
         unbounded: whether no admission bounds it, as a wrong key, a GET or a dry run.
         shed: the name of the bound for which it is refused as overload; None if it is not.
         record: its metrics, log and trace, once it has `begun`: it has arrived whole or is refused.
@@ -82,7 +83,7 @@ class Request:
         *("begun", "body", "closing", "endpoint", "headers", "hold", "id", "ignored", "key"),
         *("late", "media_type", "method", "models", "overdue", "path", "path_params", "place"),
         *("query", "raw_headers", "record", "repeated", "root_path", "shed", "task", "timeout"),
-        *("unbounded", "until", "waited", "word"),
+        *("sent_on", "unbounded", "until", "waited", "word"),
     )
 
     headers: Mapping[str, str]
@@ -114,7 +115,7 @@ class Request:
         self.place: Place | None = None
         self.shed: str | None = None
         self.waited, self.late, self.timeout, self.until = 0.0, 0.0, math.inf, math.inf
-        self.begun = self.overdue = False
+        self.begun = self.overdue = self.sent_on = False
         self.unbounded = True  # until its key and its route are known
 
     def single(self, name: str) -> str:

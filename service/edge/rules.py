@@ -10,6 +10,7 @@ sites   Other people's web pages are kept out. A page may have its name point he
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,16 +23,18 @@ from starlette.types import Receive, Scope, Send
 from service import wire
 from service.api import ROUTES
 from service.api.dialect import Reply, Route
-from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, read_names
+from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
 from service.edge.request import MOST_ADDRESS, Request
 from service.encode.answer import INFERENCE_HEADER
-from service.encode.names import find_name, unknown_model
+from service.encode.names import find_name, is_same_name, unknown_model
 from service.keys import Key
 from service.observe.families import PROBE_PATHS
 from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings
 from service.wording.words import list_names
+
+logger = logging.getLogger(__name__)
 
 MOST_HEADER_BYTES = 16 * KIB  # of all headers of a request
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))  # methods that take no body
@@ -244,6 +247,24 @@ def judge_model(request: Request, own: Sequence[str]) -> None:
     names = read_names(told) if told else own
     if find_name(named, names, MODEL_HEADER) not in own and request.method != "POST":
         raise unknown_model(names, MODEL_HEADER)
+
+
+def warn_of_models(keys: Sequence[Key], request: Request, own: Sequence[str]) -> bool:
+    """Log which names after `models=` no model has; return False where not all are known yet.
+
+    Args:
+        request: one that HAProxy has told all names of the address, where there are several.
+        own: what requests may call this replica's model.
+    """
+    told = request.headers.get(NAMES_HEADER)
+    if told and lacks_names(told):
+        return False
+    names = read_names(told) if told else own
+    for key in keys:
+        for name in key.models:
+            if not any(is_same_name(name, each) for each in names):
+                logger.warning("key %s: models= names %s, which no model is called", key.name, name)
+    return True
 
 
 def _check_sizes(request: Request) -> None:

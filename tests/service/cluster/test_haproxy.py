@@ -61,6 +61,7 @@ backend default_backend
 """
 FLAG = Path("/run/stopping")
 STOPPING = ' if { str(stopping) -f "/run/stopping" }'
+UNLESS_SENT_ON = " !{ req.hdr(x-headlight-forwarded) -m found }"  # which was accepted before
 
 
 def rewrite(config: str, descriptors: int = 20_000) -> str:
@@ -89,7 +90,7 @@ def test_no_request_asks_a_replica_for_another_protocol() -> None:
     assert lines.count("    http-request del-header upgrade") == 1
     start, choice = (
         lines.index("frontend http_frontend"),
-        lines.index(haproxy.DEFAULT_BACKEND_RULE + STOPPING),
+        lines.index(haproxy.DEFAULT_BACKEND_RULE + STOPPING + UNLESS_SENT_ON),
     )
     assert start < lines.index("    http-request del-header upgrade") < choice
 
@@ -187,7 +188,7 @@ def test_a_service_that_stops_chooses_no_replica() -> None:
 
     choices = [line for line in lines if line.strip().startswith("use_backend")]
     assert choices == [
-        haproxy.DEFAULT_BACKEND_RULE + STOPPING,
+        haproxy.DEFAULT_BACKEND_RULE + STOPPING + UNLESS_SENT_ON,
         "    use_backend http-minilm if is_minilm",
     ]
 

@@ -12,12 +12,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.cluster.choice import NAMES_HEADER
 from service.edge.door import Door
 from service.edge.transport import Protocol
+from service.keys import parse_keys
 from service.replica import Replica
+from tests.conftest import Connected, in_flight
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OTHER = {NAMES_HEADER: "all-MiniLM-L6-v2, other"}
 BODY = {"inputs": "All is well", "model": "other"}
+NAMED = {"inputs": ["a"], "model": "other"}
 FIRST, SECOND = b"of more ", b"pieces"
 PATIENCE_SECONDS = 10
 
@@ -27,11 +30,16 @@ class Front:
 
     def __init__(self) -> None:
         self.goes_on, self.left, self.breaks_off = asyncio.Event(), asyncio.Event(), False
+        self.begun: asyncio.Event | None = None  # set once it is asked, where it says nothing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer in two pieces."""
         while (await receive()).get("more_body"):
             pass
+        if self.begun:
+            self.begun.set()
+            await receive()
+            return self.left.set()
         told = {"content-length": str(len(FIRST + SECOND)), "x-headlight-ignored": "model"}
         headers = [(name.encode(), value.encode()) for name, value in told.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -104,3 +112,55 @@ async def test_an_answer_that_breaks_off_does_so_for_the_client_too(
 
     with pytest.raises(httpx.RemoteProtocolError):
         await root.post("/embed", json=BODY)
+
+
+async def test_a_client_that_leaves_before_the_answer_is_counted_by_the_other_alone(
+    root: httpx.AsyncClient, front: Front, replica: Replica
+) -> None:
+    """Here it has left no trace, as if it had been answered."""
+    front.begun = asyncio.Event()
+    before = counted(replica)
+    asking = asyncio.create_task(root.post("/embed", json=BODY))
+    await asyncio.wait_for(front.begun.wait(), PATIENCE_SECONDS)
+    asking.cancel()
+    await asyncio.wait_for(front.left.wait(), PATIENCE_SECONDS)
+
+    assert counted(replica) == before and in_flight(replica) == 0
+
+
+def counted(replica: Replica) -> list[str]:
+    """The counts of requests of a replica."""
+    replica.observer.report()
+    page = replica.freeze_metrics(False)().decode().splitlines()
+    return [line for line in page if line.startswith("headlight_requests_total")]
+
+
+async def test_a_name_that_none_has_yet_is_of_a_model_that_starts(
+    client: httpx.AsyncClient, served: Callable[..., Connected]
+) -> None:
+    """Whether HAProxy knows of it or not; when all have said their names, it is unknown."""
+    starts = await client.post(
+        "/v1/encode", json=NAMED, headers={NAMES_HEADER: "all-MiniLM-L6-v2, *"}
+    )
+    told = await client.post(
+        "/v1/encode", json=NAMED, headers={NAMES_HEADER: "all-MiniLM-L6-v2, a"}
+    )
+    async with served(other_replicas=1) as first:
+        untold = await first.post("/v1/encode", json=NAMED)
+
+    assert [answer.status_code for answer in (starts, told, untold)] == [503, 404, 503]
+    assert starts.headers["retry-after"] == untold.headers["retry-after"] == "1"
+
+
+async def test_a_key_that_names_no_model_is_told_in_the_log_once(
+    served: Callable[..., Connected], caplog: pytest.LogCaptureFixture
+) -> None:
+    """When all models have said their names; one that another has is right."""
+    held = parse_keys("a:the-key-of-a-12345678 models=other,misspelt")
+    async with served(api_keys=held) as client:
+        for names in ("all-MiniLM-L6-v2, *", *["all-MiniLM-L6-v2, org/Other"] * 2):
+            await client.get("/live", headers={NAMES_HEADER: names})
+            said = [line.getMessage() for line in caplog.records if "models=" in line.getMessage()]
+            assert len(said) == (names[-1] != "*")
+
+    assert said == ["key a: models= names misspelt, which no model is called"]
