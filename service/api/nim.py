@@ -102,6 +102,7 @@ ROUTES = [
         RankingRequest,
         parse,
         inputs=OF_TEXT,
+        metric="/v1/rerank",
         task="rerank",
         more="Scores are the logits, best passage first.",
         examples=[

@@ -165,9 +165,10 @@ def _parse(
 def problem(refused: Refused, request_id: str) -> Reply:
     """Return the response of a refusal, each of whose first fields some API's clients read."""
     message = explain_refusal(relocate(refused, "documents"), {})
+    error = {"message": message, "code": refused.code}
     # of Cohere, Jina and Together
-    told = {"message": message, "detail": message, "error": {"message": message}}
-    return json_reply({**told, "code": refused.code}, refused.status)
+    told = {**error, "detail": message, "error": error}
+    return json_reply(told, refused.status)
 
 
 API = Api(
