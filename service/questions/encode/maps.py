@@ -118,10 +118,8 @@ def count_tensors(selection: Selection) -> int:
             return 4 * heads + 1
         case "rollout":
             return 1
-        case "top":
+        case "top" | "why":
             return 3 * heads
-        case "why":
-            return 2 * heads
     return heads
 
 
