@@ -303,6 +303,17 @@ def judged() -> Iterator[Largest]:
         lambda count: {"inputs": ["a"], "labels": [f"l{n}" for n in range(count)]},
         model="entailment",
     )
+    yield Largest(
+        "",
+        "/v1/ranking",
+        SEQUENCES,
+        lambda count: {
+            "model": MODEL,
+            "query": {"text": "a"},
+            "passages": [{"text": text} for text in letters(count)],
+        },
+        model="reranker",
+    )
     documents = {"/rerank": "texts", "/v1/rerank": "documents", "/v2/rerank": "documents"}
     for path, field in documents.items():
         yield Largest(

@@ -8,6 +8,7 @@ import asyncio
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -167,7 +168,7 @@ def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
     for index, item in enumerate(encoded.items):
         for name, array in _named_arrays(item):
             tensors[f"{index}.{name}"] = array
-            yield NO_BYTES
+            yield from repeat(NO_BYTES, 1 + array.nbytes // PIECE_LEAST)  # it was made just now
         data.append(_item_facts(item))
     each = Each(data, plain=True)
     yield from write_file({**encoded.preamble, "data": each, "usage": encoded.usage}, tensors)

@@ -90,9 +90,9 @@ class Reader:
         for index in texts.shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
-            task.check(works, side.at, filled=side.filled)
+            await task.check(works, side.at, filled=side.filled)
         if any([task.fit for task in side.tasks]):
-            for work in works:
+            async for work in in_turns(works):
                 fitted = tuple([task.fitted(work) for task in side.tasks])
                 work.outputs = replace(work.outputs, task_heads=fitted)
         return works

@@ -21,6 +21,7 @@ from model.text.tokenizer import Tokenizer
 from service.core import Placer
 from service.encode import shown
 from service.encode.shown import Classes, Labels, Shown, SparseWeights, TokenVectors
+from service.engine.fair.turns import in_turns
 from service.engine.work import Array, Work
 from service.outputs import Classify, Entailment, LabelTokens, MultiVector, Rerank, Sparse, Wanted
 from service.refusals import Refused
@@ -52,14 +53,14 @@ class Task:
         """Return the head for one input."""
         return self.fit(work) if self.fit else self.head
 
-    def check(self, works: Sequence[Work], at: Placer, *, filled: bool) -> None:
+    async def check(self, works: Sequence[Work], at: Placer, *, filled: bool) -> None:
         """Refuse inputs that the task cannot be applied to.
 
         Args:
             at: returns where an input stands in the request.
             filled: whether each must have a token with a vector, if the head gives token vectors.
         """
-        for index, work in enumerate(works):
+        async for index, work in in_turns(enumerate(works)):
             if self.words and work.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", *at(index), detail=detail)

@@ -156,3 +156,12 @@ def test_a_file_is_begun_in_turns() -> None:
     pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
 
     assert pieces.index(next(filter(None, pieces))) >= 2 * 7 * 9
+
+
+def test_a_large_item_of_a_file_is_a_turn_of_its_own() -> None:
+    """As its arrays were made when it was asked for: those of sparse vectors have many words."""
+    items = (Item(1, {}, arrays={"a": np.zeros(PIECE_BYTES // 4, np.float32)}) for _ in range(3))
+
+    pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
+
+    assert pieces.index(next(filter(None, pieces))) >= 3 * PIECE_BYTES // 1024
