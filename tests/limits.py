@@ -205,6 +205,8 @@ ROWS = (
         "overloaded",
         "that the event loop, or its round, may be late for what no admission bounds",
     ),
+    Row("edge.absent.MOST_SEGMENTS", "not_found", "segments of an unknown path that are looked up"),
+    Row("edge.absent.MOST_COMPARED", "not_found", "characters of one that is compared with ours"),
     Row("edge.body.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row(
         "edge.entrance.PLACED_SECONDS",

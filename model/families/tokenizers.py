@@ -6,7 +6,7 @@ Transformers builds these anew instead of reading tokenizer.json; with a generic
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-BYTE_LEVEL, SENTENCEPIECE = "byte-level BPE", ("Unigram", "BPE")  # types of models
+BYTE_LEVEL = "byte-level BPE"  # a type of model
 SPECIAL_TOKENS: tuple[str, ...] = (  # transformers' names of them
     "bos_token",
     "eos_token",

@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError, advise_conversion, advise_tokenizer
-from model.families.tokenizers import BYTE_LEVEL, SENTENCEPIECE
 
 CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 GLINER = "gliner_config.json"  # of another kind of model, refused
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-VOCABULARIES = {  # files from which tokenizer.json can be made -> the types of model of each
-    "vocab.txt": ("WordPiece",),
-    "vocab.json": (BYTE_LEVEL,),
-    "sentencepiece.bpe.model": SENTENCEPIECE,
-    "spiece.model": SENTENCEPIECE,
-    "spm.model": SENTENCEPIECE,
-    "tokenizer.model": SENTENCEPIECE,
-}
+WORDS, MERGES = ("vocab.txt",), ("vocab.json",)
+PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+VOCABULARIES = (*WORDS, *MERGES, *PIECES)  # files from which tokenizer.json can be made
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a Git-LFS pointer begins
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")  # refused
 

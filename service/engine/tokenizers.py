@@ -21,13 +21,16 @@ from typing import Any
 from model.errors import CheckpointError, advise_tokenizer
 from model.families import read_config_and_family
 from model.families.family import Family
+from model.families.tokenizers import BYTE_LEVEL
 from model.loading.agreement import Contradiction, model_type, read_tokenizer
-from model.loading.files import TOKENIZER, VOCABULARIES
+from model.loading.files import MERGES, PIECES, TOKENIZER, VOCABULARIES, WORDS
 from model.loading.modules import find_encoder_folder, read_overrides, read_raw_config
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG, read_rules
 from model.text.tokenizer import open_tokenizer
 from service.engine import cache, library
 
+# Types of model -> the files from which one of that type is made
+MODEL_FILES = {"BPE": PIECES, "Unigram": PIECES, "WordPiece": WORDS, BYTE_LEVEL: MERGES}
 TIMEOUT_SECONDS = 300  # of the process that converts
 KEPT = "2"  # which of our ways to make what the cache keeps; another makes it anew
 TEXT_COUNT = 100  # texts to compare
@@ -134,8 +137,8 @@ def _check_kind(folder: Path, made: str) -> None:
     if (folder / TOKENIZER).is_file():
         found = [model_type(open_tokenizer(folder / TOKENIZER))]
     else:
-        present = [types for name, types in VOCABULARIES.items() if (folder / name).is_file()]
-        found = sorted({type for types in present for type in types})
+        present = {name for name in VOCABULARIES if (folder / name).is_file()}
+        found = [type for type, names in MODEL_FILES.items() if not present.isdisjoint(names)]
     if made not in found:
         what = f"transformers makes {made} of it, and its files hold {' or '.join(found)}"
         raise TokenizerNotMade(
