@@ -138,8 +138,13 @@ class Carrier:
         parts = self.normalise(parts, layer.attention_norm)
         return self.normalise(parts + self._feed_forward(parts, layer), layer.feed_forward_norm)
 
-    def score_sides(self, parts: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    def score_sides(
+        self, parts: Tensor, index: int, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the queries and keys of parts in a layer, before any rotation.
+
+        Args:
+            weight: takes the place of the layer's own W^Q and W^K, (channels of both, width).
 
         Returns:
             (1 + sources, tokens, heads, head_dim) each; norms divide as they did for the first.
@@ -147,7 +152,7 @@ class Carrier:
         layer, (count, tokens, _) = self._encoder.layers[index], parts.shape
         attention, entered = layer.attention, self._enter_attention(parts, layer)
         last = (attention.heads + attention.parts[1]) * attention.head_dim  # rows of W^Q and W^K
-        sides = self._project_rows(entered, attention, slice(last))
+        sides = self._project_rows(entered, attention, slice(last), weight)
         sides = sides.view(count, tokens, -1, attention.head_dim)
         q, k = torch.split(sides, attention.parts[:2], 2)
         if (norms := attention.norms) is not None:
@@ -191,10 +196,18 @@ class Carrier:
         attention.edit_heads(mixed, [(slice(None), self._gates.get(index, {}))], ())
         return self._project(mixed.view(count, tokens, -1), attention.output)
 
-    def _project_rows(self, parts: Tensor, attention: MultiHeadAttention, rows: slice) -> Tensor:
-        """Apply some rows of the input projections, with their biases."""
+    def _project_rows(
+        self,
+        parts: Tensor,
+        attention: MultiHeadAttention,
+        rows: slice,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """Apply some rows of the input projections, or a weight for them, with their biases."""
         bias = attention.project.bias
-        made = F.linear(parts, attention.project.weight()[rows].float())
+        made = F.linear(
+            parts, attention.project.weight()[rows].float() if weight is None else weight
+        )
         return self._add_bias(made, None if bias is None else bias[rows])
 
     def _feed_forward(self, parts: Tensor, layer: Layer) -> Tensor:

@@ -32,6 +32,7 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
+from model.attention import MultiHeadAttention
 from model.carried import Carrier, Sources
 from model.encoder import Encoder
 from model.maps.forms import Selection
@@ -80,41 +81,93 @@ def explain_scores(
     return shown
 
 
+def shuffle_weights(attention: MultiHeadAttention, draw: int) -> Tensor:
+    """Return W^Q and W^K with the numbers of each head's in another order.
+
+    Args:
+        draw: which order, from 1 on; 0: as they are.
+
+    Returns:
+        (channels of both, width) float32, the same in each call.
+    """
+    weight = attention.project.weight().float()
+    blocks = weight.view(-1, attention.head_dim * weight.shape[1])[: sum(attention.parts[:2])]
+    if not draw:
+        return blocks.reshape(-1, weight.shape[1])
+    random, shuffled = torch.Generator().manual_seed(draw), torch.empty_like(blocks)
+    for made, block in zip(shuffled, blocks, strict=True):
+        made[:] = block[torch.randperm(len(block), generator=random).to(block.device)]
+    return shuffled.view(-1, weight.shape[1])
+
+
+def sum_scores(encoder: Encoder, sequence: Sequence, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how the scores of layer 0's heads vary, with a weight of `shuffle_weights`.
+
+    Returns:
+        Of each pair of parts the covariance with the whole, (heads, query parts, key parts), and
+        the variance of the whole, (heads,): sums over all scores, float64.
+    """
+    carrier, heads = Carrier(encoder, sequence), range(encoder.config.heads)
+    layer = LayerScores(carrier, 0, carrier.embed(), heads, weight)
+    row_cells = len(PARTS) ** 2 * len(heads) * len(sequence)
+    return layer.sum_squares(layer.embedded_scorer(), row_cells)[:2]
+
+
 class LayerScores:
     """The scores of some heads of one layer, whole and in parts.
 
     Args:
         parts: what enters the layer, of which the first is the pass, (1 + parts, tokens, width).
+        weight: in place of the layer's W^Q and W^K, as of Carrier.score_sides.
     """
 
-    def __init__(self, carrier: Carrier, index: int, parts: Tensor, heads: Many[int]) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        index: int,
+        parts: Tensor,
+        heads: Many[int],
+        weight: Tensor | None = None,
+    ) -> None:
         self._attention, self._heads = carrier.attention(index), list(heads)
         self._places = torch.arange(parts.shape[1], device=parts.device)
         self._every, self._bias = slice(0, len(self._places)), carrier.bias
         self._unseen = self._places >= len(self._places) - carrier.unseen
         # (1 + parts, heads, tokens, head_dim) each, before rotation and as they are multiplied
-        self._still = [side.transpose(1, 2) for side in carrier.score_sides(parts, index)]
+        self._still = [side.transpose(1, 2) for side in carrier.score_sides(parts, index, weight)]
         self._q, self._k = (self._rotate(side, carrier.positions) for side in self._still)
 
     def show(self, score: Scorer, rows: Many[int]) -> dict[str, Tensor]:
         """Return the scores of some rows and the shares of all, as explain_scores does."""
-        chosen, whole = self._places[list(rows)], self._whole_scorer()
+        chosen = self._places[list(rows)]
         shown = self._centre(score(chosen), chosen, math.nan)
-        height = max(1, MOST_CELLS * len(rows) // shown.numel())
-        covariance = variance = cells = torch.zeros((), dtype=torch.float64, device=shown.device)
-        for queries in torch.split(self._places, height):
-            total = self._centre(whole(queries), queries)
-            parts = self._centre(score(queries), queries)
-            covariance = covariance + torch.einsum("...hqk,hqk->...h", parts, total).double()
-            variance = variance + total.square().sum((1, 2)).double()
-            cells = cells + (~self._hidden(queries)).sum()
+        covariance, variance, cells = self.sum_squares(score, shown.numel() // len(rows))
         deviation = (variance / cells).sqrt()  # (heads,)
-        share = (covariance / variance).where(deviation > self._rounding(), math.nan)
+        share = (covariance.movedim(0, -1) / variance).where(deviation > self._rounding(), math.nan)
         return {
             "scores": shown.movedim((-3, -2), (0, 1)),
             "share": share.movedim(-1, 0).float(),
             "deviation": deviation.float(),
         }
+
+    def sum_squares(self, score: Scorer, row_cells: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each part's products with the whole, (heads, ..), the whole's squares, (heads,).
+
+        Args:
+            row_cells: how many scores a row of the sequence has, of all parts and heads.
+
+        Returns:
+            Both summed over all scores, float64, and how many scores a head has.
+        """
+        whole = self._whole_scorer()
+        covariance = variance = cells = torch.zeros((), dtype=torch.float64, device=self._q.device)
+        for queries in torch.split(self._places, max(1, MOST_CELLS // row_cells)):
+            total = self._centre(whole(queries), queries)
+            parts = self._centre(score(queries), queries)
+            covariance = covariance + torch.einsum("...hqk,hqk->h...", parts, total).double()
+            variance = variance + total.square().sum((1, 2)).double()
+            cells = cells + (~self._hidden(queries)).sum()
+        return covariance, variance, cells
 
     def _rounding(self) -> Tensor:
         """Return what rounding alone may vary scores by at most, (heads,)."""

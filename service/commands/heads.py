@@ -17,19 +17,16 @@ from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
 from model.maps import maps
-from model.maps.forms import Selection
 from model.maps.tiles import MapReader
-from model.maps.units import divide_into_units
 from model.pooling import pool_each
 from model.text.frame import Tokenized
-from model.why import explain_scores
 from service.commands import grid
 from service.commands.terminal import Unusable, drawing
 from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
-from service.heads.survey import Attended, survey_heads
+from service.heads.survey import survey_heads
 from service.wording.values import word_error
 from service.wording.words import list_names
 
@@ -172,18 +169,15 @@ class LoadedModel:
         pooled = torch.stack(vectors).double()
         return (1 - torch.cosine_similarity(pooled[1:], pooled[:1])).view(len(layers), -1)
 
-    async def _attend(self, texts: Sequence[Tokenized]) -> list[Attended]:
-        """Return what is measured of each text, as the survey awaits it."""
-        encoder, every = self.model.encoder, list[Attended]()
+    async def _attend(self, texts: Sequence[Tokenized]) -> list[Tensor]:
+        """Return the maps of each text, as the survey awaits them."""
+        encoder, every = self.model.encoder, list[Tensor]()
         sequences = [packing.Sequence(text.token_ids, text.types) for text in texts]
         packed, heads = encoder.pack(sequences), tuple(range(encoder.config.heads))
         with torch.inference_mode():
             traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
-            for index, sequence in enumerate(sequences):
+            for index in range(len(sequences)):
                 own = packed.rows(index)
                 readers = (MapReader(traces[layer], own, heads) for layer in sorted(traces))
-                rows = tuple(range(len(sequence)))
-                shown = Selection({0: heads}, divide_into_units(len(rows)), "why", rows=rows)
-                scores = explain_scores(encoder, sequence, shown)[0]["scores"]
-                every.append(Attended(torch.cat([*map(maps.full_maps, readers)]), scores))
+                every.append(torch.cat([*map(maps.full_maps, readers)]))
         return every

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -27,12 +26,12 @@ from model.text.frame import Tokenized
 from service.engine import cache
 from service.engine.work import Outputs, Result, Work
 from service.heads import sentences
-from service.heads.survey import Attended, survey_heads
+from service.heads.survey import survey_heads
 from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
-SURVEY_VERSION = 3  # changes when equal weights and sentences would give a different survey
+SURVEY_VERSION = 4  # changes when equal weights and sentences would give a different survey
 
 # Runs works within a deadline and returns their results; see service/encode/admission.py
 RunWorks = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
@@ -100,19 +99,17 @@ class StoredSurvey:
         if task.cancelled() or task.exception():
             self._task = None
 
-    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Attended]:
-        """Return what is measured of each sequence, by a work for its maps and one for scores."""
+    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
+        """Return the maps of each sequence, by a work."""
         config, works = self._model.config, list[Work]()
         every = tuple(range(config.heads))
         for sequence in sequences:
-            tokens = len(sequence.token_ids)
-            maps = Selection(dict.fromkeys(range(config.layers), every), divide_into_units(tokens))
-            scores = replace(maps, heads={0: every}, form="why", rows=tuple(range(tokens)))
+            units = divide_into_units(len(sequence.token_ids))
+            shown = Selection(dict.fromkeys(range(config.layers), every), units)
             of = packing.Sequence(sequence.token_ids, sequence.types)
-            works += [Work(of, Outputs(attention=shown)) for shown in (maps, scores)]
+            works.append(Work(of, Outputs(attention=shown)))
         results = await self._run(works, time.monotonic() + self._batch_seconds)
-        shown = [_stack_arrays(result) for result in results]
-        return [Attended(*pair) for pair in zip(shown[::2], shown[1::2], strict=True)]
+        return [_stack_arrays(result) for result in results]
 
 
 def read_stored(digest: str) -> dict[str, Any] | None:
@@ -170,7 +167,7 @@ def _shipped_path(digest: str) -> Traversable:
 
 
 def _stack_arrays(result: Result) -> Tensor:
-    """Return a sequence's maps, or scores, of all heads, layer by layer, (heads, ..)."""
+    """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
     if result.attention is None:
         raise RuntimeError("attention was asked for: this is a bug")
     heads = result.attention.heads

@@ -1,20 +1,22 @@
 """A corpus through a model -> what each of its heads does: the body of GET /v1/heads.
 
 Sentences go in small batches, one after the other, so that other requests for the model get a turn
-between them.
+between them. What heads go by needs no pass: it is measured by layer 0 alone, on one core, in
+threads that take turns, next to the requests. Nothing admits it, but it is bounded by the corpus.
 """
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from model import packing
 from model.heads import relations, roles
-from model.heads.mechanisms import Mechanism, MechanismTally
+from model.heads.mechanisms import DRAWS, Mechanism, MechanismTally
 from model.heads.relations import Link, Verdict
 from model.heads.roles import Role, RoleTally
 from model.loading.checkpoint import Model
@@ -23,6 +25,7 @@ from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
 BATCH_SENTENCES = 16  # sentences; a large model's maps of them are some megabytes
+EXPLAINED_SENTENCES = 60  # at most, spread over the corpus: each is explained 1 + DRAWS times
 DECIMAL_PLACES = 4  # of a number in the answer
 NO_HEAD = "no head found"  # in place of a relation's head
 
@@ -36,19 +39,8 @@ KIND_OF_RELATION = {
 }
 
 
-class Attended(NamedTuple):
-    """What is measured of one sequence.
-
-    Args:
-        maps: of all heads of all layers, (heads, query, key).
-        scores: of layer 0's heads by part, (heads, query, query parts, key parts, key); see why.py.
-    """
-
-    maps: Tensor
-    scores: Tensor
-
-
-Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Attended]]]
+# sequences of a batch -> of each the maps of all heads of all layers, (heads, query, key)
+Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
 
 
 async def survey_heads(
@@ -62,7 +54,7 @@ async def survey_heads(
 
     Args:
         name: what the answer calls the model.
-        attend: returns what is measured of each sequence of a batch.
+        attend: returns the maps of each sequence of a batch.
 
     Raises:
         SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
@@ -79,12 +71,25 @@ async def survey_heads(
         attended = await attend(batch)
         told = corpus.sentences[first : first + BATCH_SENTENCES]
         await asyncio.to_thread(evidence.add_sentences, told, batch, attended)
+    spread = sequences[:: math.ceil(len(sequences) / EXPLAINED_SENTENCES)]
+    tally = MechanismTally(
+        model.encoder, [packing.Sequence(each.token_ids, each.types) for each in spread]
+    )
+    for draw in range(1 + DRAWS):
+        await asyncio.to_thread(_add_draw, tally, draw)
     return {
         "model": name,
         "weights": model.digest,
         "corpus": corpus.describe(),
-        **evidence.answer(thresholds),
+        **evidence.answer(thresholds, tally.mechanisms()),
     }
+
+
+def _add_draw(tally: MechanismTally, draw: int) -> None:
+    """Add a draw in the calling thread, on one core."""
+    torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
+    with torch.inference_mode():
+        tally.add_draw(draw)
 
 
 class SurveyEvidence:
@@ -98,27 +103,31 @@ class SurveyEvidence:
 
     def __init__(self, reaches: Sequence[Reach], names: Sequence[str], heads: int) -> None:
         self._heads, self._tally = heads, RoleTally(reaches)
-        self._mechanisms = MechanismTally(heads)
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add_sentences(
         self,
         sentences: Sequence[Sentence],
         sequences: Sequence[Tokenized],
-        attended: Sequence[Attended],
+        attended: Sequence[Tensor],
     ) -> None:
-        """Add some sentences, each with what is measured of it."""
+        """Add some sentences, each with its maps."""
         torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
-        for sentence, tokenized, (maps, scores) in zip(sentences, sequences, attended, strict=True):
+        for sentence, tokenized, maps in zip(sentences, sequences, attended, strict=True):
             self._tally.add_sentence(maps, tokenized.special)
-            self._mechanisms.add_sentence(scores)
             words = relations.words_of_tokens(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
                 self._links[sentence.relation].append(_judge_sentence(maps, words, sentence))
 
-    def answer(self, thresholds: Mapping[str, float]) -> dict[str, Any]:
-        """Return roles and mechanisms of all heads, and the relations behind some of them."""
-        heads, by_head = self._heads, dict(enumerate(self._mechanisms.mechanisms()))
+    def answer(
+        self, thresholds: Mapping[str, float], mechanisms: Sequence[Mechanism | None]
+    ) -> dict[str, Any]:
+        """Return roles and mechanisms of all heads, and the relations behind some of them.
+
+        Args:
+            mechanisms: of the heads of layer 0.
+        """
+        heads, by_head = self._heads, dict(enumerate(mechanisms))
         verdicts = {
             relation: relations.judge_relation(links)
             if links

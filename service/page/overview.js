@@ -188,6 +188,6 @@ const roleOf = ({ role }) => (role === undefined ? "not known" : role ?? "none")
 /** What is known of a head, in words. */
 export function about({ role, mechanism, stats }) {
   const roles = role === undefined ? "role not known" : role ? `role ${role}` : "no role";
-  const by = mechanism ? [`goes by ${mechanism.query}\u2192${mechanism.key} (${fixed(mechanism.share, 2)} of how its scores vary; by chance ${fixed(mechanism.control, 2)})`] : [];
+  const by = mechanism ? [`goes by ${mechanism.query}\u2192${mechanism.key} (${fixed(mechanism.share, 2)} of how its scores vary; with shuffled weights up to ${fixed(mechanism.control, 2)})`] : [];
   return [roles, ...by, ...(stats ? [`contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats`] : [])];
 }

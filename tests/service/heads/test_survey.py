@@ -18,12 +18,18 @@ from model.loading.checkpoint import Model
 from model.text.frame import Tokenized
 from model.text.tokenizer import Tokenizer
 from service.api.document import document
-from service.heads import sentences, store
-from service.heads.survey import NO_HEAD, Attended, survey_heads
+from service.heads import sentences, store, survey
+from service.heads.survey import NO_HEAD, survey_heads
 from service.replica import Replica
 from tests.decoders import embedder
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sentences at most to measure mechanisms on, which takes most of the time."""
+    monkeypatch.setattr(survey, "EXPLAINED_SENTENCES", 2)
 
 
 @pytest.fixture
@@ -32,24 +38,15 @@ def model(replica: Replica) -> Model:
     return replica.lanes.model
 
 
-async def planted(read: Sequence[Tokenized]) -> list[Attended]:
-    """72 heads that look everywhere alike, L3H1 at the first word a little more.
-
-    L0H7 scores words of queries with the positions of keys.
-    """
+async def planted(read: Sequence[Tokenized]) -> list[torch.Tensor]:
+    """72 heads that look everywhere alike, L3H1 at the first word a little more."""
     every = []
     for tokenized in read:
         tokens = len(tokenized.token_ids)
-        maps, scores = torch.full((72, tokens, tokens), 1 / tokens), unscored(12, tokens)
+        maps = torch.full((72, tokens, tokens), 1 / tokens)
         maps[37, :, 1] += 0.1
-        scores[7, :, 0, 1] = torch.linspace(-1, 1, tokens)
-        every.append(Attended(maps, scores))
+        every.append(maps)
     return every
-
-
-def unscored(heads: int, tokens: int) -> torch.Tensor:
-    """Scores by part that are all one, (heads, query, query parts, key parts, key)."""
-    return torch.zeros(heads, tokens, 3, 3, tokens)
 
 
 def corpus(folder: Path, *lines: dict[str, Any]) -> sentences.Corpus:
@@ -82,8 +79,8 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     assert [(head["layer"], head["head"]) for head in labelled] == [(3, 1)]
     assert {head["role"] for head in found["heads"] if head not in labelled} == {"broad"}
     assert labelled[0]["score"] == 1.0 and labelled[0]["baseline"] == 0.2
-    (going,) = [head for head in found["heads"] if head["mechanism"]]
-    assert (going["layer"], going["head"], going["mechanism"]["query"]) == (0, 7, "word")
+    going = {(head["layer"], head["head"]) for head in found["heads"] if head["mechanism"]}
+    assert (0, 2) in going and {layer for layer, _ in going} == {0}
     assert [role["role"] for role in labelled[0]["also"]] == ["broad"]
 
 
@@ -93,13 +90,13 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
     cpu, ways = torch.device("cpu"), kernels.choose_kernels(torch.device("cpu"), torch.float32)
     decoder = checkpoint.load_checkpoint(embedder(plain, folder), cpu, torch.float32, ways)
 
-    async def attend(read: Sequence[Tokenized]) -> list[Attended]:
+    async def attend(read: Sequence[Tokenized]) -> list[torch.Tensor]:
         every = []
         for tokenized in read:
             tokens = len(tokenized.token_ids)
             heads = torch.ones(24, tokens, tokens).tril()
             heads[7, :, 0] += 4 * tokens
-            every.append(Attended(heads / heads.sum(2, keepdim=True), unscored(6, tokens)))
+            every.append(heads / heads.sum(2, keepdim=True))
         return every
 
     found = await survey_heads(decoder, "d", corpus(tmp_path, *animals()), attend)
@@ -143,8 +140,8 @@ async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
     wordless = replace(model, tokenizer=Tokenizer(tmp_path / "t.json"))
     chosen = corpus(tmp_path, *animals(), *animals(control=True))
 
-    async def attend(read: Sequence[Tokenized]) -> list[Attended]:
-        return [Attended(torch.ones(72, 1, 1), unscored(12, 1)) for _ in read]
+    async def attend(read: Sequence[Tokenized]) -> list[torch.Tensor]:
+        return [torch.ones(72, 1, 1) for _ in read]
 
     found = await survey_heads(wordless, "m", chosen, attend)
 
@@ -176,7 +173,7 @@ async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> N
     assert fields("Heads") == found.keys()
     assert fields("Corpus") == found["corpus"].keys()
     assert fields("MeasuredHead") == found["heads"][0].keys()
-    assert fields("Mechanism") == found["heads"][7]["mechanism"].keys()
+    assert fields("Mechanism") == found["heads"][2]["mechanism"].keys()
     assert fields("Relation") == found["relations"]["subject"].keys()
 
 
@@ -197,18 +194,15 @@ def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
 
 
 def test_the_bundled_model_has_heads_that_go_by_position_and_by_words() -> None:
-    """One tells the token before by position; none is named above layer 0, or by a chance share."""
+    """One tells the token before by position; no share is named that shuffled weights have too."""
     found = store.read_stored("sha256:5fc648cb18e4")
     assert found is not None
     by_place = {(head["layer"], head["head"]): head["mechanism"] for head in found["heads"]}
 
     told = {place: made for place, made in by_place.items() if made}
-    pairs = {place[1]: (made["query"], made["key"]) for place, made in told.items()}
-    assert pairs[2] == pairs[11] == ("position", "position") and told[0, 2]["share"] > 0.9
-    assert pairs[0] == pairs[1] == ("word", "word") and pairs[9] == ("rest", "word")
-    assert {layer for layer, _ in told} == {0} and len(told) == 5
-    assert max(abs(made["control"]) for made in told.values()) < 0.02
-    assert min(made["share"] for made in told.values()) > 0.6
+    pairs = {place: (made["query"], made["key"]) for place, made in told.items()}
+    assert pairs == {(0, 2): ("position", "position"), (0, 9): ("rest", "word")}
+    assert all(made["share"] > 0.85 > made["control"] > 0.6 for made in told.values())
 
 
 def test_every_label_of_the_bundled_model_has_its_control() -> None:
