@@ -105,6 +105,8 @@ PRIVATE_RULES = (
     f"    http-request return {NOT_FOUND} if {{ path {choice.NAMES} }}",
     f"    http-request del-header {choice.NAMES_HEADER}",
     f"    http-request del-header {choice.MODELS_HEADER}",
+    # a replica sends on through the HAProxy of its own machine
+    f"    http-request del-header {choice.FORWARDED_HEADER} if !{{ src_is_local }}",
 )
 # How long an idle connection of a client is kept, in seconds; Ray has its own, for replicas too
 KEEP_ALIVE_VARIABLE, KEEP_ALIVE = "HAPROXY_KEEP_ALIVE_S", "65"

@@ -320,9 +320,10 @@ class Door:
         place, *_ = refused.faults[0].loc
         if self._sharing_keys and not request.key:
             return Refused.at(refused.code, place)
-        told = request.headers.get(NAMES_HEADER) if place in ("model", MODEL_HEADER) else None
-        starts = told is None and self._has_others and not request.root_path
-        if starts or (told and lacks_names(told)):
+        if place not in ("model", MODEL_HEADER):
+            return refused
+        told = request.headers.get(NAMES_HEADER)
+        if lacks_names(told) if told else self._has_others and not request.root_path:
             return Refused("not_ready", retry_after=1)  # it may be the model that is starting
         return unknown_model(read_names(told), place) if told else refused
 

@@ -1,4 +1,7 @@
-"""A flood of what no admission bounds, on every kind of it, beside another key that asks little."""
+"""A flood of what no admission bounds, on every kind of it, beside another key that asks little.
+
+And beside a process of its own that asks the replica, on its own port, whether it lives.
+"""
 
 import asyncio
 import json
@@ -11,6 +14,8 @@ import httpx
 import pytest
 
 from tests.ray.tenants import ask
+from tests.ray.test_door import TRIES
+from tests.ray.test_waits import WAIT_SECONDS, listening
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -48,18 +53,30 @@ async def flood(url: str, kind: str, until: float) -> Counter[int]:
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-def test_a_flood_that_nothing_admits_has_no_request_of_another_key_refused(
+def test_a_flood_that_nothing_admits_is_hardly_felt_by_others(
     start: "Start", tmp_path: Path, kind: str
 ) -> None:
-    """Ten small texts a second are all answered; the sender may be told to come later."""
+    """Ten small texts a second of another key are all answered; its sender may be told to wait.
+
+    As in tests/ray/test_waits.py, what the loop does comes again, and what the machine does not.
+    """
     file = tmp_path / "keys"
     file.write_text(f"a:{A} metrics\nb:{B} metrics\n")
-    with start("--api-keys-file", str(file)) as service:
-        taken, theirs, ours = beside(service, kind)
+    waits = list[float]()
+    with start("--api-keys-file", str(file)) as service, listening(service) as listener:
+        while not waits or waits[-1] >= WAIT_SECONDS and len(waits) < TRIES:
+            listener.worst()
+            taken, theirs, ours = beside(service, kind)
+            waits.append(listener.worst())
+            live = ", ".join(f"{wait * 1000:.0f}" for wait in waits)
+            middle, most = taken[len(taken) // 2], taken[-1]
+            print(
+                f"{kind}: GET /live {live} ms; quiet {middle:.0f}, {most:.0f} ms {ours}; {theirs}"
+            )
+            assert ours.keys() == {200}
+            assert theirs.keys() <= {200, 401, 429}
 
-    print(f"{kind}: median {taken[len(taken) // 2]:.0f} ms, most {taken[-1]:.0f}; {ours} {theirs}")
-    assert ours.keys() == {200}
-    assert theirs.keys() <= {200, 401, 429}
+    assert min(waits) < WAIT_SECONDS
 
 
 def beside(service: "Service", kind: str) -> tuple[list[float], Counter[int], Counter[int]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from service.cluster import drain, haproxy
+from service.cluster import choice, drain, haproxy
 
 CONFIG = """\
 global
@@ -34,6 +34,7 @@ backend default_backend
 backend http-encoder
     server replica 127.0.0.1:{replica}
 """
+SENT_ON = {choice.FORWARDED_HEADER: "1"}
 
 
 @pytest.fixture
@@ -84,10 +85,10 @@ def running(tmp_path: Path, replica: socket.socket) -> Iterator[Running]:
 
 
 @contextmanager
-def asked(port: int) -> Iterator[HTTPConnection]:
+def asked(port: int, **headers: str) -> Iterator[HTTPConnection]:
     """A connection with a request on its way; the answer is the caller's to read."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=9)) as connection:
-        connection.request("POST", "/v1/encode", b"{}")
+        connection.request("POST", "/v1/encode", b"{}", headers)
         yield connection
 
 
@@ -111,6 +112,32 @@ def test_who_was_admitted_is_answered_and_who_comes_after_is_refused(
         taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
         assert admitted.getresponse().read() == b"right"
         refusing.join()
+
+
+def test_what_a_replica_sends_on_is_answered_while_the_service_stops(
+    tmp_path: Path, running: Running, replica: socket.socket
+) -> None:
+    """It belongs to a request that was accepted before."""
+    drain.Frontend(tmp_path, running.port).refuse(0)
+
+    with asked(running.port, **SENT_ON) as sent_on, replica.accept()[0] as taken:
+        taken.recv(1 << 16)
+        taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
+
+        assert sent_on.getresponse().read() == b"right"
+
+
+def test_no_client_of_another_machine_sets_the_mark_of_what_is_sent_on(
+    tmp_path: Path, replica: socket.socket
+) -> None:
+    """It is taken away; while the service stops its request is refused like any other."""
+    elsewhere = "    tcp-request connection set-src ipv4(203.0.113.9)\n"
+    with started(tmp_path / "node", replica, elsewhere) as here:
+        with asked(here.port, **SENT_ON), replica.accept()[0] as taken:
+            assert choice.FORWARDED_HEADER.encode() not in taken.recv(1 << 16)
+        drain.Frontend(tmp_path, here.port).refuse(0)
+        with asked(here.port, **SENT_ON) as late:
+            assert late.getresponse().status == 503
 
 
 def test_a_door_that_is_shut_lets_nobody_in_and_nobody_down(

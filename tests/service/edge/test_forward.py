@@ -21,6 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 OTHER = {NAMES_HEADER: "all-MiniLM-L6-v2, other"}
 BODY = {"inputs": "All is well", "model": "other"}
 NAMED = {"inputs": ["a"], "model": "other"}
+INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
 FIRST, SECOND = b"of more ", b"pieces"
 PATIENCE_SECONDS = 10
 
@@ -150,6 +151,20 @@ async def test_a_name_that_none_has_yet_is_of_a_model_that_starts(
 
     assert [answer.status_code for answer in (starts, told, untold)] == [503, 404, 503]
     assert starts.headers["retry-after"] == untold.headers["retry-after"] == "1"
+
+
+async def test_a_version_that_the_model_has_not_is_of_no_model_that_starts(
+    served: Callable[..., Connected],
+) -> None:
+    """Waiting for another one would not bring it."""
+    path = "/v2/models/all-MiniLM-L6-v2/versions/2/infer"
+    async with served(other_replicas=1) as first:
+        answers = [
+            await first.post(path, json=INFER, headers=told)
+            for told in ({}, {NAMES_HEADER: "all-MiniLM-L6-v2, *"}, OTHER)
+        ]
+
+    assert [answer.status_code for answer in answers] == [404] * 3
 
 
 async def test_a_key_that_names_no_model_is_told_in_the_log_once(

@@ -112,6 +112,7 @@ IN_TIME = [
     ("GET", "/live", "", b""),
     ("GET", "/ready", "", b""),
     ("GET", "/v2/health/live", "wrong", b""),
+    ("GET", "/metrics", B, b""),
     ("POST", "/v1/encode", B, b'{"inputs": ["a"]}'),
 ]
 

@@ -321,7 +321,7 @@ def test_a_contradicted_tokenizer_json_is_made_anew(write: Write) -> None:
         ("bert", byte_level, {}, "makes WordPiece of it, and its files hold byte-level BPE"),
         ("bert", XLM, {"tokenizer_class": "RobertaTokenizer"}, "makes byte-level BPE of it"),
     ],
-    ids=str,
+    ids=["pieces for words", "words for pieces", "bytes for words", "a class of bytes"],
 )
 def test_a_tokenizer_keeps_its_kind(
     write: Write, family: str, vocabulary: Vocabulary, own: dict[str, Any], told: str
