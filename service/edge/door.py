@@ -300,6 +300,8 @@ class Door:
         refused = refusal_of(error)
         if refused.code == "model_not_found":
             refused = self._name_models(request, refused)
+        elif refused.code == "task_not_found" and self._is_for_another(request):
+            refused = Refused("not_ready", retry_after=1)
         word = request.word or (request.endpoint and request.endpoint.word)
         if not word:
             record.route, word = self._routes.name(request.path)
@@ -322,10 +324,21 @@ class Door:
             return Refused.at(refused.code, place)
         if place not in ("model", MODEL_HEADER):
             return refused
+        if self._another_starts(request):
+            return Refused("not_ready", retry_after=1)  # it may be that one
         told = request.headers.get(NAMES_HEADER)
-        if lacks_names(told) if told else self._has_others and not request.root_path:
-            return Refused("not_ready", retry_after=1)  # it may be the model that is starting
         return unknown_model(read_names(told), place) if told else refused
+
+    def _is_for_another(self, request: Request) -> bool:
+        """Tell whether a path that this model lacks may be of one of the address that starts."""
+        asked = request.endpoint and request.endpoint.path
+        lacks = any(route.task and route.path == asked for route in ROUTES)
+        return lacks and self._another_starts(request)
+
+    def _another_starts(self, request: Request) -> bool:
+        """Tell whether a request may be for a model whose names and paths are not known yet."""
+        told = request.headers.get(NAMES_HEADER)
+        return lacks_names(told) if told else self._has_others and not request.root_path
 
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         """Send an answer piece by piece, each once its reader has taken the one before.

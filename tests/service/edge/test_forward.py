@@ -167,6 +167,24 @@ async def test_a_version_that_the_model_has_not_is_of_no_model_that_starts(
     assert [answer.status_code for answer in answers] == [404] * 3
 
 
+async def test_a_path_that_only_a_model_that_starts_may_answer_is_503_until_then(
+    client: httpx.AsyncClient, served: Callable[..., Connected]
+) -> None:
+    """One that every model answers stays 404."""
+    ranking = {"query": "a", "documents": ["b"]}
+    starts, said = ({NAMES_HEADER: f"all-MiniLM-L6-v2, {last}"} for last in ("*", "a"))
+    early = await client.post("/v1/rerank", json=ranking, headers=starts)
+    late = await client.post("/v1/rerank", json=ranking, headers=said)
+    classes = {"inputs": ["a"], "classify": True}
+    every = await client.post("/v1/encode", json=classes, headers=starts)
+    async with served(other_replicas=1) as first:
+        untold = await first.post("/v1/rerank", json=ranking)
+
+    codes = [answer.status_code for answer in (early, late, every, untold)]
+    assert codes == [503, 404, 404, 503]
+    assert early.headers["retry-after"] == "1"
+
+
 async def test_a_key_that_names_no_model_is_told_in_the_log_once(
     served: Callable[..., Connected], caplog: pytest.LogCaptureFixture
 ) -> None:
