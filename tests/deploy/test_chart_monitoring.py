@@ -1,6 +1,7 @@
 """Many releases under one Prometheus and one Grafana: each is told apart, none is judged twice."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -81,6 +82,7 @@ def test_the_objectives_are_those_of_the_values(
         "(1 - 0.99)": "(1 - 0.95)",
         r"le=\"0.25\"": r"le=~\"1([.]0)?\"",
         "250 ms": "1000 ms",
+        "99.9 %": "99.5 %",
         "99 % of": "95 % of",
     }.items():
         assert (project in default, project in text, ours in text) == (True, False, True), project
@@ -89,6 +91,24 @@ def test_the_objectives_are_those_of_the_values(
     if shutil.which("promtool"):
         command = ["promtool", "check", "rules", *tmp_path.iterdir()]
         assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_each_objective_may_be_the_projects_own_of_the_other(
+    render: dict[str, Any], once: Objects
+) -> None:
+    """Exchanged, each alert has its own, and so has each text."""
+    own = {"availability": 0.99, "latency": 0.999}
+    answer = render["rendered"](render["MONITORING"], one={"objectives": own})["one"]
+    default, text = (json.dumps(each) for each in (once, loaded(answer)))
+
+    for place, told in {
+        r"failed_per_request:\S+ > 14.4 \* \((\S+ - \S+)\)": ["1 - 0.999", "1 - 0.99"],
+        r"slow_per_short:\S+ > 14.4 \* \((\S+ - \S+)\)": ["1 - 0.99", "1 - 0.999"],
+        r"The objective is (\S+) %": ["99.9", "99"],
+        r"ms for (\S+) %": ["99", "99.9"],
+    }.items():
+        found = [re.findall(place, each) for each in (default, text)]
+        assert [first for first, *_ in found] == told, place
 
 
 def test_the_objectives_bound_is_one_of_the_histogram(render: dict[str, Any]) -> None:
