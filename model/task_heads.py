@@ -300,6 +300,10 @@ class VectorHead:
         """Return the size of a vector."""
         return self.layers[-1].outputs
 
+    def vector_bytes(self, number: int = NUMBER_SIZE) -> int:
+        """Return the bytes of one vector and its token's place, at `number` bytes per number."""
+        return number * self.size + NUMBER_SIZE
+
     @property
     def longest(self) -> int:
         """Return the most tokens that a query or a document may have."""
@@ -323,7 +327,7 @@ class VectorHead:
 
     def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count the bytes of an answer for so many tokens, at `number` bytes per number."""
-        return self.count_vectors(tokens) * (number * self.size + NUMBER_SIZE)
+        return self.count_vectors(tokens) * self.vector_bytes(number)
 
     def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for a sequence of so many tokens."""

@@ -127,7 +127,7 @@ def encoded() -> Iterator[Largest]:
         "float16": (SEQUENCES, {"dtype": "float16"}),
         "tokens": (SEQUENCES // 2, {"tokens": True}),
         "layers": (SEQUENCES // 8, {"layers": [*range(7)]}),
-        "a sweep": (SEQUENCES, {"sweep": {"layers": [0], "heads": [0]}}),
+        "a sweep": (SEQUENCES, {"sweep": {"layers": [0, 1], "heads": [0]}}),
         "gates": (
             SEQUENCES,
             {"gates": [{"head": f"L{n // 12}H{n % 12}", "scale": 0.5} for n in range(HEADS)]},
@@ -157,7 +157,7 @@ def encoded() -> Iterator[Largest]:
         yield Largest(f"{name}, base64", "/v1/encode", most, inputs(**fields, encoding="base64"))
         yield Largest(f"{name}, a file", "/v1/encode", most, inputs(**fields), {"accept": FILE})
     yield Largest("dry run", "/v1/encode", SEQUENCES, inputs(attention={}), query="?dry_run=true")
-    gates = [{"head": f"L{n // 12}H{n % 12}", "scale": 0.5} for n in range(4)]
+    gates = [{"head": f"L{n // 12}H{n % 12}", "scale": 0.5} for n in range(3)]
     yield Largest("own gates", "/v1/encode", SEQUENCES, objects(gates=gates))
     yield Largest("own patches", "/v1/encode", SEQUENCES, patched)
     spans = {"spans": [[0, 1]]}
@@ -438,12 +438,12 @@ def foreign() -> Iterator[Largest]:
             most = {"pooled": SEQUENCES, "tokens": SEQUENCES // 2, "layers": SEQUENCES // 8}.get(
                 output, SEQUENCES
             )
-            for binary in (False, True):
+            for as_bytes in (False, True):
                 yield Largest(
-                    f"{output}{', binary' * binary}",
+                    f"{output}{', binary' * as_bytes}",
                     path,
                     most,
-                    lambda count, o=output, b=binary: {
+                    lambda count, o=output, b=as_bytes: {
                         "inputs": [tensor("text", "BYTES", [count], letters(count))],
                         "outputs": [{"name": o, "parameters": {"binary_data": b}}],
                     },

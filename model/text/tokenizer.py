@@ -203,9 +203,9 @@ class Tokenizer:
         (text,) = self._library.decode_batch([[*token_ids]], skip_special_tokens=not special)
         return str(text)
 
-    def token_of(self, token_id: int) -> str | None:
-        """Return the token of an id; None if the vocabulary lacks it."""
-        return self._library.id_to_token(token_id)
+    def tokens_of(self, token_ids: Many[int]) -> list[str | None]:
+        """Return the token of each id; None if the vocabulary lacks it."""
+        return [*map(self._library.id_to_token, token_ids)]
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token; None if the vocabulary lacks it."""

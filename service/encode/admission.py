@@ -18,7 +18,7 @@ from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
-from service.engine.fair.turns import give_turn
+from service.engine.fair.turns import give_turn, pieces_in_turns
 from service.engine.lanes import ProcessBroken
 from service.engine.work import Result, Work
 from service.inputs import Base64Array, Item, Text, Texts, text_and_pair
@@ -236,10 +236,10 @@ class Admission:
         held = {} if inputs is None else {"bodies": inputs}
         record.reserve(arrays=price.made, answers=price.written, **held)
 
-    def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
+    async def check(self, step: Step, price: AnswerMemory, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now, without running it."""
         self.hold(price, record)
-        self._check_works(step, self._step_costs(step), deadline, record)
+        self._check_works(step, record.tokens, await self._step_costs(step), deadline, record)
 
     async def run(
         self,
@@ -269,10 +269,11 @@ class Admission:
             self.hold(price, record, inputs)
         record.batch_start, start = 0.0, time.monotonic()
         await give_turn(len(step.works) + len(step.follow))
-        tokens, costs = step.tokens, self._step_costs(step)
+        costs = await self._step_costs(step)
+        tokens = step.tokens
         await give_turn(len(costs))
         try:
-            self._check_works(step, costs, deadline, record)
+            self._check_works(step, tokens, costs, deadline, record)
             timing = await self._run_steps(step, tokens, costs, deadline, record.key)
         except LATE_ERRORS as error:
             raise self._word_late(error, step, sum(costs), deadline, record) from None
@@ -324,22 +325,27 @@ class Admission:
             next_step = await step.then() if step.then else None
             if next_step is None:
                 return Timing(queued, computed)
-            step, costs = next_step, self._batcher.costs(next_step.works)
+            step, costs = next_step, await self._work_costs(next_step.works)
 
-    def _step_costs(self, step: Step) -> list[float]:
+    async def _step_costs(self, step: Step) -> list[float]:
         """Return the cost of each of a step's works, then of each kind of work that may follow."""
-        works, follow = step.works, step.follow
-        if not follow:
-            return list(self._batcher.costs(works))
-        costs = self._batcher.costs([*works, *(like for like, _ in follow)])
-        likes = zip(costs[len(works) :], follow, strict=True)
-        return [*costs[: len(works)], *(cost * count for cost, (_, count) in likes)]
+        costs = await self._work_costs(step.works)
+        likes = await self._work_costs([like for like, _ in step.follow])
+        counts = (count for _, count in step.follow)
+        return [*costs, *(cost * count for cost, count in zip(likes, counts, strict=True))]
+
+    async def _work_costs(self, works: Sequence[Work]) -> list[float]:
+        """Return the cost of each work, counted in turns."""
+        costs = list[float]()
+        async for piece in pieces_in_turns(works):
+            costs += self._batcher.costs(piece)
+        return costs
 
     def _check_works(
-        self, step: Step, costs: Sequence[float], deadline: float, record: Record
+        self, step: Step, tokens: int, costs: Sequence[float], deadline: float, record: Record
     ) -> None:
-        """Raise Refused if a step's works of these costs would not be admitted now."""
-        tokens, cost = self._with_following(step.tokens, sum(costs), record.key)
+        """Raise Refused if a step's works of these tokens and costs would not be admitted now."""
+        tokens, cost = self._with_following(tokens, sum(costs), record.key)
         try:
             self._batcher.check_admission(tokens, cost, deadline, record.key)
         except LATE_ERRORS as error:

@@ -8,7 +8,7 @@ import asyncio
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -170,6 +170,7 @@ def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
             tensors[f"{index}.{name}"] = array
             yield from repeat(NO_BYTES, 1 + array.nbytes // PIECE_LEAST)  # it was made just now
         data.append(_item_facts(item))
+        yield NO_BYTES  # an item may have no arrays
     each = Each(data, plain=True)
     yield from write_file({**encoded.preamble, "data": each, "usage": encoded.usage}, tensors)
 
@@ -187,18 +188,19 @@ def write_file(metadata: Mapping[str, Any], tensors: Mapping[str, Array]) -> Ite
     header, arrays, end = [b'{"__metadata__":{"%s":"' % METADATA.encode()], list[Array](), 0
     for piece in write_pieces(metadata):
         header.append(orjson.dumps(piece.decode())[1:-1])
-        yield NO_BYTES
+        yield from repeat(NO_BYTES, 1 + len(piece) // PIECE_LEAST)
     header.append(b'"}')
-    for width in WIDTHS:
-        for name, array in tensors.items():
-            if array.itemsize != width:
-                continue
-            start, end = end, end + array.nbytes
-            kind = SAFETENSORS_TYPES[array.dtype.name]
-            entry = {name: {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}}
-            header.append(b"," + orjson.dumps(entry)[1:-1])
-            arrays.append(array)
-            yield NO_BYTES
+    by_width = {width: list[tuple[str, Array]]() for width in WIDTHS}
+    for name, array in tensors.items():
+        by_width[array.itemsize].append((name, array))
+        yield NO_BYTES
+    for name, array in chain.from_iterable(by_width.values()):
+        start, end = end, end + array.nbytes
+        kind = SAFETENSORS_TYPES[array.dtype.name]
+        entry = {name: {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}}
+        header.append(b"," + orjson.dumps(entry)[1:-1])
+        arrays.append(array)
+        yield NO_BYTES
     size = sum(map(len, header)) + 1
     header.append(b"}" + b" " * (-size % 8))
     yield (size + -size % 8).to_bytes(8, "little")

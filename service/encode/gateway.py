@@ -35,7 +35,7 @@ from service.encode.resolver import Resolver
 from service.encode.space import Spaces
 from service.encode.worker import Workers, is_long
 from service.engine.fair.line import Timing
-from service.engine.fair.turns import give_turn
+from service.engine.fair.turns import give_turn, pieces_in_turns
 from service.engine.work import Work
 from service.inputs import MOST_SPANS, Item, Texts, numbered_items
 from service.observe.record import Record
@@ -128,15 +128,19 @@ class Gateway:
         await give_turn(len(resolved.texts))
         tokens, characters = self._estimate.tokens(resolved.texts)
         queued = is_long(characters, len(resolved.texts))
+        await give_turn(len(resolved.texts))
         unread_bytes = estimate_held(resolved.texts) if queued else 0
         with self._admission.reading(tokens, queued, unread_bytes, deadline, record):
             works, tokens, step, price, held = await self._prepare(resolved)
         timing = await self._admission.run(step, deadline, record, price, inputs=held)
+        await give_turn(len(works))
         items = await resolved.question.make_items(deadline)
         preamble = self._identities[resolved.sides[-1].adapter].preamble(ask.number_format)
         if resolved.space is not None:
             preamble["space"] = resolved.space
+        await give_turn(len(works))
         usage = _request_usage(tokens, price, timing, works, resolved.sides)
+        await give_turn(len(works))
         return Encoded(preamble, items, usage)
 
     async def dry_run(
@@ -158,15 +162,24 @@ class Gateway:
             "tokens": tokens,
             "attention_bytes": price.parts.get("attention", 0),
             "answer_bytes": price.total,
-            "flops": step_flops(self._config, self.resolver.model.adapters, step),
+            "flops": await self._count_flops(step),
         }
         await give_turn(record.sequences)
         try:
-            self._admission.check(step, price, deadline, record)
+            await self._admission.check(step, price, deadline, record)
         except Refused as refused:
             seconds = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": seconds}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
+
+    async def _count_flops(self, step: Step) -> int:
+        """Count the floating-point operations of a step's works and of those that may follow."""
+        total, adapters = 0, self.resolver.model.adapters
+        async for works in pieces_in_turns(step.works):
+            total += step_flops(self._config, adapters, Step(works))
+        async for likes in pieces_in_turns(step.follow):
+            total += step_flops(self._config, adapters, Step((), follow=likes))
+        return total
 
     async def _resolve(
         self, ask: Ask, deadline: float, record: Record, custom: Custom, expected: str | None
@@ -246,9 +259,12 @@ class Gateway:
         step = changes.ordered(
             await question.plan(works, read_gated, deadline, record), self.resolver
         )
-        record.inputs, record.sequences, record.tokens = len(works), step.sequences, step.tokens
+        record.inputs, record.sequences = len(works), step.sequences
+        await give_turn(record.sequences)
+        record.tokens = step.tokens
         await give_turn(record.sequences)
         self._estimate.learn(texts, works)
+        await give_turn(len(works))
         price = question.price(step)
         await give_turn(record.sequences)
         return PreparedRequest(works, tokens, step, price, estimate_held(texts, works))

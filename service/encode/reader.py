@@ -78,7 +78,8 @@ class Reader:
         limit, markers = min(self.max_tokens, side.most or self.max_tokens), 0
         if role is not None:
             limit, markers = min(role.length, limit), role.marker_tokens
-        texts = self._bound_texts(side, truncate)
+        texts = await self._bound_texts(side, truncate)
+        await give_turn(len(side.inputs))
         tokenized = await self._tokenize(side, texts, (limit, markers), truncate, deadline, record)
         remaining = zip(tokenized, texts.parts, strict=True)
         works = [
@@ -97,10 +98,10 @@ class Reader:
                 work.outputs = replace(work.outputs, task_heads=fitted)
         return works
 
-    def _bound_texts(self, side: Side, truncate: Truncate) -> _Texts:
+    async def _bound_texts(self, side: Side, truncate: Truncate) -> _Texts:
         """Return a side's texts, each cut to `max_characters`; refuse what no text may be."""
         texts, has_documents = _Texts(self._choose_prompt(side)), side.documents is not None
-        for index, item in enumerate(side.inputs):
+        async for index, item in in_turns(enumerate(side.inputs)):
             text, pair = text_and_pair(item)
             if text is None:
                 continue
@@ -294,7 +295,7 @@ class Reader:
         """Return the fields that an answer shows of an input of token ids."""
         special = self.tokenizer.special_ids
         return {
-            "tokens": [self.tokenizer.token_of(token_id) for token_id in ids],
+            "tokens": self.tokenizer.tokens_of(ids),
             "token_ids": ids,
             "offsets": None,
             "words": None,

@@ -90,8 +90,12 @@ class Copies:
 
         async def run_copies() -> Step:
             """Return the step of the copies, which begin in states of the inputs' results."""
-            unused = iter([template for template, _ in templates])
-            self.made = [list(self._copies_of(work, unused)) async for work in in_turns(works)]
+            self.made, unused = [[] for _ in works], iter([template for template, _ in templates])
+            made = (
+                (i, copy) for i, work in enumerate(works) for copy in self._copies_of(work, unused)
+            )
+            async for index, copy in in_turns(made):
+                self.made[index].append(copy)
             return Step([copy for copies in self.made for copy in copies])
 
         return Step(works, run_copies, templates, NUMBER_BYTES * (vectors + rows))

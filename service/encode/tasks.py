@@ -182,5 +182,5 @@ def _lexical_task(head: Lexical, tokenizer: Tokenizer) -> Task:
 
 def _show_weights(tokenizer: Tokenizer, work: Work, arrays: Arrays) -> SparseWeights:
     """Return a head's sparse vector with the tokens of its ids."""
-    tokens = [tokenizer.token_of(index) for index in arrays["indices"].tolist()]
+    tokens = tokenizer.tokens_of(arrays["indices"].tolist())
     return SparseWeights(arrays["indices"], arrays["values"], tokens)

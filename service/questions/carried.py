@@ -9,6 +9,7 @@ from model.config import EncoderConfig, PoolingMode
 from model.maps.units import Units
 from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
+from service.engine.fair.turns import in_turns
 from service.engine.work import Outputs, Work
 
 TILE_ROWS = 1024  # tokens times sources of a work, which holds its lane for less than half a second
@@ -17,7 +18,7 @@ CARRYING_TAKES = "with each token or word carried through the layers by itself i
 WORK_BYTES = 600  # of a work, apart from what it makes
 
 
-def carry_works(
+async def carry_works(
     works: Sequence[Work],
     owners: Sequence[Sequence[int]],
     resolver: Resolver,
@@ -36,7 +37,8 @@ def carry_works(
     config = resolver.model.config
     carried = sum(len(work) * (max(own) + 1) for work, own in zip(works, owners, strict=True))
     resolver.check_tokens(sum(map(len, works)) + carried, CARRYING_TAKES)
-    tiles = [_divide(work, own, modes, layers) for work, own in zip(works, owners, strict=True)]
+    texts = zip(works, owners, strict=True)
+    tiles = [_divide(work, own, modes, layers) async for work, own in in_turns(texts)]
     return tiles, weigh_carrying([*chain(*tiles)], config)
 
 

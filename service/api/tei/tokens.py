@@ -193,7 +193,7 @@ class Vocabulary:
     def _check_in_tokenizer(self, ids: Sequence[int], index: int) -> None:
         """Refuse an id for which the tokenizer has no token, though the embedding table has it."""
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
-        if any(tokenizer.token_of(id) is None for id in set(ids)):
+        if None in tokenizer.tokens_of([*set(ids)]):
             detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
             raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 

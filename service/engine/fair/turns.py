@@ -1,7 +1,7 @@
 """Long work of the event loop, cut into pieces: in a round of the loop, one request does one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 
 from service.engine.fair.rotation import FairLock
@@ -18,6 +18,14 @@ async def in_turns(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
         yield entry
         if number % PIECE_ENTRIES == 0:
             await _wait_for_turn()
+
+
+async def pieces_in_turns(entries: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:
+    """Yield entries PIECE_ENTRIES at a time, and wait for a turn between two pieces."""
+    for first in range(0, len(entries), PIECE_ENTRIES):
+        if first:
+            await _wait_for_turn()
+        yield entries[first : first + PIECE_ENTRIES]
 
 
 async def give_turn(entries: int) -> None:

@@ -8,6 +8,7 @@ The contradiction is the first class, or the last where the first is the entailm
 in float64. Source: transformers 5.23, pipelines/zero_shot_classification.py.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -72,9 +73,8 @@ class Classify:
         """Return the bytes of memory of the answer, labels and scores, and of the pairs' logits."""
         works, labels = self._works, self._ask.labels
         bytes_per_text = sum(SINGLE + len(label.encode()) for label in labels)
-        held = sum(
-            head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads
-        )
+        heads, lengths = works[0].outputs.task_heads, Counter(map(len, works))
+        held = sum(n * head.count_bytes(tokens) for head in heads for tokens, n in lengths.items())
         return Price(
             {"task": bytes_per_text * len(works) // len(labels)}, self._custom.layout, held
         )

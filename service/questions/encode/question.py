@@ -107,7 +107,7 @@ class Encode:
             parts = Parts([span.tokens for span in located], self._span_pooling)
             works[index].outputs = replace(works[index].outputs, parts=parts)
         if attention and attention.form == "why":
-            self._explained, step = why.carry_scores(works, self._resolver)
+            self._explained, step = await why.carry_scores(works, self._resolver)
             return step
         return await self._copies.step(works) if self._copies else Step(works)
 
@@ -223,7 +223,7 @@ def weigh_answer(
     if layout.padded:  # all are as long as the longest
         works = [max(works, key=len)] * len(works)
     counts = Counter([work.outputs.attention for work in works if work.outputs.attention])
-    tasks = ((head, len(work)) for work in works for head in work.outputs.task_heads)
+    tasks = Counter([(head, len(work)) for work in works for head in work.outputs.task_heads])
     vectors = _count_numbers(outputs.pooling, width) * len(works)
     for part in [work.outputs.parts for work in works if work.outputs.parts]:
         vectors += _count_numbers(part.pooling, width) * len(part.tokens)
@@ -233,7 +233,7 @@ def weigh_answer(
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
         "attention": sum([count * shown[each] for each, count in counts.items()]),
-        "task": sum([_count_task_bytes(head, tokens, number) for head, tokens in tasks]),
+        "task": sum([n * _count_task_bytes(*head, number) for head, n in tasks.items()]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
     scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)

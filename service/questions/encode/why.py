@@ -16,7 +16,7 @@ EMBEDDED_PARTS = 4  # of what enters layer 0, with the whole
 SOURCE_AXIS = {"scores": 2, "share": 1}  # in arrays above layer 0; the first source is all biases
 
 
-def carry_scores(
+async def carry_scores(
     works: Sequence[Work], resolver: Resolver
 ) -> tuple[Sequence[Sequence[Work]], Step]:
     """Return the works that explain each work's scores, itself first, and the step of all.
@@ -30,7 +30,7 @@ def carry_scores(
         rows = EMBEDDED_PARTS * max(map(len, works))
         return [[work] for work in works], Step(works, held=6 * SINGLE * rows * config.width)
     owners = [range(1, len(work) + 1) for work in works]
-    tiles, held = carry_works(works, owners, resolver, layers=last)
+    tiles, held = await carry_works(works, owners, resolver, layers=last)
     for (_, *others), selection in zip(tiles, selections, strict=True):
         above = {layer: heads for layer, heads in selection.heads.items() if layer}
         for tile in others:

@@ -72,14 +72,11 @@ class Maxsim:
 
     def price(self, step: Step) -> Price:
         """Return the bytes of memory of the matches, and of the vectors kept to compute them."""
-        works = self._works
+        works, head = self._works, _head_of(self._works[0])
         query, *documents = [_head_of(work).count_vectors(len(work)) for work in works]
-        held = sum(
-            head.count_bytes(len(work)) for work in works for head in work.outputs.task_heads
-        )
+        held, longest = (query + sum(documents)) * head.vector_bytes(), max(documents)
         # of the query and one document in float64, and their products
-        size, longest = _head_of(works[0]).size, max(documents)
-        held += DOUBLE * (size * (query + longest) + query * longest)
+        held += DOUBLE * (head.size * (query + longest) + query * longest)
         matches = len(documents) * query * MATCH_SIZE
         return Price(
             {"matches": matches}, self._custom.layout, step.held + held, 3 * len(documents)

@@ -29,6 +29,7 @@ from service.encode.resolver import Resolver
 from service.encode.selection import choose_units, describe_units
 from service.encode.swept import Copies
 from service.encode.worker import Steps, Workers
+from service.engine.fair.turns import in_turns
 from service.engine.work import Result, Work, cosine
 from service.inputs import sweep_of
 from service.observe.record import Record
@@ -114,7 +115,7 @@ class Similarity:
         if self._ask.form != "score":
             self._units = [
                 choose_units(*axes, work, place_of_work(self._sides, index))
-                for index, work in enumerate(works)
+                async for index, work in in_turns(enumerate(works))
             ]
         self._check_pair()
         if self._ask.form == "occlusion":
@@ -122,8 +123,9 @@ class Similarity:
             self._occluded, held = occluded
             return Step([*works, *chain.from_iterable(self._occluded)], held=held)
         if self._ask.by == "input":
-            owners, modes = [*map(number_sources, self._units)], self._resolver.model.pooling.modes
-            self._carried, held = carry_works(works, owners, self._resolver, modes)
+            owners = [number_sources(units) async for units in in_turns(self._units)]
+            modes = self._resolver.model.pooling.modes
+            self._carried, held = await carry_works(works, owners, self._resolver, modes)
             others = chain.from_iterable(of_text[1:] for of_text in self._carried)
             return Step([*works, *others], held=held)
         return await self._copies.step(works) if self._copies else Step(works)
@@ -172,10 +174,7 @@ class Similarity:
         copies = self._copies
         if copies is None:
             return [left, *right]
-        results = [work.result for work in self._works]
-        swept = [
-            copies.changed(results[0], result, index) for index, result in enumerate(results[1:], 1)
-        ]
+        swept = await self._worker.run(self._sweep(copies), deadline)
         if pair := self._ask.sweep_pair:
             shares = await self._worker.run(self._pair_shares(pair, copies.made), deadline)
             for changes, (untouched, *scaled) in zip(swept, shares, strict=True):
@@ -194,6 +193,15 @@ class Similarity:
         scores = [{"score": cosine(left, right)} for right in rights]
         yield
         return [self._make_item(index, facts) for index, facts in enumerate([{}, *scores])]
+
+    def _sweep(self, copies: Copies) -> Steps[list[dict[str, Any]]]:
+        """Return how a sweep changes each score, one text on the right per step."""
+        left, *rights = [work.result for work in self._works]
+        swept = list[dict[str, Any]]()
+        for index, right in enumerate(rights, 1):
+            swept.append(copies.changed(left, right, index))
+            yield
+        return swept
 
     def _score_occluded(self) -> Steps[list[Item]]:
         """Return items with scores and what each unit is worth, one text on the right per step."""

@@ -158,7 +158,7 @@ async def test_works_hold_no_more_memory_than_is_counted() -> None:
     works = [Work(Sequence([*range(1000, 1200)]), Outputs(pooling), length=200)]
     tracemalloc.start()
     owners = [carried.number_sources(divide_into_units(200))]
-    ((tiles,), held) = carried.carry_works(works, owners, resolver, pooling.modes)
+    ((tiles,), held) = await carried.carry_works(works, owners, resolver, pooling.modes)
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 

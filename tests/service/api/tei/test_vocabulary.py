@@ -1,8 +1,9 @@
 """The tokenizer by itself; what it answers: tests/service/api/tei/test_call.py."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import orjson
 import pytest
 
+from model.text.tokenizer import Tokenizer
 from service.api.tei.tokens import Vocabulary
 from service.encode.answer import PIECE_BYTES
 from service.encode.worker import Worker
@@ -41,6 +43,24 @@ async def test_many_who_want_tokens_wait_their_turn(replica: Replica) -> None:
     assert sorted(answer.status_code for answer in answers) == [429, *[504] * 5]
     assert late.status_code == 429, "their places are free once the thread is"
     assert again.status_code == 200
+
+
+async def test_ids_are_decoded_off_the_loop(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one call of the library that lets other threads run, however many there are."""
+    threads, decode = list[int](), Tokenizer.text_of
+
+    def text_of(tokenizer: Tokenizer, ids: Sequence[int], *, special: bool) -> str:
+        """Note the thread."""
+        threads.append(threading.get_ident())
+        return decode(tokenizer, ids, special=special)
+
+    monkeypatch.setattr(Tokenizer, "text_of", text_of)
+    answer = await client.post("/decode", json={"ids": [[2035], [2092]]})
+
+    assert answer.json() == ["all", "well"]
+    assert len(threads) == 2 and threading.get_ident() not in threads
 
 
 async def test_a_text_longer_than_the_model_takes_is_tokenized(client: httpx.AsyncClient) -> None:
