@@ -98,11 +98,13 @@ DEFAULTS = (
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
 # that, and could take it for the next client's request.
 NO_UPGRADE_RULE = "    http-request del-header upgrade"
+RAYS_ROUTES = "/-/routes"
 # Before all others that compare a path
 PATH_RULES = path_rules(BAD_REQUEST)
-# What a replica says and takes between itself and HAProxy, without a key
+# What a replica says and takes between itself and HAProxy, without a key; and Ray's list of the
+# prefixes of models, which HAProxy would answer to anyone
 PRIVATE_RULES = (
-    f"    http-request return {NOT_FOUND} if {{ path {choice.NAMES} }}",
+    f"    http-request return {NOT_FOUND} if {{ path -i {choice.NAMES} {RAYS_ROUTES} }}",
     f"    http-request del-header {choice.NAMES_HEADER}",
     f"    http-request del-header {choice.MODELS_HEADER}",
     # a replica sends on through the HAProxy of its own machine

@@ -229,6 +229,12 @@ def test_a_path_is_compared_in_one_spelling(port: int, path: str) -> None:
     assert (told["model"], told["path"]) == (model, reached)
 
 
+@pytest.mark.parametrize("path", [choice.NAMES, "/-/routes", "/-/Routes/", "/%2d/routes"])
+def test_lists_of_models_that_ask_for_no_key_are_not_for_clients(port: int, path: str) -> None:
+    """Ours and Ray's."""
+    assert ask(port, path)["code"] == "not_found"
+
+
 @pytest.mark.parametrize("path", ["/ready/", "//ready", "/%72eady"])
 def test_a_path_that_all_models_answer_is_so_however_it_is_spelt(port: int, path: str) -> None:
     """The root's replica is told of all."""
