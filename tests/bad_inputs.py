@@ -582,6 +582,7 @@ HEADERS = [
         ("an underscore twin of the id", [(b"x_request_id", b"a")]),
         ("an underscore twin of the length", [(b"content_length", b"3")]),
         ("an underscore twin of the transfer", [(b"transfer_encoding", b"chunked")]),
+        ("a half underscored twin of the model", [(b"x-headlight_model", b"all-MiniLM-L6-v2")]),
     ),
     *with_headers(
         409,
