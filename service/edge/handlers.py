@@ -48,9 +48,11 @@ Endpoints = dict[str, Endpoint]  # of one path, by method
 Result = TypeVar("Result")
 
 UNKNOWN = "other"  # the name in metrics of requests that no route takes
-# The pattern of each parameter in a path. A model's name may hold slashes, but not the verb that
-# ends the path
-PARAMETER_PATTERNS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
+# The pattern of each parameter in a path, none of which repeats a group: each character would take
+# ten times as long, and every request's path is compared before any rule
+PARAMETER_PATTERNS = {"model": ".*", "id": ".*", "version": "[^/]+"}
+# A model's name may hold slashes, but not the verb that ends the path
+NO_VERB = "(?!.*/(?:infer|ready)$)"
 NO_PARAMS: Mapping[str, str] = {}  # of a path without named parts
 NO_SPECIALS = "ids without this model's special tokens"  # the warning: perhaps of another model
 
@@ -107,7 +109,7 @@ class Routes:
         word = route.api.problem
         endpoint = Endpoint(route.path, route.label, word, route.query, route.trusted, handler)
         if "{" in route.path:
-            endpoints = self._patterns.setdefault(_compile_path(route.path), {})
+            endpoints = self._patterns.setdefault(compile_path(route.path), {})
         else:
             endpoints = self._exact.setdefault(route.path, {})
         endpoints[route.method.upper()] = endpoint
@@ -124,10 +126,12 @@ def inputs_by_label() -> dict[str, tuple[str, ...]]:
     return inputs
 
 
-def _compile_path(path: str) -> re.Pattern[str]:
+def compile_path(path: str) -> re.Pattern[str]:
     """Compile a route's path, such as /v1/models/{id}, to a pattern with a group per parameter."""
     parts = re.split(r"{(\w+)}", path)
     groups = [f"(?P<{name}>{PARAMETER_PATTERNS[name]})" for name in parts[1::2]]
+    if path.endswith("{model}"):
+        groups[-1] = NO_VERB + groups[-1]
     literals = map(re.escape, parts[::2])
     pattern = "".join(text + group for text, group in zip(literals, [*groups, ""], strict=True))
     return re.compile(pattern, re.DOTALL)  # a name may hold any character
