@@ -31,8 +31,10 @@ def listening(service: "Service") -> Iterator[Listener]:
     """Listen to the one replica of a service."""
     (port,) = replica_ports(service)
     listener = Listener(port)
-    yield listener
-    listener.end()
+    try:
+        yield listener
+    finally:
+        listener.end()
 
 
 def measure(client: httpx.Client, listener: Listener, each: Largest) -> tuple[int, float]:
