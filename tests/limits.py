@@ -201,7 +201,7 @@ ROWS = (
         "begun in one round of the event loop, 1 KiB for each head; a larger request alone",
     ),
     Row(
-        "edge.door.LATE_SECONDS",
+        "edge.rounds.LATE_SECONDS",
         "overloaded",
         "that the event loop, or its round, may be late for what no admission bounds",
     ),
@@ -454,7 +454,7 @@ NO_LIMITS = {
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",
     "objective_seconds", "objective_tokens",
-    "edge.door.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOKEN_JSON_BYTES",
+    "edge.under_way.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOKEN_JSON_BYTES",
     "preflight.machine.STORE_BYTES", "wire.MOST_NAMED", "wire.MOST_LOOKED_AT",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables

@@ -15,7 +15,6 @@ request takes (memory, room, a turn) is given back in one place.
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -34,15 +33,16 @@ from service.edge.forward import Forwarder
 from service.edge.gate import Full, KeyGate, Place
 from service.edge.handlers import UNKNOWN, Handlers, Routes, Scrape, Targets, inputs_by_label
 from service.edge.request import Request, read_timeout
-from service.edge.rounds import Rounds, is_unbounded, unless_left
+from service.edge.rounds import LATE_SECONDS, Rounds, is_unbounded, too_late, unless_left
 from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model, warn_of_models
 from service.edge.transport import CLIENT, NO_CLIENT, Client
+from service.edge.under_way import UnderWay
 from service.encode.answer import PIECE_BYTES
 from service.encode.names import unknown_model
 from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
-from service.observe.families import KEY_SHARE, LATE, METRICS_PATH, OVERLOADED, PROBE_PATHS
+from service.observe.families import KEY_SHARE, METRICS_PATH, OVERLOADED, PROBE_PATHS
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal_of
 from service.replica import Replica
@@ -53,8 +53,6 @@ RECORDED_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")  # the header of a connection's last answer
 ID_HEADER, TRACE_HEADER = REQUEST_ID.encode(), TRACEPARENT.encode()
-OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
-LATE_SECONDS = 0.25  # that the loop, or a round of it, may be late for what no admission bounds
 PAUSE_SECONDS = 1.0  # before a key with too many requests is refused, which slows its retries
 POSTS_FACTOR = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
 
@@ -90,11 +88,8 @@ class Door:
         self._deadline_seconds = settings.deadline_seconds
         self._most_held_bytes = settings.max_held_bytes
         self._longest_seconds = ingress.request_seconds(settings)
-        self._under_way, self._most_under_way = set[Request](), POSTS_FACTOR * most
-        self._overdue_timer: asyncio.TimerHandle | None = None
-        self.rounds = Rounds()
-        # when the next check is due, and seconds that the loop was late at the last
-        self._check_due = self._late = 0.0
+        self._under_way, self._most_under_way = UnderWay(), POSTS_FACTOR * most
+        self._rounds = Rounds(self._under_way)
         self._weights, self._has_others = replica.identity.weights, settings.other_replicas > 0
         self._judged_models = False  # whether the models that keys name were compared with all
         self._headers = [(REPLICA.encode(), replica.label.encode()), NOSNIFF]  # of every answer
@@ -119,8 +114,6 @@ class Door:
         request.task = asyncio.current_task()  # type: ignore[assignment]  # a request is one
         client = CLIENT.get(NO_CLIENT)
         self._under_way.add(request)
-        if self._overdue_timer is None:
-            self._cancel_overdue()
         try:
             try:
                 await self._admit(request, receive, client)
@@ -142,7 +135,7 @@ class Door:
                 raise
             request.task.uncancel()
         finally:
-            self._forget(request)
+            self._under_way.forget(request)
             client.unbind(request.task)
             if request.place:
                 self.gate.give_back(request.place)
@@ -165,7 +158,7 @@ class Door:
         if key:
             request.key, request.models = key.name, key.models
         else:
-            await self._begin(request, client, LATE_SECONDS)
+            await self._rounds.begin(request, client, LATE_SECONDS)
         self._rules.judge(request, authorized=key is not None)
         self._keys.require_mark(request.path, key)
         judge_model(request, self._replica.gateway.names.every)
@@ -179,7 +172,7 @@ class Door:
         request.unbounded = is_unbounded(request)
         if request.unbounded:
             most = min(most, LATE_SECONDS)
-            self._refuse_late(request)
+            self._rounds.refuse_late(request)
         if request.place and route != METRICS_PATH:
             await self._pass_gate(request, request.place, client, most)
         if request.method == "POST":
@@ -187,7 +180,7 @@ class Door:
                 request.shed = "queue_full"
                 raise Refused(OVERLOADED, retry_after=1)
             request.body = await self._bodies.read(request, receive)
-        await self._begin(request, client, most)
+        await self._rounds.begin(request, client, most)
 
     def _apply_keys(self) -> None:
         """Let the keys that are valid now in, and share the replica among them."""
@@ -209,7 +202,7 @@ class Door:
                 OWNER_KEY.set(request.key)
                 request.place = place
         except Full:
-            self._forget(request)  # waiting for its refusal is no work
+            self._under_way.forget(request)  # waiting for its refusal is no work
             await asyncio.sleep(PAUSE_SECONDS)
             request.shed = KEY_SHARE
             raise Refused(OVERLOADED, retry_after=1) from None
@@ -221,34 +214,7 @@ class Door:
             request.waited = await unless_left(request, client, turn)
         except TimeoutError:
             request.waited, request.shed = most, KEY_SHARE
-            raise _too_late(request) from None
-
-    async def _begin(self, request: Request, client: Client, most: float) -> None:
-        """Wait for a round of the loop that may begin a request; refuse it after `most` seconds.
-
-        Raises:
-            Refused: no round could in time, or the loop is late for what nothing else bounds.
-        """
-        if request.unbounded:
-            self._refuse_late(request)
-        if self.rounds.begins(len(request.body)):
-            return
-        came = time.monotonic()
-        try:
-            async with asyncio.timeout(most):
-                turn = partial(self.rounds.wait, request.key, len(request.body))
-                await unless_left(request, client, turn)
-        except TimeoutError:
-            request.shed = LATE
-            raise _too_late(request) from None
-        finally:
-            request.late += time.monotonic() - came
-
-    def _refuse_late(self, request: Request) -> None:
-        """Refuse a request while the loop is late."""
-        if self._late > LATE_SECONDS:
-            request.shed = LATE
-            raise Refused(OVERLOADED, retry_after=1)
+            raise too_late(request) from None
 
     def _begin_record(self, request: Request) -> Record:
         """Begin the record of a request that has arrived whole or is refused, and return it."""
@@ -388,31 +354,6 @@ class Door:
             self._observer.drop(request.record)
         elif request.begun:
             self._observer.end(request.record)
-
-    def _cancel_overdue(self) -> None:
-        """Cancel the requests whose time is up, note how late the loop is, and look again later."""
-        now = time.monotonic()
-        self._late = now - self._check_due if self._overdue_timer else 0.0
-        for request in self._under_way:
-            if request.until < now and not request.overdue:
-                request.overdue = True
-                request.task.cancel()
-        loop, self._check_due = asyncio.get_running_loop(), now + OVERDUE_SECONDS
-        self._overdue_timer = loop.call_later(OVERDUE_SECONDS, self._cancel_overdue)
-
-    def _forget(self, request: Request) -> None:
-        """Count a request as no longer under way; after the last one nothing is checked."""
-        self._under_way.discard(request)
-        if not self._under_way and self._overdue_timer:
-            self._overdue_timer.cancel()
-            self._overdue_timer = None
-
-
-def _too_late(request: Request) -> Refused:
-    """Return the refusal of a request whose turn has not come in time."""
-    if request.unbounded:
-        return Refused(OVERLOADED, retry_after=1)
-    return Refused("deadline_exceeded")
 
 
 async def _pass_on(reply: Reply, stream: AsyncGenerator[bytes], send: Send) -> None:

@@ -5,11 +5,16 @@ is done in one piece, before anything counts it as inside: thirty that arrive to
 the loop, and whoever asks whether the service lives, for the sum of them. So a round begins what
 has ROUND_BYTES, or one request that is larger; the others wait for later rounds, and API keys take
 turns. Bytes stand for time, since they are known before the work.
+
+What no admission bounds is refused once it has waited for LATE_SECONDS, or while the loop is as
+late.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -18,22 +23,58 @@ from service.api import query
 from service.api.own import DRY_RUN
 from service.edge.request import Request
 from service.edge.transport import Client
-from service.observe.families import METRICS_PATH
+from service.edge.under_way import UnderWay
+from service.observe.families import LATE, METRICS_PATH, OVERLOADED
+from service.refusals import Refused
 from service.settings import KIB
 
 T = TypeVar("T")
 
 ROUND_BYTES = 16 * KIB  # begun in one round; texts of one character take some 40 ms a request
 REQUEST_BYTES = KIB  # what the head of each counts, and all of a request without a body
+LATE_SECONDS = 0.25  # that the loop, or a round of it, may be late for what no admission bounds
 
 
 class Rounds:
-    """Begins requests, as many in each round of the event loop as it has bytes for."""
+    """Begins requests, as many in each round of the event loop as it has bytes for.
 
-    def __init__(self) -> None:
+    Args:
+        under_way: knows how late the loop is.
+    """
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
         # by key, in order of their turn: the bytes of each request, and what is done at its turn
         self._lines = dict[str, deque[tuple[int, asyncio.Future[None]]]]()
         self._begun = 0  # bytes in this round
+
+    async def begin(self, request: Request, client: Client, most: float) -> None:
+        """Wait for a round that may begin a request; refuse it after `most` seconds.
+
+        Raises:
+            Refused: no round could in time, or the loop is late for what nothing else bounds.
+            ClientDisconnect: its client has left.
+        """
+        if request.unbounded:
+            self.refuse_late(request)
+        if self.begins(len(request.body)):
+            return
+        came = time.monotonic()
+        try:
+            async with asyncio.timeout(most):
+                turn = partial(self.wait, request.key, len(request.body))
+                await unless_left(request, client, turn)
+        except TimeoutError:
+            request.shed = LATE
+            raise too_late(request) from None
+        finally:
+            request.late += time.monotonic() - came
+
+    def refuse_late(self, request: Request) -> None:
+        """Refuse a request while the loop is late."""
+        if self._under_way.late > LATE_SECONDS:
+            request.shed = LATE
+            raise Refused(OVERLOADED, retry_after=1)
 
     def begins(self, body: int) -> bool:
         """Begin a request with so many bytes of body in this round; False where it has to wait."""
@@ -86,6 +127,13 @@ def is_unbounded(request: Request) -> bool:
         return True
     takes = request.query and DRY_RUN in request.endpoint.query
     return bool(takes) and query.read_flag(request.query, DRY_RUN)
+
+
+def too_late(request: Request) -> Refused:
+    """Return the refusal of a request whose turn has not come in time."""
+    if request.unbounded:
+        return Refused(OVERLOADED, retry_after=1)
+    return Refused("deadline_exceeded")
 
 
 async def unless_left(request: Request, client: Client, turn: Callable[[], Awaitable[T]]) -> T:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from service.api.document import document
 from service.cluster import ingress
-from service.edge import body, door
+from service.edge import body, door, under_way
 from service.encode.answer import INFERENCE_HEADER, OCTETS
 from service.keys import Key
 from service.memory import PROCESS
@@ -291,7 +291,7 @@ async def test_what_holds_an_answers_reader_up_is_not_for_the_door_to_end(
     """Its connection does, if it is too slow; here it takes longer than the work may."""
     monkeypatch.setattr(ingress, "request_seconds", lambda settings: 0.0)
     app, taken = application(replica), list[str]()
-    monkeypatch.setattr(door, "OVERDUE_SECONDS", 0.01)
+    monkeypatch.setattr(under_way, "OVERDUE_SECONDS", 0.01)
 
     async def slowly(message: Any) -> None:
         await asyncio.sleep(0.05)
