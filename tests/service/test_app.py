@@ -4,13 +4,13 @@ import json
 import warnings
 from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from service.engine import weights
+from service.replica import Replica
 from service.settings import Settings
 
 with warnings.catch_warnings():
@@ -109,24 +109,22 @@ def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("failed", [True, False])
 async def test_the_log_says_why_a_replica_in_a_lost_ones_place_does_not_start(
-    failed: bool, log: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failed: bool, log: Callable[[], str], tmp_path: Path
 ) -> None:
     """As where the folder has gone; a first start that fails is told to who started it."""
-    methods, gone = app.Encoder.func_or_class, tmp_path / "gone"
-    monkeypatch.setattr(app, "keys_folder", lambda: tmp_path)
+    gone = tmp_path / "gone"
 
     async def replaces_failed() -> bool:
         return failed
 
-    encoder = SimpleNamespace(
-        settings=Settings(model=str(gone)),
-        label="r",
-        pages=SimpleNamespace(replaces_failed=replaces_failed),
-    )
-    encoder._start_replica = partial(methods._start_replica, encoder)
+    async def start() -> Replica:
+        return await Replica.start(Settings(model=str(gone)), "r", tmp_path)
+
+    pages = SimpleNamespace(replaces_failed=replaces_failed)
+    encoder = SimpleNamespace(pages=pages, _start_replica=start)
 
     with pytest.raises(weights.ModelNotFound, match="gone"):
-        await methods.__serve_build_asgi_app__(encoder)
+        await app.Encoder.func_or_class.__serve_build_asgi_app__(encoder)
 
     lines = [json.loads(line) for line in log().splitlines()]
     said = [line["reason"] for line in lines if line["event"] == "replica not started"]
