@@ -156,7 +156,7 @@ def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
         answers = {
             server: answer
             for server, (host, port) in backend.servers.items()
-            if (answer := known.get(server) or _ask_replica(host, port))
+            if (answer := known.get(server) or ask_replica(host, port))
         }
         last = {backend.name: known[backend.name]} if backend.name in known else {}
         said = {
@@ -176,7 +176,7 @@ def _read_answers(file: Path) -> dict[str, dict[str, list[str]]]:
     return {}
 
 
-def _ask_replica(host: str, port: int) -> dict[str, list[str]] | None:
+def ask_replica(host: str, port: int) -> dict[str, list[str]] | None:
     """Return what a replica says of its model; None if it does not answer, or is not ours."""
     with (
         closing(HTTPConnection(host, port, timeout=ASK_SECONDS)) as connection,

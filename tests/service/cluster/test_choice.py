@@ -353,7 +353,7 @@ def test_another_application_that_answers_there_is_no_model(said: Any) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert choice._ask_replica("127.0.0.1", server.server_port) is None
+        assert choice.ask_replica("127.0.0.1", server.server_port) is None
         thread.join()
 
 
