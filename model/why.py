@@ -44,6 +44,7 @@ PARTS = ("word", "position", "rest")  # of a query and of a key in layer 0
 EMBEDDED = [2, 3, 1]  # their places in what Carrier.embed returns
 POSITION = PARTS.index("position")
 ROUNDING = 2.0**-20  # of the largest product of a query's and a key's lengths, in float32
+SHUFFLES = 5  # heads with shuffled W^Q and W^K, whose shares stand next to a head's own
 MOST_CELLS = 1 << 20  # scores, of all parts and heads, that are computed at a time
 
 # queries, (queries,) int64 -> scores by part, (.., heads, queries, keys)
@@ -62,23 +63,45 @@ def explain_scores(
     Returns:
         In layer 0 scores, (heads, rows, query parts, key parts, keys), NaN for a key that the row
         may not see; share, (heads, query parts, key parts), of all rows, NaN where scores vary by
-        rounding alone; and deviation, (heads,), the standard deviation of scores in their rows.
-        Above it the first two are without the axis of query parts.
+        rounding alone; shuffled, the same of heads with shuffled weights, the mean of SHUFFLES; and
+        deviation, (heads,), the standard deviation of scores in their rows. Above it the first
+        three are without the axis of query parts.
     """
     carrier, shown = Carrier(encoder, sequence), dict[int, dict[str, Tensor]]()
     if 0 in selection.heads:
-        layer = LayerScores(carrier, 0, carrier.embed(), selection.heads[0])
-        shown[0] = layer.show(layer.embedded_scorer(), selection.rows)
+        shown[0] = _explain_layer(carrier, 0, carrier.embed(), selection)
     if sources is None:
         return shown
     parts = carrier.enter(sources)
     for index in range(1, max(selection.heads) + 1):
         parts = carrier.carry(parts, index - 1)
         if index in selection.heads:
-            layer = LayerScores(carrier, index, parts, selection.heads[index])
-            scorer = layer.carried_scorer(biased=0 in sources.numbers)
-            shown[index] = layer.show(scorer, selection.rows)
+            biased = 0 in sources.numbers
+            shown[index] = _explain_layer(carrier, index, parts, selection, biased=biased)
     return shown
+
+
+def _explain_layer(
+    carrier: Carrier, index: int, parts: Tensor, selection: Selection, *, biased: bool = False
+) -> dict[str, Tensor]:
+    """Return the scores of one layer as explain_scores does.
+
+    Args:
+        biased: above layer 0, whether the first part but the pass is all biases.
+    """
+
+    def prepare(weight: Tensor | None) -> tuple[LayerScores, Scorer]:
+        """Return the layer's scores with its own W^Q and W^K, or with others."""
+        layer = LayerScores(carrier, index, parts, selection.heads[index], weight)
+        return layer, layer.carried_scorer(biased=biased) if index else layer.embedded_scorer()
+
+    layer, score = prepare(None)
+    shown, row_cells = layer.show(score, selection.rows)
+    drawn = []
+    for draw in range(1, 1 + SHUFFLES):
+        layer, score = prepare(shuffle_weights(carrier.attention(index), draw))
+        drawn.append(layer.measure_shares(score, row_cells)[0])
+    return {**shown, "shuffled": sum(drawn[1:], drawn[0]) / SHUFFLES}
 
 
 def shuffle_weights(attention: MultiHeadAttention, draw: int) -> Tensor:
@@ -137,18 +160,21 @@ class LayerScores:
         self._still = [side.transpose(1, 2) for side in carrier.score_sides(parts, index, weight)]
         self._q, self._k = (self._rotate(side, carrier.positions) for side in self._still)
 
-    def show(self, score: Scorer, rows: Many[int]) -> dict[str, Tensor]:
-        """Return the scores of some rows and the shares of all, as explain_scores does."""
+    def show(self, score: Scorer, rows: Many[int]) -> tuple[dict[str, Tensor], int]:
+        """Return the scores of some rows and the shares of all, and how many scores a row has."""
         chosen = self._places[list(rows)]
         shown = self._centre(score(chosen), chosen, math.nan)
-        covariance, variance, cells = self.sum_squares(score, shown.numel() // len(rows))
-        deviation = (variance / cells).sqrt()  # (heads,)
+        row_cells = shown.numel() // len(rows)
+        share, deviation = self.measure_shares(score, row_cells)
+        scores = shown.movedim((-3, -2), (0, 1))
+        return {"scores": scores, "share": share, "deviation": deviation}, row_cells
+
+    def measure_shares(self, score: Scorer, row_cells: int) -> tuple[Tensor, Tensor]:
+        """Return the shares, (heads, ..), and the deviation, (heads,), of all rows."""
+        covariance, variance, cells = self.sum_squares(score, row_cells)
+        deviation = (variance / cells).sqrt()
         share = (covariance.movedim(0, -1) / variance).where(deviation > self._rounding(), math.nan)
-        return {
-            "scores": shown.movedim((-3, -2), (0, 1)),
-            "share": share.movedim(-1, 0).float(),
-            "deviation": deviation.float(),
-        }
+        return share.movedim(-1, 0).float(), deviation.float()
 
     def sum_squares(self, score: Scorer, row_cells: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return each part's products with the whole, (heads, ..), the whole's squares, (heads,).

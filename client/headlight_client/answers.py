@@ -54,6 +54,7 @@ class Why(NamedTuple):
         rows: the queries shown.
         share: of how all rows' scores vary, (query part, key part) in layer 0, (key part,) above;
             NaN where they vary by rounding alone.
+        shuffled: the same of the head with its weights shuffled, the mean of five orders.
         deviation: the standard deviation of all rows' scores, which the shares are of, ().
         scores: less their row's mean, (row, query part, key part, key) or (row, key part, key);
             NaN for a key that the row may not see.
@@ -62,6 +63,7 @@ class Why(NamedTuple):
     parts: list[str | None]
     rows: list[int]
     share: Array
+    shuffled: Array
     deviation: Array
     scores: Array
 

@@ -14,6 +14,7 @@ from model.maps.choices import STATISTIC_FIELDS, Form
 from model.maps.forms import Selection
 from model.maps.tiles import tile_height
 from model.reach import Reach
+from model.why import SHUFFLES
 
 FLOAT32_SIZE = 4  # bytes of a float32
 KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are joined
@@ -29,6 +30,7 @@ CELL_FLOPS: Mapping[Form, int] = {
     "why": 13_000,
 }
 WHY_PARTS = 9  # of a score in layer 0, by the parts of query and key
+SHUFFLE_FLOPS = 4000  # of a number of W^Q and W^K, for each order that it is put in
 KEPT_KEY_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
 TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
@@ -90,7 +92,7 @@ def _answer_bytes(selection: Selection, heads: int, number: int) -> int:
         case "rollout":
             return units * units * number
         case "why":
-            lowest, shown = len(selection.heads.get(0, ())), 1 + len(selection.rows) * units
+            lowest, shown = len(selection.heads.get(0, ())), 2 + len(selection.rows) * units
             parts = WHY_PARTS * lowest + (units + 1) * (heads - lowest)
             return (parts * shown + heads) * number
 
@@ -126,11 +128,15 @@ def count_product_flops(selection: Selection, config: EncoderConfig) -> int:
 
 def estimate_flops(selection: Selection, config: EncoderConfig) -> int:
     """Estimate the time of `forms.show`, as the operations of matrix products that take as long."""
-    terms, walks = distance_flops(config), _tile_walks(selection, config)
+    terms, walks, units = distance_flops(config), _tile_walks(selection, config), selection.units
     cell = CELL_FLOPS[selection.form] + (0 if _walks_as_passed(selection) else UNITS_FLOPS) + terms
     prescan_cell, extra = PRESCAN_CELL_FLOPS + terms, 0
     for layers, heads, cells, tiles, before in walks:
         extra += heads * (cell * cells + prescan_cell * before) + layers * TILE_FLOPS * (1 + tiles)
+    if selection.form == "why":
+        numbers = config.width * config.head_dim * (config.heads + config.shared_heads)
+        orders = SHUFFLES * len(selection.heads)
+        extra = extra * (1 + SHUFFLES) + orders * numbers * (SHUFFLE_FLOPS + 2 * 4 * units.tokens)
     if selection.form == "top":
         extra += KEPT_KEY_FLOPS * _head_count(selection) * _kept_keys(selection)
     return _product_flops(selection, config, walks) + extra
@@ -149,7 +155,7 @@ def _product_flops(selection: Selection, config: EncoderConfig, walks: Sequence[
     if config.relative.terms:
         scores += round(scores * config.relative.count_products(tile_height(tokens), tokens))
     if selection.form == "why":
-        scores *= 1 + WHY_PARTS
+        scores *= (1 + WHY_PARTS) * (1 + SHUFFLES)
     if selection.form != "rollout" or not walks:
         return 2 * config.head_dim * scores
     # the lowest layer takes no product

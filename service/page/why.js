@@ -16,11 +16,11 @@ const SENTENCES = [
 async function find({ item, names }, head, row) {
   const [layer, number] = place(head), keys = numbered(names);
   const request = { inputs: [item], pooled: false, attention: { form: "why", heads: head, rows: [row] } };
-  const { parts, share, rows: [{ scores }] } = (await ask("v1/encode", request)).data[0].attention.why[layer][number];
-  const both = (query, key) => ({ name: `${parts[query]}\u2192${parts[key]}`, share: share?.[query][key], scores: scores[query][key] });
+  const { parts, share, shuffled, rows: [{ scores }] } = (await ask("v1/encode", request)).data[0].attention.why[layer][number];
+  const both = (query, key) => ({ name: `${parts[query]}\u2192${parts[key]}`, share: share?.[query][key], chance: shuffled?.[query][key], scores: scores[query][key] });
   const found = layer === 0
     ? parts.flatMap((_, query) => parts.map((_, key) => both(query, key)))
-    : scores.map((scores, i) => ({ name: keys[i] ?? "biases", share: share?.[i], scores }));
+    : scores.map((scores, i) => ({ name: keys[i] ?? "biases", share: share?.[i], chance: shuffled?.[i], scores }));
   return { request, head, row: keys[row], keys, parts: found, sentence: SENTENCES[Math.min(layer, 1)] };
 }
 
@@ -67,7 +67,7 @@ export class Why {
 /** What goes with most of how the scores of all rows vary. */
 function shares(parts) {
   const order = parts.filter(({ share }) => share > 0).sort((a, b) => b.share - a.share).slice(0, TOP_SHARES);
-  return order.length ? ` How the scores of all rows vary goes with ${order.map(({ name, share }) => `${name} by ${Math.round(100 * share)} %`).join(", ")}.` : "";
+  return order.length ? ` How the scores of all rows vary goes with ${order.map(({ name, share, chance }) => `${name} by ${Math.round(100 * share)} % (with shuffled weights ${Math.round(100 * chance)} %)`).join(", ")}.` : "";
 }
 
 /** The keys with the largest scores, and what makes each. */

@@ -20,7 +20,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.positions import distance_buckets
-from model.why import POSITION, explain_scores
+from model.why import POSITION, SHUFFLES, explain_scores, shuffle_weights
 from tests.model.lessons.test_explain import BERT, CPU, KINDS, TOKENS, WIDTH, drawn
 from tests.model.test_carried import IDS, Twin, adapted, twin
 
@@ -304,6 +304,36 @@ def test_there_is_no_share_where_scores_vary_by_rounding_alone(bias: float) -> N
 
     assert bool(made["share"].isnan().all()) == bool(bias)
     assert float(made["deviation"]) < 1e-2
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_shares_stand_next_to_those_of_the_heads_own_weights_shuffled(layer: int) -> None:
+    """The mean of the shares that an encoder with such weights has."""
+    encoder, drawn_shares = drawn("bert"), list[Tensor]()
+    attention = encoder.layers[layer].attention
+    kept, made = attention.project, explained(encoder, layer)
+    for draw in range(1, 1 + SHUFFLES):
+        own, weight = shuffle_weights(attention, draw), kept.weight().clone()
+        weight[: len(own)] = own
+        attention.project = PLAIN.linear(weight, kept.bias)
+        drawn_shares.append(explained(encoder, layer)["share"])
+        attention.project = kept
+
+    close = torch.stack(drawn_shares).mean(0)
+    torch.testing.assert_close(made["shuffled"], close, rtol=0, atol=1e-5)
+    assert float((made["shuffled"] - made["share"]).abs().max()) > 0.01
+
+
+def test_shuffled_shares_have_the_same_bits_of_one_head_as_of_all() -> None:
+    """Whichever heads are asked for."""
+    encoder, units = drawn("bert"), divide_into_units(TOKENS)
+    heads = range(encoder.config.heads)
+    made = [
+        explain_scores(encoder, Sequence(IDS), Selection({0: chosen}, units, "why", rows=ROWS))[0]
+        for chosen in (tuple(heads), *((head,) for head in heads))
+    ]
+
+    assert torch.equal(made[0]["shuffled"], torch.cat([each["shuffled"] for each in made[1:]]))
 
 
 def test_a_lone_token_has_no_share() -> None:

@@ -74,6 +74,7 @@ def _explained_json(
             str(head): {
                 "parts": above if layer else PARTS,
                 "share": arrays["share"][place],
+                "shuffled": arrays["shuffled"][place],
                 "deviation": float(arrays["deviation"][place]),
                 "rows": Each(
                     {"row": row, "scores": scores}
@@ -118,8 +119,10 @@ def count_tensors(selection: Selection) -> int:
             return 4 * heads + 1
         case "rollout":
             return 1
-        case "top" | "why":
+        case "top":
             return 3 * heads
+        case "why":
+            return 4 * heads
     return heads
 
 

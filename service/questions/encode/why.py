@@ -13,7 +13,11 @@ from service.engine.work import Array, Maps, Work
 from service.questions.carried import carry_works
 
 EMBEDDED_PARTS = 4  # of what enters layer 0, with the whole
-SOURCE_AXIS = {"scores": 2, "share": 1}  # in arrays above layer 0; the first source is all biases
+SOURCE_AXIS = {
+    "scores": 2,
+    "share": 1,
+    "shuffled": 1,
+}  # in arrays above layer 0; the first source is all biases
 
 
 async def carry_scores(

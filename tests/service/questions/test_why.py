@@ -105,6 +105,9 @@ async def test_json_base64_safetensors_and_the_client_have_the_same_numbers(
             ]
             np.testing.assert_array_equal(why.share, array(bits["share"]), strict=True)
             np.testing.assert_array_equal(why.share, np.array(told["share"], np.float32))
+            np.testing.assert_array_equal(why.shuffled, array(bits["shuffled"]), strict=True)
+            assert np.sum(told["shuffled"]) == pytest.approx(1, abs=1e-5)
+            assert np.shape(told["shuffled"]) == np.shape(told["share"]) != ()
             assert (
                 float(why.deviation) == pytest.approx(told["deviation"]) and told["deviation"] > 0
             )
@@ -128,8 +131,10 @@ async def test_each_part_above_layer_0_is_of_the_token_that_it_names(
 
     head = told["attention"]["why"]["2"]["3"]
     scores, share = made["scores"][0, 0].roll(-1, 0), made["share"][0].roll(-1, 0)
+    shuffled = made["shuffled"][0].roll(-1, 0)
     np.testing.assert_allclose(head["rows"][0]["scores"], scores, rtol=0, atol=CLOSE)
     np.testing.assert_allclose(head["share"], share, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(head["shuffled"], shuffled, rtol=0, atol=CLOSE)
 
 
 async def test_a_gate_is_in_the_scores_of_layers_above_it(client: httpx.AsyncClient) -> None:
