@@ -302,7 +302,7 @@ class VectorHead:
 
     def vector_bytes(self, number: int = NUMBER_SIZE) -> int:
         """Return the bytes of one vector and its token's place, at `number` bytes per number."""
-        return number * self.size + NUMBER_SIZE
+        return number * self.layers[-1].outputs + NUMBER_SIZE
 
     @property
     def longest(self) -> int:

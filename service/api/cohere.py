@@ -9,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
 from pydantic import Field
@@ -83,6 +83,8 @@ class EmbedCall(JSONCall):
         precisions: of the vectors; all are returned in each.
         texts: those of the request, returned with the vectors.
     """
+
+    needs_all: ClassVar = True  # each precision is written from all vectors
 
     precisions: Sequence[Precision]
     texts: Sequence[str]

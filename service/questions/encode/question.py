@@ -8,7 +8,7 @@ from functools import partial
 
 from model.maps import price as maps_price
 from model.pooling import Pooling
-from model.task_heads import TaskHead, VectorHead
+from model.task_heads import VectorHead
 from service.core import Custom, Layout, Part, ReadSide, Side, Step
 from service.encode import answer
 from service.encode.answer import Array, Item
@@ -223,17 +223,29 @@ def weigh_answer(
     if layout.padded:  # all are as long as the longest
         works = [max(works, key=len)] * len(works)
     counts = Counter([work.outputs.attention for work in works if work.outputs.attention])
-    tasks = Counter([(head, len(work)) for work in works for head in work.outputs.task_heads])
+    lengths = list(map(len, works))
+    heads = [work.outputs.task_heads for work in works]
+    tasks = Counter(itertools.chain(*map(zip, heads, map(itertools.repeat, lengths))))
     vectors = _count_numbers(outputs.pooling, width) * len(works)
     for part in [work.outputs.parts for work in works if work.outputs.parts]:
         vectors += _count_numbers(part.pooling, width) * len(part.tokens)
-    rows = number * width * sum(map(len, works))
+    rows = number * width * sum(lengths)
     parts: dict[Part, int] = {
         "pooled": number * vectors,
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
         "attention": sum([count * shown[each] for each, count in counts.items()]),
-        "task": sum([n * _count_task_bytes(*head, number) for head, n in tasks.items()]),
+        "task": sum(
+            [
+                n
+                * (
+                    head.count_bytes(tokens, number)
+                    if isinstance(head, VectorHead)
+                    else head.count_bytes(tokens)
+                )
+                for (head, tokens), n in tasks.items()
+            ]
+        ),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
     scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)
@@ -241,15 +253,6 @@ def weigh_answer(
     arrays = sum([count * named[each] for each, count in counts.items()])
     arrays += len(works) * (INPUT_ARRAYS + len(outputs.hidden) + 2 * len(outputs.task_heads))
     return Price(parts, layout, held + scratch, arrays)
-
-
-def _count_task_bytes(head: TaskHead, tokens: int, number: int) -> int:
-    """Return the bytes of a task head's output for this many tokens, with `number` per number."""
-    return (
-        head.count_bytes(tokens, number)
-        if isinstance(head, VectorHead)
-        else head.count_bytes(tokens)
-    )
 
 
 def _count_numbers(pooling: Pooling | None, width: int) -> int:
