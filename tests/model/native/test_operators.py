@@ -17,7 +17,9 @@ FORMATS = [
     )
     for half in (False, True)
 ]
-HALF = pytest.mark.skipif(not find_attention(half=True), reason="needs avx512_bf16")
+HALF = pytest.mark.skipif(
+    not find_attention(half=True), reason="needs a processor with avx512_bf16"
+)
 
 
 def rounded(x: Tensor, half: bool) -> Tensor:

@@ -26,7 +26,7 @@ global
 defaults
     mode http
     timeout client 30s
-    timeout server 3s
+    timeout server 6s
     timeout connect 3s
     option redispatch 1
     retry-on conn-failure empty-response 503
