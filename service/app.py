@@ -64,9 +64,6 @@ SURGE_PERCENT = 20
 # How long a replica that finds itself wrong refuses all before it exits: its metrics are scraped
 LEAVE_SECONDS = 6.0
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # of Ray's checks; three failures end it
-# Objects between two looks through the young ones, and looks between those through older ones: at
-# Python's own 700, 10 and 10 they take some 1 % of the event loop's time under load
-GC_THRESHOLDS = 2000, 20, 20
 
 # Starts that may fail before the deployment does: a model that cannot be loaded never will
 # be. On a cluster, a node may be at fault.
@@ -231,7 +228,7 @@ class Encoder:
         self.replica.health.batches.on_fault = leave
         gc.collect()
         gc.freeze()  # else each collection stops the loop to look through all that was loaded
-        gc.set_threshold(*GC_THRESHOLDS)
+        gc.disable()  # it is collected while nothing is asked (edge/under_way.py)
         self.pages.warm()
         self.load = ReplicaLoad(self.replica)
         self.door = Door(self.replica, self.pages.scrape, self.pages.targets, self._front())

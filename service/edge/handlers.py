@@ -166,7 +166,8 @@ class Handlers:
             settings.max_sequences,
             model.prompts.texts,
         )
-        self._documents = dict[str, bytes]()  # as JSON, by where they say the service is mounted
+        # as JSON, by where they say the service is mounted; made once, however many ask meanwhile
+        self._documents = dict[str, asyncio.Task[bytes]]()
         self._special_ids, self._has_warned = model.tokenizer.special_ids, False
 
     def handler(self, routes: Sequence[Route]) -> Handler:
@@ -281,8 +282,9 @@ class Handlers:
     async def document(self, root: str) -> bytes:
         """Return the OpenAPI document as JSON, for a service mounted below `root`."""
         if root not in self._documents:
-            self._documents[root] = await asyncio.to_thread(write_document, root)
-        return self._documents[root]
+            making = asyncio.to_thread(write_document, root)
+            self._documents[root] = asyncio.create_task(making)
+        return await asyncio.shield(self._documents[root])
 
     def names(self, head: RequestHead) -> Sequence[str]:
         """Return what clients may call the models of this address."""

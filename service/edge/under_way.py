@@ -1,11 +1,18 @@
-"""The requests under way: those whose time is up are cancelled, and how late the loop is."""
+"""The requests under way: those whose time is up are cancelled, and how late the loop is.
+
+Garbage is collected once none is under way. Nearly all of what a request takes goes without it, and
+a collection among what a few large ones hold stops the loop for 20 to 160 ms.
+"""
 
 import asyncio
+import gc
 import time
 
 from service.edge.request import Request
 
 OVERDUE_SECONDS = 0.25  # between two checks for requests whose time is up
+GARBAGE_SECONDS = 10.0  # between two collections
+MOST_GARBAGE_SECONDS = 600.0  # of a replica that never rests
 
 
 class UnderWay:
@@ -19,6 +26,7 @@ class UnderWay:
         self._requests, self.late = set[Request](), 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when the next look is
+        self._collected = time.monotonic()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -37,6 +45,7 @@ class UnderWay:
         if not self._requests and self._timer:
             self._timer.cancel()
             self._timer = None
+            self._collect_after(GARBAGE_SECONDS)
 
     def _look(self) -> None:
         """Cancel the requests whose time is up, note how late the loop is, and look again later."""
@@ -46,5 +55,12 @@ class UnderWay:
             if request.until < now and not request.overdue:
                 request.overdue = True
                 request.task.cancel()
+        self._collect_after(MOST_GARBAGE_SECONDS)
         self._due = now + OVERDUE_SECONDS
         self._timer = asyncio.get_running_loop().call_later(OVERDUE_SECONDS, self._look)
+
+    def _collect_after(self, seconds: float) -> None:
+        """Collect garbage if it was so long ago."""
+        if time.monotonic() - self._collected > seconds:
+            gc.collect()
+            self._collected = time.monotonic()

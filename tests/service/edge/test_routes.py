@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,9 +13,11 @@ import pytest
 from starlette.types import ASGIApp
 
 from service.api import own
+from service.edge import handlers
 from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
+from tests.conftest import Connected
 from tests.replica_internals import slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -152,6 +155,25 @@ async def test_every_answer_is_counted_once(client: httpx.AsyncClient) -> None:
     assert await count("/v1/encode", "text", 200) == good + 17
     assert await count("/v1/encode", "none", 400) == bad + 1
     assert await count("/metrics", "none", 200) + 1 == await count("/metrics", "none", 200)
+
+
+async def test_the_document_is_made_once_for_all_who_ask_meanwhile(
+    served: Callable[..., Connected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half a second of Python, which thirty threads would hold the loop with."""
+    made, write = list[str](), handlers.write_document
+
+    def note_and_write(root: str) -> bytes:
+        made.append(root)
+        return write(root)
+
+    monkeypatch.setattr(handlers, "write_document", note_and_write)
+    client = served()
+
+    answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(8)))
+
+    assert made == [""]
+    assert len({answer.content for answer in answers}) == 1
 
 
 async def test_the_api_describes_itself_without_an_outside_address(
