@@ -50,8 +50,9 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
     from service.engine.lanes import Lanes
     from service.engine.loading import load_model, use_compiled_pass
     from service.engine.weights import ModelSource
-    from service.engine.work import Outputs, Work
     from service.questions.encode import maps
+    from service.shapes.answer import AnswerItem, Encoded
+    from service.shapes.work import Outputs, Work
 
     place, cpu = ModelSource(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
@@ -69,8 +70,8 @@ def make_our_requests(folder: Path) -> dict[str, Request]:
         for work, one in zip(works, done, strict=True):
             shown = work.outputs.attention
             arrays = dict(maps.named_tensors(shown, one.attention)) if shown else {}
-            items.append(answer.Item(len(work), {}, one.pooled, arrays=arrays))
-        return b"".join(answer.write_safetensors(answer.Encoded({}, items, {})))
+            items.append(AnswerItem(len(work), {}, one.pooled, arrays=arrays))
+        return b"".join(answer.write_safetensors(Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
         selection = Selection(

@@ -61,7 +61,7 @@ from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.trust import CANARY_TEXT
 from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
-from service.engine.work import Outputs, Result, Work
+from service.shapes.work import Outputs, Result, Work
 
 CPU, FOLDER = torch.device("cpu"), locate_model(BUNDLED_MODEL).folder
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"

@@ -70,7 +70,7 @@ def make_our_encoder(threads: int) -> Encode:
     from service.engine.lanes import Lanes
     from service.engine.loading import load_model, use_compiled_pass
     from service.engine.weights import BUNDLED_MODEL, locate_model
-    from service.engine.work import Outputs, Work
+    from service.shapes.work import Outputs, Work
 
     loop = asyncio.new_event_loop()
     place, cpu = locate_model(BUNDLED_MODEL), torch.device("cpu")

@@ -25,7 +25,7 @@ from model.packing import Sequence
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Outputs, Work
+from service.shapes.work import Outputs, Work
 
 CORES = len(os.sched_getaffinity(0))
 ROUNDS, SECONDS = 7, 1.2

@@ -110,7 +110,7 @@ def make_application(
         tries: how many starts of a replica may fail.
         lines: where a relay takes the replicas' log lines (cluster/relay.py).
     """
-    return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
+    return EncoderDeployment.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         **bounds.replica_options(settings),
         ray_actor_options=actor_options(settings),
         max_ongoing_requests=ingress.max_ongoing_requests(settings),
@@ -174,7 +174,7 @@ def http_options() -> HTTPOptions:
 
 @serve.deployment(name=ingress.DEPLOYMENT)
 @serve.ingress()
-class Encoder:
+class EncoderDeployment:
     """The deployment: each instance is a replica, which holds a whole service."""
 
     def __init__(self, settings: Settings, lines: Path | None = None) -> None:

@@ -14,11 +14,9 @@ from model.loading.files import find_adapters
 from model.loading.linears import find_unread_pickles
 from model.loading.modules import has_task_adapters
 from service import VERSION
-from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
-from service.encode.answer import Identity
 from service.encode.gateway import Gateway
-from service.encode.price import MOST_ARRAYS, make_cost_counter
+from service.encode.price import make_cost_counter
 from service.encode.reader import MOST_EMBEDDING, MOST_TEXT_CHARACTERS, Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
@@ -34,7 +32,6 @@ from service.engine.machine import Unservable
 from service.engine.numerics import ROUNDING_BOUNDS
 from service.engine.proof import prove_lanes
 from service.engine.weights import ModelSource, locate_model
-from service.engine.work import Result, Work
 from service.heads.samples import sample_texts
 from service.heads.sentences import pick_evenly
 from service.heads.store import StoredSurvey
@@ -45,8 +42,12 @@ from service.observe import logs
 from service.observe.families import Objective
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer, make_loop_clock
+from service.questions.explain.lessons import Lessons
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.answer import Identity
+from service.shapes.price import MOST_ARRAYS
+from service.shapes.work import Result, Work
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing

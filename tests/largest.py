@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.api import ROUTES
-from service.encode.answer import INFERENCE_HEADER
+from service.shapes.answer import INFERENCE_HEADER
 from tests.late_interaction import pylate
 from tests.task_heads import checkpoint, embedder
 

@@ -141,7 +141,7 @@ ROWS = (
         "settings.MOST_ADAPTERS", "the start is refused", "LoRA adapters, each proved at the start"
     ),
     Row(
-        "inputs.MOST_SPANS",
+        "shapes.inputs.MOST_SPANS",
         "out_of_range",
         "spans of a request, whose tokens max_request_tokens bounds",
     ),
@@ -176,7 +176,7 @@ ROWS = (
     Row("encode.reader.MOST_EMBEDDING", "out_of_range", "numbers of input embeddings, either sign"),
     # what an answer may hold
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
-    Row("encode.price.MOST_ARRAYS", "answer_too_large", "arrays of an answer that is a file"),
+    Row("shapes.price.MOST_ARRAYS", "answer_too_large", "arrays of an answer that is a file"),
     Row("refusals.MOST_SHOWN_FAULTS", "the others are left out", "errors that a refusal lists"),
     Row(
         "refusals.MOST_DETAILS",
@@ -430,14 +430,14 @@ NO_LIMITS = {
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "edge.body.MOST_CACHED", "api.open_inference.tensors.LENGTH_BYTES",
     "api.open_inference.tensors.MOST_UNSIGNED",
-    "inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
-    "encode.answer.PIECE_BYTES", "questions.similarity.MOST_K",
+    "shapes.inputs.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
+    "shapes.answer.PIECE_BYTES", "questions.similarity.MOST_K",
     "engine.tokenizers.TIMEOUT_SECONDS", "engine.formats.SECONDS", "keyring.POLL_SECONDS",
     "keyring.SETTLED_SECONDS",
     "cluster.tls.POLL_SECONDS",
     "edge.gate.DOUBLE_SECONDS", "edge.door.PAUSE_SECONDS", "edge.rounds.REQUEST_BYTES",
     "edge.body.MOST_HEADS", "edge.body.LARGE_BYTES", "encode.answer.BASE64_BYTES",
-    "encode.price.TEXT_BYTES", "encode.price.NAMED_BYTES", "encode.price.ARRAY_BYTES",
+    "shapes.price.TEXT_BYTES", "shapes.price.NAMED_BYTES", "shapes.price.ARRAY_BYTES",
     "memory.SMALL_BYTES",
     "encode.admission.REQUEST_BYTES", "encode.admission.INPUT_BYTES", "encode.admission.ID_BYTES",
     "encode.admission.TYPE_BYTES", "encode.admission.TOKEN_BYTES", "encode.admission.COPY_BYTES",
@@ -454,8 +454,10 @@ NO_LIMITS = {
     "cluster.drain.MOST_SOCKETS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS",
     "objective_seconds", "objective_tokens",
-    "edge.under_way.OVERDUE_SECONDS", "edge.body.SHORT_BYTES", "encode.answer.TOKEN_JSON_BYTES",
-    "preflight.machine.STORE_BYTES", "wire.MOST_NAMED", "wire.MOST_LOOKED_AT",
+    "edge.under_way.OVERDUE_SECONDS", "edge.under_way.GARBAGE_SECONDS",
+    "edge.under_way.MOST_GARBAGE_SECONDS", "edge.body.SHORT_BYTES",
+    "shapes.answer.TOKEN_JSON_BYTES",
+    "preflight.machine.STORE_BYTES", "wording.wire.MOST_NAMED", "wording.wire.MOST_LOOKED_AT",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables
 }  # fmt: skip

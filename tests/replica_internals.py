@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from model.pooling import Pooling, PoolingMode
-from service.api.teaching.lessons import Lessons
 from service.encode.admission import Admission
 from service.encode.reader import Reader
 from service.encode.resolver import linear_pooling
@@ -23,6 +22,7 @@ from service.engine.batcher import Batcher
 from service.engine.fair.queue import JobQueue
 from service.engine.speed import LaneSpeed
 from service.keyring import KeyRing
+from service.questions.explain.lessons import Lessons
 from service.replica import Replica
 
 

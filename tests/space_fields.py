@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from service.api.document import document
-from service.encode.answer import JSON
+from service.shapes.answer import JSON
 
 A_TEXT = "A dog ate the food, and then the dog slept: the food was the dog's. "
 LONG_TEXT = A_TEXT * 5  # more than the model reads, so that it counts how it is cut

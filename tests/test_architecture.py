@@ -91,17 +91,6 @@ def imported(tree: ast.Module) -> tuple[str, ...]:
 
 
 @cache
-def loaded(tree: ast.Module) -> tuple[str, ...]:
-    """Return what a module imports when it runs, without what it imports for types alone."""
-    body = [
-        node
-        for node in tree.body
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    ]
-    return imported(ast.Module(body, []))
-
-
-@cache
 def attributes(tree: ast.Module) -> set[str]:
     """Return each dotted name that is read in a module, such as `torch.ops.aten`."""
 
@@ -126,7 +115,7 @@ def graph(trees: dict[str, ast.Module]) -> Graph:
         return name
 
     return {
-        name: {to for full in loaded(tree) if (to := module(full)) and to != name}
+        name: {to for full in imported(tree) if (to := module(full)) and to != name}
         for name, tree in trees.items()
     }
 
@@ -521,9 +510,14 @@ PLANTED = {
         "from service.settings import KIB\nfrom service.cluster import network",
         "observe -> cluster is not drawn",
     ),
+    "an arrow of types": (
+        "service/shapes/ask.py",
+        "if TYPE_CHECKING:\n    from service.encode import price",
+        "shapes -> encode is not drawn",
+    ),
     "a stage that knows the next": (
         "service/encode/reader.py",
-        "from service.encode.price import Price",
+        "from service.encode.price import step_flops",
         "service.encode.reader knows the stage service.encode.price",
     ),
     "an API that imports another": (
@@ -562,7 +556,7 @@ PLANTED = {
     ),
     "a client's way in": (
         "client/headlight_client/call.py",
-        "from service.encode.answer import JSON",
+        "from service.shapes.answer import JSON",
         "headlight_client.call imports more than a client needs",
     ),
     "a client's library": (

@@ -73,13 +73,14 @@ DIALECT: Mapping[str, Change] = {
 
         from typing import Any
 
-        from service.api.dialect import EMBEDDING_CODES, Api, Example, JSONCall, Reply, json_reply
-        from service.encode.answer import Each, Encoded
-        from service.inputs import Strings
+        from service.api.dialect import JSONCall, json_reply
         from service.observe.families import OF_TEXT
         from service.questions.encode import EncodeRequest
         from service.refusals import Refused
-        from service.wire import ForeignRequest
+        from service.shapes.answer import Each, Encoded
+        from service.shapes.call import EMBEDDING_CODES, Api, Example, Reply
+        from service.shapes.inputs import Strings
+        from service.wording.wire import ForeignRequest
 
 
         class ToyRequest(ForeignRequest):
@@ -155,10 +156,10 @@ QUESTION: Mapping[str, Change] = {
         from typing import Any, ClassVar
 
         from model.text.tokenizer import Truncate
-        from service.core import Ask
-        from service.encode.answer import Encoded
-        from service.inputs import Gates, Strings, Texts
-        from service.wire import Wire
+        from service.shapes.answer import Encoded
+        from service.shapes.ask import Ask
+        from service.shapes.inputs import Gates, Strings, Texts
+        from service.wording.wire import Wire
 
 
         class Lengths(Wire):
@@ -194,14 +195,16 @@ QUESTION: Mapping[str, Change] = {
 
         from collections.abc import Iterable, Sequence
 
-        from service.core import Custom, ReadSide, Side, Step
-        from service.encode.answer import Item
-        from service.encode.price import Price
         from service.encode.resolver import Resolver
         from service.encode.worker import Workers
-        from service.engine.work import Work
-        from service.observe.record import Record
         from service.questions.toy import LengthsRequest
+        from service.shapes.answer import AnswerItem
+        from service.shapes.ask import Custom
+        from service.shapes.price import Price
+        from service.shapes.record import Record
+        from service.shapes.side import Side
+        from service.shapes.step import ReadSide, Step
+        from service.shapes.work import Work
 
 
         class Toy:
@@ -226,11 +229,11 @@ QUESTION: Mapping[str, Change] = {
             def price(self, step: Step) -> Price:
                 return Price({}, self._custom.layout)
 
-            async def make_items(self, deadline: float) -> Iterable[Item]:
-                return [Item(len(work), {"length": work.length}) for work in self._works]
+            async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
+                return [AnswerItem(len(work), {"length": work.length}) for work in self._works]
     '''),
     "service/api/questions.py": after(
-        ("from service.api.own import question_route", "from service.api.dialect import Example\n"),
+        ("from service.api.own import question_route", "from service.shapes.call import Example\n"),
         (
             "from service.questions.similarity import ComparisonRequest",
             "from service.questions.toy import LengthsRequest\n",

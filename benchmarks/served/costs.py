@@ -23,7 +23,7 @@ from model.packing import Sequence
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Outputs, Work
+from service.shapes.work import Outputs, Work
 
 TOKENS, SIZES = 16, (1, 2, 4, 8, 16, 32, 64)  # of a text, and texts in a batch
 ROUNDS, PASS_SECONDS = 3, 0.15

@@ -48,7 +48,7 @@ MEASURE_OF_ROLE = {"delimiter sink": "special", "broad": "entropy_ratio"}
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class HeadRole:
     """A role of a head, and why it has it: a score that reaches the threshold.
 
     Args:
@@ -145,17 +145,17 @@ def find_roles(
     measures: Mapping[str, float],
     baseline: Mapping[str, float],
     thresholds: Mapping[str, float] = THRESHOLDS,
-) -> list[Role]:
+) -> list[HeadRole]:
     """Return the roles whose thresholds a head's measures reach, in the order of the thresholds.
 
     Example:
         >>> alike = dict.fromkeys((*AVERAGED_MEASURES, "positional"), 0.1)
         >>> find_roles({**alike, "previous": 0.9}, alike)
-        [Role(role='previous', score=0.9, threshold=0.5, baseline=0.1)]
+        [HeadRole(role='previous', score=0.9, threshold=0.5, baseline=0.1)]
     """
     scored = {role: MEASURE_OF_ROLE.get(role, role) for role in thresholds}
     return [
-        Role(role, measures[name], thresholds[role], baseline[name])
+        HeadRole(role, measures[name], thresholds[role], baseline[name])
         for role, name in scored.items()
         if measures[name] >= thresholds[role]
     ]

@@ -12,7 +12,7 @@ from service.api import (
     teaching,
     tei,
 )
-from service.api.dialect import Route
+from service.shapes.call import Route
 
 DIALECTS = (
     questions,

@@ -16,27 +16,19 @@ from pydantic import Field
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api.dialect import (
-    EMBEDDING_CODES,
-    Api,
-    Example,
-    JSONCall,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    explain_refusal,
-    json_reply,
-)
+from service.api.dialect import JSONCall, explain_refusal, json_reply
 from service.api.inputs import END_CUTS, CutEnd, Dimensions, check_dense, find_prompt
 from service.api.precisions import NUMBER_BYTES, Precision, pooled_vectors, to_precision
-from service.core import PARTS, Custom, Documents, Layout
-from service.encode.answer import Each, Encoded
-from service.inputs import Strings
 from service.observe.families import OF_TEXT
-from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import Refused
-from service.wire import ForeignRequest
+from service.shapes.answer import Each, Encoded
+from service.shapes.ask import Custom, Documents
+from service.shapes.call import EMBEDDING_CODES, Api, Example, ModelFacts, Reply, RequestHead
+from service.shapes.inputs import Strings
+from service.shapes.outputs import DEFAULT_POOLED
+from service.shapes.price import PARTS, Layout
+from service.wording.wire import ForeignRequest
 from service.wording.words import Loc
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -76,7 +68,7 @@ class EmbedV2Request(ForeignRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedCall(JSONCall):
+class CohereEmbedCall(JSONCall):
     """A request of POST /v2/embed.
 
     Args:
@@ -107,14 +99,14 @@ class EmbedCall(JSONCall):
         }
 
 
-def parse(body: bytes, head: RequestHead, served: ModelFacts) -> EmbedCall:
+def parse(body: bytes, head: RequestHead, served: ModelFacts) -> CohereEmbedCall:
     """Parse a request of POST /v2/embed; raises Refused or ValidationError."""
     request = EmbedV2Request.parse(body, head.ignored)
     _check_request(request)
     check_dense(served.tasks)
     cut = "END" if request.max_tokens else request.truncate
     precisions = request.embedding_types
-    return EmbedCall(
+    return CohereEmbedCall(
         request=EncodeRequest.of(
             request.texts,
             model=request.model,

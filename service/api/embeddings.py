@@ -14,21 +14,21 @@ from typing_extensions import TypeAliasType
 from model.text.tokenizer import Truncate
 from service.api.inputs import Batch, CutEnd, Dimensions, Ids, MostTokens, Text, tag_form
 from service.api.precisions import Precision
-from service.inputs import Document, Documents
-from service.outputs import SmallPrecision
-from service.wire import ForeignRequest
+from service.shapes.inputs import Document, Documents
+from service.shapes.outputs import SmallPrecision
+from service.wording.wire import ForeignRequest
 
 
 def _tag_form(value: object) -> str:
-    """Return the tag of the member of Inputs that an input is, by its first entry."""
+    """Return the tag of the member of EmbeddingInputs that an input is, by its first entry."""
     if isinstance(value, dict):
         return "<document>"
     objects = isinstance(value, list) and value and isinstance(value[0], dict)
     return "<texts>" if objects else tag_form(value)
 
 
-Inputs = TypeAliasType(
-    "Inputs",
+EmbeddingInputs = TypeAliasType(
+    "EmbeddingInputs",
     Annotated[
         Text
         | Annotated[Document, Tag("<document>")]
@@ -68,7 +68,7 @@ class EmbeddingsRequest(ForeignRequest):
         "truncation_side": "truncate",
     }
 
-    input: Inputs
+    input: EmbeddingInputs
     """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`.
     Jina's clients may send a text as {"text": ..}."""
     model: str | None = None

@@ -8,12 +8,12 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service import inputs
-from service.api.dialect import ModelFacts
 from service.encode.names import why_not_dense
-from service.inputs import Item, Strings
 from service.refusals import Refused
-from service.wire import Integers
+from service.shapes import inputs
+from service.shapes.call import ModelFacts
+from service.shapes.inputs import InputItem, Strings
+from service.wording.wire import Integers
 from service.wording.words import quote_names
 
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
@@ -64,9 +64,9 @@ def make_inputs(value: str | Sequence[str | int | list[int]]) -> inputs.Texts:
         return [value]
     ids = [entry for entry in value if isinstance(entry, int)]
     if ids:
-        return [Item.model_construct(token_ids=ids)]
+        return [InputItem.model_construct(token_ids=ids)]
     return [
-        Item.model_construct(token_ids=entry) if isinstance(entry, list) else str(entry)
+        InputItem.model_construct(token_ids=entry) if isinstance(entry, list) else str(entry)
         for entry in value
     ]
 

@@ -9,15 +9,7 @@ from typing import Annotated, Any
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api.dialect import (
-    Api,
-    Example,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    explain_refusal,
-    json_reply,
-)
+from service.api.dialect import explain_refusal, json_reply
 from service.api.inputs import END_CUTS, CutEnd
 from service.api.ranking import (
     RANKING_CODES,
@@ -27,11 +19,12 @@ from service.api.ranking import (
     relocate,
 )
 from service.api.usage import count_usage
-from service.core import Layout
-from service.encode.answer import Each, Encoded
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
-from service.wire import ForeignRequest
+from service.shapes.answer import Each, Encoded
+from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
+from service.shapes.price import Layout
+from service.wording.wire import ForeignRequest
 
 
 class RankingText(ForeignRequest):

@@ -12,20 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from model.text.tokenizer import Truncate
-from service import inputs
-from service.api.dialect import (
-    ANY_ROUTE_CODES,
-    EMBEDDING_CODES,
-    Api,
-    Example,
-    JSONCall,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    RouteContext,
-    explain_refusal,
-    json_reply,
-)
+from service.api.dialect import JSONCall, RouteContext, explain_refusal, json_reply
 from service.api.embeddings import EmbeddingsRequest
 from service.api.inputs import (
     END_CUTS,
@@ -37,14 +24,25 @@ from service.api.inputs import (
 )
 from service.api.precisions import Precision, pooled_vectors, to_base64, to_precision
 from service.api.usage import count_usage
-from service.core import Custom, Layout
-from service.encode.answer import Array, Each, Encoded
 from service.encode.names import find_name
-from service.inputs import Document
 from service.observe.families import OF_TOKENS
-from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import OPENAI_STATUSES, Refused
+from service.shapes import inputs
+from service.shapes.answer import Array, Each, Encoded
+from service.shapes.ask import Custom
+from service.shapes.call import (
+    ANY_ROUTE_CODES,
+    EMBEDDING_CODES,
+    Api,
+    Example,
+    ModelFacts,
+    Reply,
+    RequestHead,
+)
+from service.shapes.inputs import Document
+from service.shapes.outputs import DEFAULT_POOLED
+from service.shapes.price import Layout
 from service.wording.words import quote_names
 
 # Our codes -> OpenAI's, and fields of EncodeRequest -> OpenAI's, where they differ

@@ -2,10 +2,11 @@
 
 from functools import partial
 
-from service.api.dialect import Reply, RequestHead, RouteContext
+from service.api.dialect import RouteContext
 from service.api.own import NATIVE
-from service.encode.answer import JSON
 from service.page import site
+from service.shapes.answer import JSON
+from service.shapes.call import Reply, RequestHead
 
 PAGE_PREFIX = "/page/"  # prefix of the attention page's files
 

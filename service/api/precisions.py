@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from service.encode.answer import Array, Encoded
 from service.encode.precisions import quantize
+from service.shapes.answer import Array, Encoded
 
 # How other APIs' requests have vectors written
 Precision = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]

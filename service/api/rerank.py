@@ -15,16 +15,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from model.text.tokenizer import Truncation
-from service.api.dialect import (
-    Api,
-    Example,
-    JSONCall,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    explain_refusal,
-    json_reply,
-)
+from service.api.dialect import JSONCall, explain_refusal, json_reply
 from service.api.inputs import MostTokens
 from service.api.ranking import (
     RANKING_CODES,
@@ -35,10 +26,11 @@ from service.api.ranking import (
     relocate,
 )
 from service.api.usage import count_usage
-from service.encode.answer import Each, Encoded
-from service.inputs import Documents
 from service.observe.families import OF_TEXT
 from service.refusals import Refused
+from service.shapes.answer import Each, Encoded
+from service.shapes.call import Api, Example, ModelFacts, Reply, RequestHead
+from service.shapes.inputs import Documents
 
 DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')  # a key, as a quote in a string has a backslash
 # What happens to texts that are too long, by the request's `truncate`: "own" cuts them on the

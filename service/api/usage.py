@@ -1,6 +1,6 @@
 """The `usage` of answers, as the APIs of OpenAI, Mistral, Together, Voyage and NIM have it."""
 
-from service.encode.answer import Encoded
+from service.shapes.answer import Encoded
 
 
 def count_usage(encoded: Encoded) -> dict[str, int]:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REFUSED_EXIT_CODE = 3  # the process's status after Refused
+REFUSED_EXIT_CODE = 3  # the process's status after Unconvertible
 MIB = 2**20  # bytes
 # Memory beyond what Python and torch have mapped: the file, its tensors, the output and one more
 # copy of it; and a fixed part
@@ -25,7 +25,7 @@ OPEN_FILES = 64  # most at a time
 GLOBAL_NAME = re.compile(r"GLOBAL (\S+)")  # in torch's message on a class it does not load
 
 
-class Refused(Exception):
+class Unconvertible(Exception):
     """The file is not what it should be; the message is one line."""
 
 
@@ -36,7 +36,7 @@ def main(source: Path, target: Path, seconds: int) -> None:
         seconds: bound of the CPU time.
 
     Raises:
-        Refused: the file is not what it should be, or asks for too much.
+        Unconvertible: the file is not what it should be, or asks for too much.
     """
     import torch  # slow, and the bound on memory counts from here
 
@@ -48,7 +48,7 @@ def main(source: Path, target: Path, seconds: int) -> None:
     except (MemoryError, RuntimeError) as error:  # the second is torch's allocator
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
-        raise Refused("it asks for more memory than its size explains") from None
+        raise Unconvertible("it asks for more memory than its size explains") from None
     print(json.dumps(sizes))
 
 
@@ -74,7 +74,7 @@ def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
     """Read the tensors of a pickle by name; `torch` is the module, imported late by `main`.
 
     Raises:
-        Refused: it holds something other than dense tensors by name, or cannot be read.
+        Unconvertible: it holds something other than dense tensors by name, or cannot be read.
     """
     try:
         with source.open("rb") as file:
@@ -85,21 +85,21 @@ def load_pickle(torch: Any, source: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         refused = GLOBAL_NAME.search(str(error))
         if refused:
-            raise Refused(
+            raise Unconvertible(
                 f"it asks for {refused[1]}, which is not a tensor; it may run code"
             ) from error
-        raise Refused(f"it is not a pickle of tensors: {first_sentence(error)}") from error
+        raise Unconvertible(f"it is not a pickle of tensors: {first_sentence(error)}") from error
     except Exception as error:  # the file may be anything
         if "allocate" in str(error):
             raise MemoryError from error
-        raise Refused(f"torch cannot read it: {first_sentence(error)}") from error
+        raise Unconvertible(f"torch cannot read it: {first_sentence(error)}") from error
     if not isinstance(tensors, dict) or not tensors:
-        raise Refused("it holds no tensors by name")
+        raise Unconvertible("it holds no tensors by name")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise Refused(f"its entry {str(name)[:80]!r} is not a named tensor")
+            raise Unconvertible(f"its entry {str(name)[:80]!r} is not a named tensor")
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
-            raise Refused(f"its tensor {name[:80]!r} is not dense numbers")
+            raise Unconvertible(f"its tensor {name[:80]!r} is not dense numbers")
     return tensors
 
 
@@ -127,18 +127,18 @@ def compare_tensors(torch: Any, tensors: dict[str, Any], target: Path) -> None:
     """Compare what was written with the pickle: names, dtypes, shapes, bits.
 
     Raises:
-        Refused: they differ.
+        Unconvertible: they differ.
     """
     from safetensors import safe_open
 
     with safe_open(target, framework="pt") as file:
         if set(file.keys()) != tensors.keys():
-            raise Refused("what was written has other names")
+            raise Unconvertible("what was written has other names")
         for name, tensor in tensors.items():
             written = file.get_tensor(name)
             same = written.dtype == tensor.dtype and written.shape == tensor.shape
             if not same or not torch.equal(as_bytes(torch, written), as_bytes(torch, tensor)):
-                raise Refused(f"what was written of {name[:80]!r} differs")
+                raise Unconvertible(f"what was written of {name[:80]!r} differs")
 
 
 def as_bytes(torch: Any, tensor: Any) -> Any:
@@ -154,6 +154,6 @@ def first_sentence(error: Exception) -> str:
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
-    except Refused as refusal:
+    except Unconvertible as refusal:
         sys.stderr.write(f"{refusal}\n")
         raise SystemExit(REFUSED_EXIT_CODE) from None

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import orjson
 
 from service.api import ROUTES, openai, own
-from service.api.dialect import RefusalWriter, Reply
 from service.edge.request import Endpoint
 from service.refusals import MEDIA_TYPE, Refused
+from service.shapes.call import RefusalWriter, Reply
 
 # Paths of other servers -> ours for the same purpose, and one whose API words errors alike
 PATHS_ELSEWHERE = {

@@ -19,12 +19,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from service.edge.request import Request
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.engine.fair.rotation import FairThread
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
 from service.refusals import Refused, refusal_of
 from service.settings import BODY_FACTOR, KIB, Settings
+from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.wording.words import show_name
 
 Result = TypeVar("Result")

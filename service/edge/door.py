@@ -23,9 +23,7 @@ from functools import partial
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from service import wire
 from service.api import ROUTES, query
-from service.api.dialect import Reply
 from service.cluster import ingress
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
 from service.edge.body import BodyReader, BodyWorker, timeout_refusal
@@ -37,15 +35,17 @@ from service.edge.rounds import LATE_SECONDS, Rounds, is_unbounded, too_late, un
 from service.edge.rules import REPLICA, WEIGHTS, Cors, HeadRules, Keys, judge_model, warn_of_models
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.edge.under_way import UnderWay
-from service.encode.answer import PIECE_BYTES
 from service.encode.names import unknown_model
 from service.engine.fair.rotation import OWNER_KEY
 from service.keys import limits_by_name
 from service.memory import PROCESS, Hold
 from service.observe.families import KEY_SHARE, METRICS_PATH, OVERLOADED, PROBE_PATHS
-from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import Refused, refusal_of
 from service.replica import Replica
+from service.shapes.answer import PIECE_BYTES
+from service.shapes.call import Reply
+from service.shapes.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
+from service.wording import wire
 
 logger = logging.getLogger(__name__)
 

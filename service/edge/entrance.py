@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import refusals
 from service.cluster import choice
 from service.edge import transport
-from service.observe.record import REQUEST_ID
 from service.refusals import MEDIA_TYPE, Refused
+from service.shapes.record import REQUEST_ID
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Sequence
 import aiohttp
 from pydantic_core import from_json
 
-from service.api.dialect import Reply
 from service.cluster.choice import FORWARDED_HEADER, MODEL_HEADER, NAMES_HEADER, read_names
 from service.edge.request import DEADLINE, Request
 from service.encode.names import find_name, unknown_model
-from service.observe.record import REQUEST_ID
 from service.refusals import Refused
+from service.shapes.call import Reply
+from service.shapes.record import REQUEST_ID
 
 # What belongs to one connection
 NOT_PASSED = frozenset(("connection", "keep-alive", "te", "transfer-encoding", "upgrade"))

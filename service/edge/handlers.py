@@ -10,16 +10,7 @@ from math import isinf
 from typing import TypeVar
 
 from service.api import ROUTES, own, query
-from service.api.dialect import (
-    Call,
-    ModelFacts,
-    Read,
-    RefusalWriter,
-    Reply,
-    RequestHead,
-    Route,
-    json_reply,
-)
+from service.api.dialect import Read, json_reply
 from service.api.document import write_document
 from service.api.own import DRY_RUN
 from service.cluster.choice import MODELS_HEADER, NAMES_HEADER, Told, read_models, read_names
@@ -27,14 +18,16 @@ from service.edge.absent import refuse_path, word_of_path
 from service.edge.body import LARGE_BYTES, BodyWorker
 from service.edge.forward import Forwarder, read_model
 from service.edge.request import Endpoint, Request, check_media_type, read_timeout
-from service.encode.answer import JSON, collect_body
+from service.encode.answer import collect_body
 from service.encode.names import find_name, is_same_name
 from service.encode.space import EXPECT_HEADER
-from service.inputs import Item, numbered_items
-from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.replica import Replica
-from service.wire import SPACE, TRUNCATED, WARNING
+from service.shapes.answer import JSON
+from service.shapes.call import Call, ModelFacts, RefusalWriter, Reply, RequestHead, Route
+from service.shapes.inputs import InputItem, numbered_items
+from service.shapes.record import NO_INPUT
+from service.wording.wire import SPACE, TRUNCATED, WARNING
 from service.wording.words import quote_names
 
 logger = logging.getLogger(__name__)
@@ -274,7 +267,7 @@ class Handlers:
         detail = f"it may use {quote_names(request.models, 'and')}"
         raise Refused("model_forbidden", detail=detail)
 
-    def _lacks_specials(self, item: Item) -> bool:
+    def _lacks_specials(self, item: InputItem) -> bool:
         """Tell whether an input is token ids with no special one at either end."""
         ids = item.token_ids
         return ids is not None and self._special_ids.isdisjoint((ids[0], ids[-1]))

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from service.api.dialect import RefusalWriter, Reply
 from service.edge.gate import Place
 from service.memory import Hold
-from service.observe.record import REQUEST_ID, Record
 from service.refusals import Refused
 from service.settings import KIB
+from service.shapes.call import RefusalWriter, Reply
+from service.shapes.record import REQUEST_ID, Record
 from service.wording.words import list_names
 
 DEADLINE = "x-headlight-deadline-ms"  # the header of a client's time-out

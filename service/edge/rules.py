@@ -20,18 +20,18 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
-from service import wire
 from service.api import ROUTES
-from service.api.dialect import Reply, Route
 from service.cluster.choice import MODEL_HEADER, NAMES_HEADER, lacks_names, read_names
 from service.edge.request import MOST_ADDRESS, Request
-from service.encode.answer import INFERENCE_HEADER
 from service.encode.names import find_name, is_same_name, unknown_model
 from service.keys import Key
 from service.observe.families import PROBE_PATHS
-from service.observe.record import REQUEST_ID
 from service.refusals import Refused
 from service.settings import KIB, Settings
+from service.shapes.answer import INFERENCE_HEADER
+from service.shapes.call import Reply, Route
+from service.shapes.record import REQUEST_ID
+from service.wording import wire
 from service.wording.words import list_names
 
 logger = logging.getLogger(__name__)

@@ -12,20 +12,20 @@ from typing import Protocol
 
 import numpy as np
 
-from service.core import Step
 from service.encode.worker import Worker
 from service.engine.arrays import NonFiniteOutput
 from service.engine.batcher import SURE_SHARE, Batcher
-from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.fair.turns import give_turn, pieces_in_turns
 from service.engine.lanes import ProcessBroken
-from service.engine.work import Result, Work
-from service.inputs import Base64Array, Item, Text, Texts, text_and_pair
 from service.observe.metrics import Metrics
-from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.inputs import Base64Array, InputItem, Text, Texts, text_and_pair
+from service.shapes.job import Timing
+from service.shapes.record import Record
+from service.shapes.step import Step
+from service.shapes.work import Result, Work
 
 LATE_ERRORS = (Overloaded, DeadlinePassed)  # no room or time in the queue, or late there
 ESTIMATE_MARGIN = 2  # special tokens that the tokenizer adds to a text
@@ -61,7 +61,7 @@ class Estimate:
         ratio, longest = self._tokens / self._characters, self._longest
         tokens, characters = 0, 0
         for text in texts:
-            size, ids = _count_characters(text), text.token_ids if type(text) is Item else None
+            size, ids = _count_characters(text), text.token_ids if type(text) is InputItem else None
             tokens += min(int(size * ratio) + ESTIMATE_MARGIN if ids is None else len(ids), longest)
             characters += size
         return min(tokens, self._most), characters
@@ -98,7 +98,7 @@ def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
         for text in text_and_pair(item):
             if text is not None:
                 size += getsizeof(text)
-        if type(item) is Item and item.text is None:
+        if type(item) is InputItem and item.text is None:
             size += _count_held(item)
     for item, work in zip(texts, works, strict=False):
         token = COPY_BYTES if text_and_pair(item)[0] is None else TOKEN_BYTES
@@ -106,7 +106,7 @@ def estimate_held(texts: Texts, works: Sequence[Work] = ()) -> int:
     return size
 
 
-def _count_held(item: Item) -> int:
+def _count_held(item: InputItem) -> int:
     """Return the bytes of memory that an input's token ids or embeddings take."""
     size = ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
     if (rows := item.embeddings) is None:

@@ -6,28 +6,20 @@ turn between them; a small one is written at once.
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from service.encode.shown import Shown
-from service.engine.fair.rotation import FairLock
+from service.shapes.answer import PIECE_BYTES, AnswerItem, Array, Each, Encoded, Records
+from service.shapes.call import Turn
 
 if TYPE_CHECKING:  # the chart is rendered where there is no torch
-    from service.engine.work import Result
+    pass
 
-JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"  # media types
-OCTETS = "application/octet-stream"  # media type of JSON followed by arrays' bytes
-INFERENCE_HEADER = "inference-header-content-length"  # has the bytes of JSON before the arrays'
-PIECE_ROWS = 2048  # rows of Records in a piece; they take a millisecond
-PIECE_BYTES = 64 * 1024  # of array in a piece; as JSON some 200 KiB, in half a millisecond
 PIECE_LEAST = 1024  # bytes that even a smaller piece counts as, since its item may take as long
-TOKEN_JSON_BYTES = 64  # estimate of the JSON of a token, without its arrays
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
 BASE64_BYTES = 3 * 16 * 1024
 NO_BYTES = b""  # a piece of work that writes nothing yet, and counts as PIECE_LEAST
@@ -43,84 +35,11 @@ SAFETENSORS_TYPES = {
 }
 WIDTHS = (4, 2, 1)  # bytes of a number of these, in the order of a file
 
-Array = NDArray[Any]
 WriteArray = Callable[[Array], Iterator[bytes]]  # yields the JSON of an array, in pieces
 
 
 class NotFinite(Exception):
     """A number is too large for the dtype of the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Names a model and its arithmetic: where all are equal, equal inputs give equal bits."""
-
-    model: str  # name of the model, and of the adapter if there is one
-    weights: str  # digest of the weights
-    numerics: str  # name of the arithmetic; see service/engine/numerics.py
-
-    def adapted(self, name: str, digest: str, numerics: str) -> "Identity":
-        """Return the identity of the model with an adapter; `digest` is of both's weights."""
-        return replace(self, model=f"{self.model}:{name}", weights=digest, numerics=numerics)
-
-    def preamble(self, dtype: str) -> dict[str, str]:
-        """Return the fields about the model with which every answer begins."""
-        fields = {"model": self.model, "weights": self.weights, "dtype": dtype}
-        return {**fields, "numerics": self.numerics}
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """The answer for one input, before it is written."""
-
-    tokens_run: int  # tokens that the model ran
-    facts: Mapping[str, Any]  # tokens, length and other fields without arrays, as JSON shows them
-    pooled: Array | None = None  # the pooled vector, (width,)
-    tokens: Array | None = None  # token vectors, (tokens, width)
-    layers: Mapping[int, Array] = field(default_factory=dict)  # (tokens, width) by hidden state
-    attention: Mapping[str, Any] | None = None  # its fields without arrays, if asked for
-    maps: Mapping[str, Any] = field(default_factory=dict)  # arrays of attention as JSON nests them
-    arrays: Mapping[str, Array] = field(default_factory=dict)  # the same as safetensors names them
-    tasks: Sequence[Shown] = ()  # outputs of the checkpoint's task heads
-    parts: Array | None = None  # vectors of the spans that `facts` names, (spans, width)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """The answer to a request, to be written as its API does."""
-
-    preamble: Mapping[str, Any]  # fields about the model
-    items: Iterable[Item]  # one for each input, made lazily and once while the answer is written
-    usage: Mapping[str, Any]  # fields about its cost: tokens, bytes, times, truncated inputs if any
-    results: "Sequence[Result]" = ()  # outputs of the model that the items are made of
-
-    @property
-    def is_small(self) -> bool:
-        """Tell whether the whole answer has about PIECE_BYTES at most, to be written at once."""
-        usage = self.usage
-        return bool(usage["answer_bytes"] + TOKEN_JSON_BYTES * usage["tokens"] <= PIECE_BYTES)
-
-
-class Records(NamedTuple):  # not a dataclass: orjson would serialize that by itself
-    """A table that JSON shows as a list of rows."""
-
-    columns: Mapping[str, Array]  # arrays of equal length, by name
-    named: bool = True  # whether a row is an object with the columns' names; else it is a list
-
-    def pieces(self) -> Iterator[list[Any]]:
-        """Yield the rows, PIECE_ROWS at a time."""
-        for first in range(0, len(next(iter(self.columns.values()))), PIECE_ROWS):
-            columns = (array[first : first + PIECE_ROWS] for array in self.columns.values())
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            named = self.named
-            yield [dict(zip(self.columns, row, strict=True)) if named else row for row in rows]
-
-
-class Each(NamedTuple):
-    """A JSON list whose entries are made lazily and once, while the answer is written."""
-
-    entries: Iterable[Any]
-    plain: bool = False  # whether no entry has an array in it
 
 
 def cast_array(array: Array, dtype: str) -> Array:
@@ -223,7 +142,7 @@ def _cut_bytes(array: Array, piece_bytes: int) -> Iterator[memoryview]:
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
-async def collect_body(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
+async def collect_body(pieces: Iterator[bytes], turn: Turn) -> list[bytes]:
     """Write a body and return it in chunks of about PIECE_BYTES; other tasks run between them.
 
     It is not joined to one string, which would take its memory twice.
@@ -251,7 +170,7 @@ async def collect_body(pieces: Iterator[bytes], turn: FairLock) -> list[bytes]:
             turn.release()
 
 
-def _item_facts(item: Item) -> dict[str, Any]:
+def _item_facts(item: AnswerItem) -> dict[str, Any]:
     """Return the fields of one item without arrays, as JSON."""
     facts = dict(item.facts)
     for task in item.tasks:
@@ -259,7 +178,7 @@ def _item_facts(item: Item) -> dict[str, Any]:
     return {**facts, "attention": item.attention} if item.attention else facts
 
 
-def _named_arrays(item: Item) -> Iterator[tuple[str, Array]]:
+def _named_arrays(item: AnswerItem) -> Iterator[tuple[str, Array]]:
     """Yield the arrays of one item with their names in a safetensors answer."""
     if item.pooled is not None:
         yield "pooled", item.pooled
@@ -274,7 +193,7 @@ def _named_arrays(item: Item) -> Iterator[tuple[str, Array]]:
     yield from item.arrays.items()
 
 
-def _item_json(item: Item) -> dict[str, Any]:
+def _item_json(item: AnswerItem) -> dict[str, Any]:
     """Return one item as nested JSON with arrays as leaves."""
     tree: dict[str, Any] = dict(item.facts)
     if item.pooled is not None:

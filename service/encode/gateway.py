@@ -24,23 +24,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-from service.core import Ask, Custom, Question, Side, Step
 from service.encode.admission import Admission, Estimate, estimate_held
-from service.encode.answer import Encoded, Identity
 from service.encode.interventions import Interventions
 from service.encode.names import Names
-from service.encode.price import Price, step_flops
+from service.encode.price import step_flops
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
 from service.encode.space import Spaces
 from service.encode.worker import Workers, is_long
-from service.engine.fair.line import Timing
 from service.engine.fair.turns import give_turn, pieces_in_turns
-from service.engine.work import Work
-from service.inputs import MOST_SPANS, Item, Texts, numbered_items
-from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.answer import Encoded, Identity
+from service.shapes.ask import Ask, Custom
+from service.shapes.inputs import MOST_SPANS, InputItem, Texts, numbered_items
+from service.shapes.job import Timing
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import Question, Step
+from service.shapes.work import Work
 
 # Makes the question of an Ask, the first argument
 QuestionMaker = Callable[[Any, Custom, Resolver, Workers], Question]
@@ -205,7 +208,7 @@ class Gateway:
             record.weights = self.resolver.model.adapters[side.adapter].digest
         return ResolvedRequest(ask, question, sides, texts, edited, space, deadline, record)
 
-    def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, Item]]) -> None:
+    def _check_sizes(self, texts: Texts, items: Sequence[tuple[int, InputItem]]) -> None:
         """Refuse a request with no input, or with too many inputs, token ids or spans.
 
         Args:
@@ -272,7 +275,7 @@ class Gateway:
 
 def _input_kind(texts: Texts) -> str:
     """Return the kind of a request's inputs, as the label of metrics; `mixed` for several."""
-    kinds = {text.kind if type(text) is Item else "text" for text in texts}
+    kinds = {text.kind if type(text) is InputItem else "text" for text in texts}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 

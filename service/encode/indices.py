@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from service.core import Placer
-from service.inputs import Attention, Gate, Patch, Sweep
 from service.refusals import Refused
+from service.shapes.inputs import Attention, Gate, Patch, Sweep
+from service.shapes.side import Placer
 
 Heads = Mapping[int, tuple[int, ...]]  # heads by layer
 

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from model.config import EncoderConfig
-from service.core import Side, Step, place_of_work
 from service.encode.indices import resolve_gates, resolve_patches
 from service.encode.resolver import Resolver
 from service.engine.fair.turns import in_turns
-from service.engine.work import Work
-from service.inputs import Gate, Item, numbered_items
 from service.refusals import Refused
+from service.shapes.inputs import Gate, InputItem, numbered_items
+from service.shapes.side import Side, place_of_work
+from service.shapes.step import Step
+from service.shapes.work import Work
 from service.wording.words import Loc
 
 NUMBER_BYTES = 4  # bytes of a float32
@@ -33,7 +34,7 @@ ByHead = Mapping[int, Mapping[int, Value]]  # values by layer, then head
 
 
 @dataclass(frozen=True, slots=True)
-class Edits:
+class HeadEdits:
     """The gates and patches of one input's heads."""
 
     gates: ByHead[float] = field(default_factory=dict)  # factor of each gated head
@@ -52,7 +53,7 @@ class Edits:
             yield from ((layer, source) for source in heads.values())
 
 
-NO_EDITS = Edits()
+NO_EDITS = HeadEdits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Interventions:
     """The gates and patches of all inputs of a request."""
 
     config: EncoderConfig
-    common: Edits = NO_EDITS  # edits of texts that are made while the request is answered
-    each: Sequence[Edits] = ()  # edits of each input; empty if no head is changed
+    common: HeadEdits = NO_EDITS  # edits of texts that are made while the request is answered
+    each: Sequence[HeadEdits] = ()  # edits of each input; empty if no head is changed
 
     @classmethod
     async def of(
@@ -77,17 +78,17 @@ class Interventions:
         """
         inputs = [item for side in sides for item in side.inputs]
         patched = {number for number, item in numbered_items(inputs) if item.patch}
-        common = Edits(_resolve_heads(resolve_gates, gates, config, ("gates",)))
-        each = list[Edits]()
+        common = HeadEdits(_resolve_heads(resolve_gates, gates, config, ("gates",)))
+        each = list[HeadEdits]()
         async for index, item in in_turns(enumerate(inputs)):
-            if not isinstance(item, Item) or not (item.gates or item.patch):
+            if not isinstance(item, InputItem) or not (item.gates or item.patch):
                 each.append(common)
                 continue
             at = partial(place_of_work, sides, index)
             own = _resolve_heads(resolve_gates, item.gates or (), config, at("gates"))
             patches = _resolve_heads(resolve_patches, item.patch or (), config, at("patch"))
             _check_patches(own, patches, index, len(inputs), patched, at("patch"))
-            each.append(Edits(_merge_edits(common.gates, own, patches), patches))
+            each.append(HeadEdits(_merge_edits(common.gates, own, patches), patches))
         return cls(config, common, each)
 
     async def apply(self, works: Sequence[Work], sides: Sequence[Side]) -> None:
@@ -137,7 +138,9 @@ class Interventions:
         follow = [*((works[index], 1) for index in patched), *step.follow]
         return Step(sources, run_patched, follow, held)
 
-    def _patched_values(self, edits: Edits, works: Sequence[Work]) -> dict[int, dict[int, Tensor]]:
+    def _patched_values(
+        self, edits: HeadEdits, works: Sequence[Work]
+    ) -> dict[int, dict[int, Tensor]]:
         """Return the values for each patched head of an input, (tokens, head width) each."""
         size = self.config.head_dim
         return {
@@ -173,7 +176,7 @@ def _check_patches(
     """
     if any(gates.get(layer, {}).keys() & heads.keys() for layer, heads in patches.items()):
         raise Refused.at("index_out_of_range", *loc, detail=GATED_AND_PATCHED)
-    for _, source in Edits(patches=patches).sources:
+    for _, source in HeadEdits(patches=patches).sources:
         if not 0 <= source < count:
             detail = f'"from" must be the number of an input of this request, 0 to {count - 1}'
             raise Refused.at("index_out_of_range", *loc, detail=detail)

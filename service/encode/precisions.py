@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from service.encode.answer import Array
-from service.outputs import SmallPrecision
+from service.shapes.answer import Array
+from service.shapes.outputs import SmallPrecision
 
 INT8_STEPS, INT8_MIDDLE = 255, 128  # the last step, and the one that is 0 as int8
 WIDEST_RANGE = 8  # the bound, as a multiple of the quadratic mean of a vector's numbers

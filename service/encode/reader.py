@@ -19,13 +19,14 @@ from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
 from model.text.pieces import run_reading
 from model.text.tokenizer import Tokenizer, Truncate
-from service.core import Placer, Side
+from service.encode.tasks import check_task
 from service.encode.worker import Worker, is_long
 from service.engine.fair.turns import give_turn, in_turns
-from service.engine.work import Work
-from service.inputs import Base64Array, Item, numbered_items, text_and_pair
-from service.observe.record import Record
 from service.refusals import Refused
+from service.shapes.inputs import Base64Array, InputItem, numbered_items, text_and_pair
+from service.shapes.record import Record
+from service.shapes.side import Placer, Side
+from service.shapes.work import Work
 from service.wording.words import Loc, count_noun, quote_names, suggest_name
 
 MOST_TEXT_CHARACTERS = 262_144  # of a text, which is tokenized before it is cut: 65,536 tokens
@@ -84,14 +85,14 @@ class Reader:
         remaining = zip(tokenized, texts.parts, strict=True)
         works = [
             self._read_numbers(side, item, partial(side.at, index), truncate, limit, record)
-            if isinstance(item, Item) and item.text is None
+            if isinstance(item, InputItem) and item.text is None
             else self._read_text(side, *next(remaining), record)
             async for index, item in in_turns(enumerate(side.inputs))
         ]
         for index in texts.shortened:  # these count as truncated, even if the cut saved no token
             works[index].length = max(works[index].length, len(works[index]) + 1)
         for task in side.tasks:
-            await task.check(works, side.at, filled=side.filled)
+            await check_task(task, works, side.at, filled=side.filled)
         if any([task.fit for task in side.tasks]):
             async for work in in_turns(works):
                 fitted = tuple([task.fitted(work) for task in side.tasks])
@@ -235,7 +236,7 @@ class Reader:
     def _read_numbers(
         self,
         side: Side,
-        item: Item,
+        item: InputItem,
         at: Placer,
         truncate: Truncate,
         limit: int,

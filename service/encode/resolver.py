@@ -12,12 +12,12 @@ from model.text.tokenizer import Truncation
 from service.encode import tasks
 from service.encode.indices import Heads, chosen_heads, chosen_hidden_states
 from service.encode.names import Names
-from service.encode.tasks import Task
-from service.engine.work import Outputs
-from service.inputs import Attention, Sweep
-from service.outputs import Pooled, Wanted
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.inputs import Attention, Sweep
+from service.shapes.outputs import Pooled, Wanted
+from service.shapes.task import Task
+from service.shapes.work import Outputs
 
 
 class Resolver:

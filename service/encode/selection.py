@@ -8,12 +8,12 @@ from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.text.tokenizer import Tokenizer
-from service.core import Placer
 from service.encode.indices import Heads
 from service.engine.fair.turns import in_turns
-from service.engine.work import Outputs, Work
-from service.inputs import Attention
 from service.refusals import Refused
+from service.shapes.inputs import Attention
+from service.shapes.side import Placer
+from service.shapes.work import Outputs, Work
 from service.wording.words import Loc
 
 # Keys shown per row, and blocks per axis, if a request does not say

@@ -2,35 +2,22 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.shapes.answer import TaskAnswer
+
 Array = NDArray[np.generic]
 JSONRow = dict[str, Any]  # an entry of a JSON list
 
 
-class Shown(Protocol):
-    """The output of a task head for one sequence, as an answer shows it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all its fields as nested JSON with arrays as leaves."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return its fields without arrays, as JSON: all, of one that has no arrays."""
-        return self.to_json()
-
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield its arrays with their names in a safetensors answer, if it has some."""
-        return iter(())
+Made = TypeVar("Made", bound=TaskAnswer)
 
 
-Made = TypeVar("Made", bound=Shown)
-
-
-def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
+def of_kind(tasks: Sequence[TaskAnswer], kind: type[Made]) -> Made:
     """Return the output of this class among a sequence's; raise RuntimeError if it is missing."""
     for shown in tasks:
         if isinstance(shown, kind):
@@ -39,7 +26,7 @@ def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes(Shown):
+class Classes(TaskAnswer):
     """The output of a classifier for one sequence."""
 
     labels: Sequence[str]  # names of the classes, in the checkpoint's order
@@ -56,7 +43,7 @@ class Classes(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Labels(Shown):
+class Labels(TaskAnswer):
     """The output of a tagger: a label and its probability for each token or word."""
 
     rows: Sequence[JSONRow | None]  # None for a special token

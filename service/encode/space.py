@@ -14,10 +14,10 @@ from typing import Any, get_args
 
 from model.config import PoolingMode
 from model.pooling import Pooling
-from service.core import Side
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
 from service.refusals import Refused
+from service.shapes.side import Side
 
 EXPECT_HEADER = "x-headlight-expect"  # names the space that a request expects
 SPACE_NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the version of what is digested

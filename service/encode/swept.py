@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from model.task_heads import Classifier
-from service.core import Step
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
 from service.engine.fair.turns import in_turns
-from service.engine.work import Array, Outputs, Result, Work
-from service.inputs import Sweep
 from service.refusals import Refused
+from service.shapes.inputs import Sweep
+from service.shapes.step import Step
+from service.shapes.work import Array, Outputs, Result, Work
 
 MOST_COPIES = 4096  # copies of a request; each takes a lane some 50 us on top of its tokens
 

@@ -1,7 +1,7 @@
 """Finds the task heads of the checkpoint that a request asks for, or refuses it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from model.config import Side
@@ -18,16 +18,23 @@ from model.task_heads import (
 )
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
-from service.core import Placer
 from service.encode import shown
-from service.encode.shown import Classes, Labels, Shown, SparseWeights, TokenVectors
+from service.encode.shown import Classes, Labels, SparseWeights, TokenVectors
 from service.engine.fair.turns import in_turns
-from service.engine.work import Array, Work
-from service.outputs import Classify, Entailment, LabelTokens, MultiVector, Rerank, Sparse, Wanted
 from service.refusals import Refused
+from service.shapes.outputs import (
+    Classify,
+    Entailment,
+    LabelTokens,
+    MultiVector,
+    Rerank,
+    Sparse,
+    Wanted,
+)
+from service.shapes.side import Placer
+from service.shapes.task import Arrays, Task
+from service.shapes.work import Work
 from service.wording.words import quote_names
-
-Arrays = Mapping[str, Array]  # output of a task head for one sequence, by name
 
 # Details of refusals
 NO_TOKEN_KEPT = "it keeps no token: all of them are in the checkpoint's skiplist"
@@ -38,40 +45,25 @@ QUERIES_LOOKED_UP = (
 LEXICAL_QUERIES = "this model's sparse weights are those of tokens; expected a text or token ids"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task that a request names: its head, and how an answer shows its output."""
+async def check_task(task: Task, works: Sequence[Work], at: Placer, *, filled: bool) -> None:
+    """Refuse inputs that a task cannot be applied to.
 
-    head: TaskHead  # the head with the request's options
-    show: Callable[[Work, Arrays], Shown]  # converts the head's output for a work to its answer
-    words: bool = False  # whether the inputs must have words
-    fit: Callable[[Work], TaskHead] | None = None  # returns the head for one input; None: `head`
-    no_ids_detail: str = ""  # of the refusal of an input without token ids; "": it needs none
-    shows: bool = False  # whether the answer shows the tokens
-
-    def fitted(self, work: Work) -> TaskHead:
-        """Return the head for one input."""
-        return self.fit(work) if self.fit else self.head
-
-    async def check(self, works: Sequence[Work], at: Placer, *, filled: bool) -> None:
-        """Refuse inputs that the task cannot be applied to.
-
-        Args:
-            at: returns where an input stands in the request.
-            filled: whether each must have a token with a vector, if the head gives token vectors.
-        """
-        async for index, work in in_turns(enumerate(works)):
-            if self.words and work.facts["words"] is None:
-                detail = '"level": "word" needs a text, and this input is not one'
-                raise Refused.at("words_unknown", *at(index), detail=detail)
-            fitted = self.fitted(work) if filled else None
-            if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(work)):
-                detail = FIRST_NOT_KEPT if fitted.first_place else NO_TOKEN_KEPT
-                raise Refused.at("nothing_left", *at(index), detail=detail)
-            if self.no_ids_detail and work.sequence.token_ids is None:
-                raise Refused.at("shape_mismatch", *at(index), detail=self.no_ids_detail)
-            if self.no_ids_detail and not len(work):
-                raise Refused.at("nothing_left", *at(index), detail="it holds no token")
+    Args:
+        at: returns where an input stands in the request.
+        filled: whether each must have a token with a vector, if the head gives token vectors.
+    """
+    async for index, work in in_turns(enumerate(works)):
+        if task.words and work.facts["words"] is None:
+            detail = '"level": "word" needs a text, and this input is not one'
+            raise Refused.at("words_unknown", *at(index), detail=detail)
+        fitted = task.fitted(work) if filled else None
+        if isinstance(fitted, VectorHead) and not fitted.count_vectors(len(work)):
+            detail = FIRST_NOT_KEPT if fitted.first_place else NO_TOKEN_KEPT
+            raise Refused.at("nothing_left", *at(index), detail=detail)
+        if task.no_ids_detail and work.sequence.token_ids is None:
+            raise Refused.at("shape_mismatch", *at(index), detail=task.no_ids_detail)
+        if task.no_ids_detail and not len(work):
+            raise Refused.at("nothing_left", *at(index), detail="it holds no token")
 
 
 def find_tasks(requested: Sequence[Wanted], model: Model) -> list[Task]:

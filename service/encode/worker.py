@@ -8,8 +8,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from service.engine.fair.rotation import OWNER_KEY, FairThread, fits_fairly
-from service.observe.record import Record
 from service.refusals import Refused
+from service.shapes.record import Record
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work

@@ -9,7 +9,7 @@ import torch
 
 from model import packing
 from model.encoder import Encoded, Encoder
-from service.engine.work import Array, Outputs
+from service.shapes.work import Array, Outputs
 
 
 class NonFiniteOutput(Exception):

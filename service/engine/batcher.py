@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Result, Timing, Work
 from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, JobQueue
 from service.engine.speed import LaneSpeed, LoneCores, RunningBatch
 from service.keys import Limits
+from service.shapes.job import Batch, Job, Result, Timing, Work
 
 # A request behind others is admitted if it should be done within this share of its remaining time:
 # the speed varies, the answer must be written too, and work that is done late is lost.

@@ -9,9 +9,9 @@ import torch
 
 from service.engine.batcher import Launch
 from service.engine.lanes import ProcessBroken, breaks_process
-from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
-from service.observe.record import Record
+from service.shapes.record import Record
+from service.shapes.work import Result, Work
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing

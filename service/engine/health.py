@@ -15,9 +15,9 @@ from service.engine.batcher import Batcher
 from service.engine.batches import RecordedBatches
 from service.engine.fair.queue import DeadlinePassed
 from service.engine.proof import Proof
-from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
 from service.settings import Settings
+from service.shapes.work import Result, Work
 
 logger = logging.getLogger(__name__)
 

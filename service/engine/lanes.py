@@ -38,7 +38,7 @@ from service.engine.arrays import (
     to_array,
     to_arrays,
 )
-from service.engine.work import Array, Maps, Outputs, Result, Work
+from service.shapes.work import Array, Maps, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 

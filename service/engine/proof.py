@@ -25,7 +25,7 @@ from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.trust import CANARY_TEXT, NotTrustworthy, check_against_plain, read_sequence
 from service.engine.weights import ModelSource
-from service.engine.work import Array, Outputs, Result, Work
+from service.shapes.work import Array, Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from service.engine.arrays import to_array
 from service.engine.certificate import Certificate, certify
 from service.engine.loading import load_model
 from service.engine.weights import ModelSource
-from service.engine.work import Array
+from service.shapes.work import Array
 
 DISAGREEMENT_BOUND = 1e-4  # largest difference of a number from that of transformers
 

@@ -24,10 +24,10 @@ from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.text.frame import Tokenized
 from service.engine import cache
-from service.engine.work import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import survey_heads
 from service.refusals import Refused
+from service.shapes.work import Outputs, Result, Work
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from model import packing
 from model.heads import relations, roles
 from model.heads.mechanisms import DRAWS, Mechanism, MechanismTally
 from model.heads.relations import Link, Verdict
-from model.heads.roles import Role, RoleTally
+from model.heads.roles import HeadRole, RoleTally
 from model.loading.checkpoint import Model
 from model.reach import Reach
 from model.text.frame import Tokenized
@@ -167,17 +167,17 @@ def _judge_sentence(maps: Tensor, words: Sequence[int | None], sentence: Sentenc
     )
 
 
-def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
+def _relations_of_head(verdicts: Mapping[str, Verdict], head: int) -> list[HeadRole]:
     """Return the relations that a head was found for, the one it most exceeds chance in first."""
     matches = [
-        Role(name, verdict.score, verdict.threshold, verdict.baseline)
+        HeadRole(name, verdict.score, verdict.threshold, verdict.baseline)
         for name, verdict in verdicts.items()
         if verdict.head == head
     ]
     return sorted(matches, key=lambda role: role.baseline - role.score)
 
 
-def _label_roles(all_roles: Sequence[Role]) -> dict[str, Any]:
+def _label_roles(all_roles: Sequence[HeadRole]) -> dict[str, Any]:
     """Return a head's first role with its scores, or None in their place, and its other roles."""
     entries = [
         {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}

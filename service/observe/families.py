@@ -6,6 +6,7 @@ Source of the names: Prometheus, "Metric and label naming".
 from typing import NamedTuple
 
 from service.refusals import REFUSALS
+from service.shapes.record import NO_INPUT
 
 # Seconds of a request, each at most twice the one before, so that a p99 between two is wrong by at
 # most a factor of 2; 0.25 is the objective, 30 the deadline. A stage's are the same and finer ones.
@@ -25,7 +26,6 @@ OBJECTIVE = Objective(0.25, 512)  # unless the settings say another
 
 # Values of the label `input` on different routes: the kinds of input that a request may have; none
 # if it has none, or cannot be read; mixed if it has several
-NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")

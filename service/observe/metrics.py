@@ -1,6 +1,6 @@
 """The metrics of one replica, each of them counted in one place.
 
-    count_request   counts every answer, from its record (service/observe/record.py)
+    count_request   counts every answer, from its record (service/shapes/record.py)
     the others      count what no record knows: batches, self-checks, the machine
 
 Each replica counts for itself and labels every series with its own name and its model's; nothing is
@@ -24,8 +24,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from service.observe import families
-from service.observe.record import STAGES, Record
 from service.refusals import CALLER_CODES
+from service.shapes.record import STAGES, Record
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # media type of Prometheus text
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST  # media type of OpenMetrics

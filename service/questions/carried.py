@@ -10,7 +10,7 @@ from model.maps.units import Units
 from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
 from service.engine.fair.turns import in_turns
-from service.engine.work import Outputs, Work
+from service.shapes.work import Outputs, Work
 
 TILE_ROWS = 1024  # tokens times sources of a work, which holds its lane for less than half a second
 CARRYING_TAKES = "with each token or word carried through the layers by itself it takes the work of"

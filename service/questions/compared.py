@@ -9,23 +9,23 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from service.encode import answer
-from service.encode.answer import Array, Each, Encoded, Records
-from service.inputs import Input, Item
-from service.wire import Wire
+from service.shapes.answer import AnswerItem, Array, Each, Encoded, Records
+from service.shapes.inputs import Input, InputItem
+from service.wording.wire import Wire
 
 # Messages of validation errors
 NO_PAIRS_HERE: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 NO_INPUTS: LiteralString = "expected one input or more, received none"
 
 
-def _check_single(value: str | Item) -> str | Item:
+def _check_single(value: str | InputItem) -> str | InputItem:
     """Return an input; refuse one that is a pair or has spans."""
-    if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
+    if isinstance(value, InputItem) and (value.pair, value.spans) != (None, None):
         raise PydanticCustomError("pair_in_comparison", NO_PAIRS_HERE)
     return value
 
 
-def _refuse_empty(inputs: list[str | Item]) -> list[str | Item]:
+def _refuse_empty(inputs: list[str | InputItem]) -> list[str | InputItem]:
     """Return inputs; refuse an empty list."""
     if not inputs:
         raise PydanticCustomError("batch_empty", NO_INPUTS)
@@ -76,7 +76,7 @@ def to_json(encoded: Encoded, one: str, others: str, table: str, encoding: str) 
     items = iter(encoded.items)
     first = next(items)
 
-    def nest(item: answer.Item) -> dict[str, Any]:
+    def nest(item: AnswerItem) -> dict[str, Any]:
         """Return an item's fields and arrays, those of the table as one field."""
         fields, columns = {**item.facts}, dict[str, Array]()
         for name, array in item.arrays.items():

@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypeAliasType
 
 from model.maps.choices import HEAD_NAME
-from service.changing_fields import CHANGING_FIELDS
-from service.wire import FIELD_NAMES, REQUEST_TYPES, ForeignRequest, Wire
+from service.wording.changing_fields import CHANGING_FIELDS
+from service.wording.wire import FIELD_NAMES, REQUEST_TYPES, ForeignRequest, Wire
 from service.wording.words import (
     Fault,
     Loc,

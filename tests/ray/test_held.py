@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
+from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS
 from tests.ray.drill import wait
 from tests.ray.test_connections import replicas
 from tests.ray.test_floods import MIB, resident

@@ -23,10 +23,10 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from service.commands.options import add_setting_options
 from service.engine import numerics
-from service.engine.work import Outputs, Result, Work
 from service.preflight.model import examine_models
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.work import Outputs, Result, Work
 from service.sources import load_settings
 from tests.model.loading.test_adapters import LEFT, RIGHT, adapter
 from tests.model.loading.test_families import saved, theirs

@@ -49,7 +49,7 @@ def test_ray_is_not_told_of_a_fault_that_the_metrics_are_to_show() -> None:
 
     replica = SimpleNamespace(health=SimpleNamespace(fault=None), check_health=check)
     encoder = SimpleNamespace(_started_replica=lambda: replica)
-    told = app.Encoder.func_or_class.check_health
+    told = app.EncoderDeployment.func_or_class.check_health
 
     with pytest.raises(RuntimeError, match="canary"):
         told(encoder)
@@ -76,7 +76,7 @@ def test_a_replica_that_is_taken_out_stays_while_it_is_reachable_and_well(
         settings=SimpleNamespace(drain_seconds=drain_seconds),
         leaving=float("inf"),
     )
-    stays = app.Encoder.func_or_class.stays
+    stays = app.EncoderDeployment.func_or_class.stays
 
     assert stays(encoder) is stay
     encoder.leaving -= 31 if encoder.leaving < float("inf") else 0
@@ -98,7 +98,7 @@ def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> 
         settings=SimpleNamespace(drain_seconds=60),
         leaving=float("inf"),
     )
-    methods = app.Encoder.func_or_class
+    methods = app.EncoderDeployment.func_or_class
 
     assert not methods.stays(encoder)
     encoder.leaving -= 31
@@ -124,7 +124,7 @@ async def test_the_log_says_why_a_replica_in_a_lost_ones_place_does_not_start(
     encoder = SimpleNamespace(pages=pages, _start_replica=start)
 
     with pytest.raises(weights.ModelNotFound, match="gone"):
-        await app.Encoder.func_or_class.__serve_build_asgi_app__(encoder)
+        await app.EncoderDeployment.func_or_class.__serve_build_asgi_app__(encoder)
 
     lines = [json.loads(line) for line in log().splitlines()]
     said = [line["reason"] for line in lines if line["event"] == "replica not started"]

@@ -11,18 +11,7 @@ import numpy as np
 import orjson
 
 from service import VERSION
-from service.api.dialect import (
-    READ_ROUTE_CODES,
-    Api,
-    Call,
-    Example,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    Route,
-    RouteContext,
-    json_reply,
-)
+from service.api.dialect import RouteContext, json_reply
 from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES, describe_model, read_inputs
 from service.api.open_inference.tensors import (
     ATTENTION,
@@ -36,15 +25,27 @@ from service.api.open_inference.tensors import (
     InferRequest,
     Tensor,
 )
-from service.core import PARTS, Custom, Layout
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect_body
+from service.encode.answer import collect_body
 from service.encode.names import find_name
-from service.engine.fair.rotation import FairLock
 from service.engine.fair.turns import in_turns
-from service.inputs import Attention
 from service.observe.families import OF_ONE_KIND, READY_PATH
 from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, Refused, word_refusal
+from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS, AnswerItem, Array, Encoded
+from service.shapes.ask import Custom
+from service.shapes.call import (
+    READ_ROUTE_CODES,
+    Api,
+    Call,
+    Example,
+    ModelFacts,
+    Reply,
+    RequestHead,
+    Route,
+    Turn,
+)
+from service.shapes.inputs import Attention
+from service.shapes.price import PARTS, Layout
 from service.wording.words import Loc, quote_names, suggest_name, write_place
 
 PADDED_OUTPUTS = frozenset((TOKENS, LAYERS, ATTENTION))  # to the longest sequence
@@ -76,7 +77,7 @@ class Inference(Call):
     outputs: Mapping[str, bool]
     id: str | None
 
-    async def write(self, encoded: Encoded, turn: FairLock) -> Reply:
+    async def write(self, encoded: Encoded, turn: Turn) -> Reply:
         """Write the answer, JSON and then the bytes of any tensors, and return the response."""
         items = [item async for item in in_turns(encoded.items)]  # a padded array needs them all
         json, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
@@ -202,7 +203,7 @@ def _read_json_size(header: str | None) -> int | None:
 
 
 def write_answer(
-    outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[Item]
+    outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[AnswerItem]
 ) -> tuple[Iterator[bytes], Iterator[bytes]]:
     """Return an answer's JSON, and the bytes that follow it, each in pieces.
 
@@ -221,7 +222,7 @@ def write_answer(
     )
 
 
-def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
+def _make_tensor(name: str, items: Sequence[AnswerItem], binary: bool) -> Tensor:
     """Return the output tensor of a name for all sequences, padded to the longest."""
     longest = max(item.tokens_run for item in items)
     if name == LENGTHS:
@@ -238,7 +239,7 @@ def _make_tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
     return Tensor(name, shape, np.dtype(np.float32), blocks, binary)
 
 
-def _output_arrays(name: str, item: Item) -> Iterator[Array]:
+def _output_arrays(name: str, item: AnswerItem) -> Iterator[Array]:
     """Yield one sequence's arrays of the output of a name: one, or one per layer."""
     if name == LAYERS:
         yield from item.layers.values()

@@ -16,9 +16,9 @@ from service.api.open_inference.tensors import (
     read_numbers,
     read_strings,
 )
-from service.encode.answer import Array
-from service.inputs import Item, Texts
 from service.refusals import Refused
+from service.shapes.answer import Array
+from service.shapes.inputs import InputItem, Texts
 from service.wording.words import count_noun, list_names, quote_names, suggest_name
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"  # names of input tensors
@@ -121,12 +121,12 @@ def _make_inputs(tensors: Mapping[str, Any]) -> Texts:
     if EMBEDS in tensors:
         # copies: views of the body would keep all of it in memory
         return [
-            Item.model_construct(embeddings=row[:end].astype(np.float32))
+            InputItem.model_construct(embeddings=row[:end].astype(np.float32))
             for row, end in zip(rows, lengths, strict=True)
         ]
     types = tensors[TYPES] if TYPES in tensors else np.zeros_like(rows)
     return [
-        Item.model_construct(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
+        InputItem.model_construct(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
         for row, kinds, end in zip(rows, types, lengths, strict=True)
     ]
 

@@ -16,9 +16,10 @@ import orjson
 from pydantic import Field, StringConstraints
 from pydantic.types import FailFast
 
-from service.encode.answer import Array, write_raw
+from service.encode.answer import write_raw
 from service.refusals import Refused
-from service.wire import ForeignRequest, Integers
+from service.shapes.answer import Array
+from service.wording.wire import ForeignRequest, Integers
 from service.wording.words import count_noun, describe_value
 
 # Names of output tensors

@@ -5,10 +5,10 @@ text; a named prompt before token ids is refused. Source: text-embeddings-infere
 router/src/http/types.rs; what TEI leaves to its settings follows their defaults.
 """
 
-from service.api.dialect import Call, ModelFacts, RequestHead
 from service.api.tei import embed, tasks, tokens
 from service.encode.names import only_sparse
 from service.observe.families import OF_TOKENS
+from service.shapes.call import Call, ModelFacts, RequestHead
 
 
 def main(body: bytes, head: RequestHead, served: ModelFacts) -> Call:

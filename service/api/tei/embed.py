@@ -6,26 +6,18 @@ from typing import Any, ClassVar, Literal, TypedDict
 import numpy as np
 
 from model.text import tokenizer
-from service.api.dialect import (
-    ENCODE_CODES,
-    Api,
-    Example,
-    JSONCall,
-    ModelFacts,
-    Reply,
-    RequestHead,
-    explain_refusal,
-    json_reply,
-)
+from service.api.dialect import JSONCall, explain_refusal, json_reply
 from service.api.inputs import Dimensions, TextsOrIds, check_dense, make_inputs
-from service.core import Custom, Layout
-from service.encode.answer import Array, Each, Encoded, Item
-from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
-from service.outputs import DEFAULT_POOLED
 from service.questions.encode import EncodeRequest
 from service.refusals import TEI_STATUSES, Refused
-from service.wire import ForeignRequest
+from service.shapes.answer import AnswerItem, Array, Each, Encoded
+from service.shapes.ask import Custom
+from service.shapes.call import ENCODE_CODES, Api, Example, ModelFacts, Reply, RequestHead
+from service.shapes.inputs import Strings
+from service.shapes.outputs import DEFAULT_POOLED
+from service.shapes.price import Layout
+from service.wording.wire import ForeignRequest
 
 CutSide = Literal["Right", "right", "Left", "left"]
 
@@ -178,7 +170,7 @@ def make_call_parts(
     return {"request": request, "custom": Custom(layout, truncate, usual="own", counted=False)}
 
 
-def _vectors_of(item: Item) -> Array:
+def _vectors_of(item: AnswerItem) -> Array:
     """Return an input's vectors: of its tokens, (tokens, width), or the pooled one, (width,)."""
     array = item.pooled if item.tokens is None else item.tokens
     if array is None:

@@ -12,8 +12,7 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service import inputs
-from service.api.dialect import Example, JSONCall, ModelFacts, Reply, RequestHead
+from service.api.dialect import JSONCall
 from service.api.inputs import Text, Texts
 from service.api.ranking import (
     RANKING_CODES,
@@ -26,14 +25,16 @@ from service.api.ranking import (
 )
 from service.api.tei import embed
 from service.api.tei.embed import API, TASK_CODES, CutSide, EmbedAllRequest
-from service.core import Custom
-from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.shown import Classes, SparseWeights, of_kind, short_numbers
-from service.inputs import Strings
 from service.observe.families import OF_TEXT, OF_TOKENS
 from service.questions.encode import EncodeRequest
 from service.refusals import Refused
-from service.wire import ForeignRequest
+from service.shapes import inputs
+from service.shapes.answer import AnswerItem, Array, Each, Encoded
+from service.shapes.ask import Custom
+from service.shapes.call import Example, ModelFacts, Reply, RequestHead
+from service.shapes.inputs import Strings
+from service.wording.wire import ForeignRequest
 
 Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
 
@@ -105,7 +106,7 @@ class PredictCall(JSONCall):
         predicted = map(self._classes_of, encoded.items)
         return next(predicted) if self.single else Each(predicted, plain=True)
 
-    def _classes_of(self, item: Item) -> list[dict[str, Any]]:
+    def _classes_of(self, item: AnswerItem) -> list[dict[str, Any]]:
         """Return the classes of an input with their scores, best first."""
         classes = of_kind(item.tasks, Classes)
         scores = short_numbers(_activate(classes.logits, self.function))
@@ -137,7 +138,7 @@ class SparseCall(JSONCall):
         """Return a list of each input's sparse vector."""
         return Each(map(self._weights_of, encoded.items), plain=True)
 
-    def _weights_of(self, item: Item) -> list[dict[str, Any]]:
+    def _weights_of(self, item: AnswerItem) -> list[dict[str, Any]]:
         """Return an input's sparse vector: the weight of each token id that has one."""
         weights = of_kind(item.tasks, SparseWeights)
         entries = zip(weights.indices.tolist(), short_numbers(weights.values), strict=True)

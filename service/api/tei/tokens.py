@@ -12,15 +12,16 @@ from pydantic import Discriminator
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
-from service.api.dialect import BODY_ROUTE_CODES, Example, Reply, RequestHead, RouteContext
+from service.api.dialect import RouteContext
 from service.api.inputs import Batch, Ids, Text, Texts, tag_form
 from service.api.tei.embed import API
 from service.encode.worker import Steps
 from service.observe.families import READY_PATH
-from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
-from service.wire import ForeignRequest
+from service.shapes.call import BODY_ROUTE_CODES, Example, Reply, RequestHead
+from service.shapes.record import Record
+from service.wording.wire import ForeignRequest
 
 if TYPE_CHECKING:  # the table of operations must not need torch
     from service.encode.reader import Reader

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic
 
-from service.engine.fair.line import TURN_TOKENS, Batch, Job, JobLine, Result, Work
+from service.engine.fair.line import TURN_TOKENS, JobLine
 from service.engine.fair.rotation import fits_fairly
 from service.keys import Limits
+from service.shapes.job import Batch, Job, Result, Work
 
 # A batch may have this many times the tokens of its first request, so that a short request does not
 # wait for the long ones it shares a batch with

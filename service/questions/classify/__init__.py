@@ -7,9 +7,9 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.core import Ask
-from service.encode.answer import Each, Encoded
-from service.inputs import Gates, Strings, Texts
+from service.shapes.answer import Each, Encoded
+from service.shapes.ask import Ask
+from service.shapes.inputs import Gates, Strings, Texts
 from service.wording.words import count_noun
 
 LABEL_HOLE = "{}"  # where a template takes the label
@@ -49,7 +49,7 @@ Labels = TypeAliasType("Labels", Annotated[Strings, AfterValidator(_check_distin
 class ZeroShotRequest(Ask):
     """The body of POST /v1/classify."""
 
-    question: ClassVar = "service.questions.classify.question:Classify"
+    question: ClassVar = "service.questions.classify.question:Classification"
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""

@@ -15,21 +15,24 @@ from dataclasses import replace
 import numpy as np
 
 from model.task_heads import Classifier
-from service.core import Custom, Documents, ReadSide, Side, Step
-from service.encode.answer import Array, Item
-from service.encode.price import SINGLE, Price
+from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
 from service.encode.shown import short_numbers
 from service.encode.worker import Workers
-from service.engine.work import Work
-from service.observe.record import Record
-from service.outputs import Entailment
 from service.questions.classify import LABEL_HOLE, ZeroShotRequest
 from service.refusals import Refused
+from service.shapes.answer import AnswerItem, Array
+from service.shapes.ask import Custom, Documents
+from service.shapes.outputs import Entailment
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Work
 from service.wording.words import Loc, count_noun
 
 
-class Classify:
+class Classification:
     """A request to score labels for each text."""
 
     def __init__(
@@ -79,7 +82,7 @@ class Classify:
             {"task": bytes_per_text * len(works) // len(labels)}, self._custom.layout, held
         )
 
-    async def make_items(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return an item for each text: its labels with their scores, best first."""
         works, labels = self._works, len(self._ask.labels)
         return (
@@ -88,7 +91,7 @@ class Classify:
         )
 
 
-def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> Item:
+def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> AnswerItem:
     """Return a text's item, its labels best first, from its works: one for each label."""
     logits = np.stack([work.result.task["logits"] for work in works])
     scores = short_numbers(_score_labels(logits, _entailment_class(works[0]), ask.multi_label))
@@ -98,7 +101,7 @@ def _rank_labels(ask: ZeroShotRequest, works: Sequence[Work]) -> Item:
         "truncated": any(work.truncated for work in works),
         "length": max(work.length for work in works),
     }
-    return Item(sum(map(len, works)), facts)
+    return AnswerItem(sum(map(len, works)), facts)
 
 
 def _entailment_class(work: Work) -> int:

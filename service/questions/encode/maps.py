@@ -8,9 +8,9 @@ import numpy as np
 from model.maps.choices import STATISTIC_FIELDS
 from model.maps.forms import Selection
 from model.why import PARTS
-from service.encode.answer import Array, Each, Records
 from service.encode.selection import describe_units
-from service.engine.work import Maps
+from service.shapes.answer import Array, Each, Records
+from service.shapes.work import Maps
 
 
 def describe_maps(selection: Selection, path: str) -> dict[str, Any]:

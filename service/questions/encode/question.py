@@ -9,24 +9,26 @@ from functools import partial
 from model.maps import price as maps_price
 from model.pooling import Pooling
 from model.task_heads import VectorHead
-from service.core import Custom, Layout, Part, ReadSide, Side, Step
 from service.encode import answer
-from service.encode.answer import Array, Item
 from service.encode.indices import Heads, Span, locate_spans
 from service.encode.precisions import quantize
-from service.encode.price import DOUBLE, SINGLE, Price, number_bytes
+from service.encode.price import DOUBLE, SINGLE, number_bytes
 from service.encode.resolver import Resolver
 from service.encode.selection import select_attention
-from service.encode.shown import Shown
 from service.encode.swept import Copies
 from service.encode.worker import Workers
 from service.engine.fair.turns import in_turns
-from service.engine.work import Parts, Work
-from service.inputs import Attention, numbered_items, sweep_of
-from service.observe.record import Record
-from service.outputs import Rerank, Wanted
 from service.questions.encode import EncodeRequest, maps, why
 from service.refusals import Refused
+from service.shapes.answer import AnswerItem, Array, TaskAnswer
+from service.shapes.ask import Custom
+from service.shapes.inputs import Attention, numbered_items, sweep_of
+from service.shapes.outputs import Rerank, Wanted
+from service.shapes.price import Layout, Part, Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Parts, Work
 
 INPUT_ARRAYS = 3  # arrays of an input, besides hidden states: its vector, its tokens', its spans'
 REAL_ARRAYS = ("values", "vectors")  # arrays of task heads that are cast to the request's dtype
@@ -120,7 +122,7 @@ class Encode:
             return Price({"pooled": size * vectors}, layout, step.held, len(works))
         return weigh_answer(works, self._config.width, layout, size, step.held)
 
-    async def make_items(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return an item for each input, computed when it is read."""
         return map(self._make_item, range(len(self._works)))
 
@@ -168,7 +170,7 @@ class Encode:
         precision = "float" if isinstance(pooled, bool) else pooled.precision
         return self._cast(vectors) if precision == "float" else quantize(vectors, precision)
 
-    def _make_item(self, index: int) -> Item:
+    def _make_item(self, index: int) -> AnswerItem:
         """Return the item of one input: its facts, and its arrays in the request's formats."""
         work = self._works[index]
         cast, result, selection = self._cast, work.result, work.outputs.attention
@@ -178,14 +180,14 @@ class Encode:
             facts["spans"] = [span.facts() for span in self._spans[index]]
         if self._copies:
             facts["sweep"] = self._copies.moved(index, result)
-        tasks: Sequence[Shown] = ()
+        tasks: Sequence[TaskAnswer] = ()
         if self._tasks:
             arrays = {
                 name: cast(array) if name in REAL_ARRAYS else array
                 for name, array in result.task.items()
             }
             tasks = [task.show(work, arrays) for task in self._tasks]
-        item = Item(
+        item = AnswerItem(
             len(work),
             facts,
             pooled=self._quantize(result.pooled),

@@ -6,11 +6,11 @@ from itertools import chain
 
 import numpy as np
 
-from service.core import Step
 from service.encode.price import SINGLE
 from service.encode.resolver import Resolver
-from service.engine.work import Array, Maps, Work
 from service.questions.carried import carry_works
+from service.shapes.step import Step
+from service.shapes.work import Array, Maps, Work
 
 EMBEDDED_PARTS = 4  # of what enters layer 0, with the whole
 SOURCE_AXIS = {

@@ -6,11 +6,11 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from model.text.tokenizer import Truncate
-from service.core import Ask
-from service.encode.answer import Each, Encoded
-from service.inputs import Document, Documents, Gates, Input, Item, Texts
 from service.questions.compared import BothOr, SidePrompts
-from service.wire import Wire
+from service.shapes.answer import Each, Encoded
+from service.shapes.ask import Ask
+from service.shapes.inputs import Document, Documents, Gates, Input, InputItem, Texts
+from service.wording.wire import Wire
 
 Method = Literal["alone", "occlusion", "sum", "maxsim"]  # what makes a unit strong
 
@@ -29,9 +29,9 @@ class ReadTasks(Wire):
     """The adapter that each of `documents` is read with; left out: the same."""
 
 
-def _check_lone(value: str | Item) -> str | Item:
+def _check_lone(value: str | InputItem) -> str | InputItem:
     """Return a query; refuse a pair, spans and a patch."""
-    if isinstance(value, Item) and (value.pair, value.spans, value.patch) != (None,) * 3:
+    if isinstance(value, InputItem) and (value.pair, value.spans, value.patch) != (None,) * 3:
         raise PydanticCustomError("pair_in_comparison", LONE_QUERY)
     return value
 

@@ -22,11 +22,11 @@ from model.task_heads import match_vectors
 from service.encode.price import SINGLE
 from service.encode.shown import short_numbers
 from service.encode.worker import Steps
-from service.engine.work import Result, Work, cosine
-from service.inputs import Text, Texts, text_and_pair
 from service.questions.highlight import HighlightRequest, Method
 from service.questions.highlight.passage import Passage, count_draws, make_passage
 from service.refusals import Refused
+from service.shapes.inputs import Text, Texts, text_and_pair
+from service.shapes.work import Result, Work, cosine
 from service.wording.words import quote_names
 
 MOST_CHARACTERS = 1 << 20  # of all copies of a request's documents, together

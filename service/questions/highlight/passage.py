@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from math import comb
 
 from model.text.sentences import find_sentences
-from service.engine.work import Work
+from service.shapes.work import Work
 
 DRAWS = 8  # most random choices of units for each document
 

@@ -10,16 +10,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from model.task_heads import VectorHead
-from service.core import Custom, Documents, ReadSide, Side, Step
-from service.encode import answer
 from service.encode.names import SPARSE_ONLY, only_sparse
-from service.encode.price import DOUBLE, SINGLE, Price
+from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
 from service.encode.worker import Workers
-from service.engine.work import Work
-from service.inputs import Item, Texts, text_and_pair
-from service.observe.record import Record
-from service.outputs import MultiVector, Rerank, Wanted
 from service.questions.compared import by_side
 from service.questions.highlight import HighlightRequest
 from service.questions.highlight.evidence import (
@@ -38,6 +32,15 @@ from service.questions.highlight.evidence import (
 )
 from service.questions.highlight.passage import Passage
 from service.refusals import Refused
+from service.shapes.answer import AnswerItem
+from service.shapes.ask import Custom, Documents
+from service.shapes.inputs import InputItem, Texts, text_and_pair
+from service.shapes.outputs import MultiVector, Rerank, Wanted
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Work
 from service.wording.words import Loc
 
 MOST_DOCUMENTS = 64  # in a request
@@ -146,7 +149,7 @@ class Highlight:
         text = query if isinstance(query, str) else query.text
         if text is None:
             raise Refused.at("invalid_type", "query", detail=READ_TOGETHER)
-        if isinstance(query, Item) and query.gates:
+        if isinstance(query, InputItem) and query.gates:
             raise Refused.at("unknown_field", "query", "gates", detail=UNGATED)
         most = self._resolver.most_json // len(texts)
         if len(text) > most:
@@ -226,12 +229,12 @@ class Highlight:
             size += DOCUMENT_BYTES + UNIT_BYTES * shown + COPIES * len(passage.text.encode())
         return Price({"shares": size}, self._custom.layout, step.held)
 
-    async def make_items(self, deadline: float) -> Iterable[answer.Item]:
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return an item for each document, best first; equal scores keep their order."""
         works = self._works[self._documents_start :]
         results = zip(works, self._passages, self._found, self._control_scores, strict=True)
         items = [
-            answer.Item(
+            AnswerItem(
                 len(work),
                 {
                     "index": index,

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from model.text.tokenizer import Truncate
-from service.core import Ask
-from service.encode.answer import Encoded
-from service.inputs import Gates, Texts
 from service.questions import compared
 from service.questions.compared import BothOr, SidePrompts, Single, Singles
+from service.shapes.answer import Encoded
+from service.shapes.ask import Ask
+from service.shapes.inputs import Gates, Texts
 
 
 class MaxsimRequest(Ask):

@@ -8,16 +8,19 @@ import numpy as np
 import torch
 
 from model.task_heads import VectorHead, match_vectors
-from service.core import Custom, ReadSide, Side, Step, place_alone, place_in_list
-from service.encode.answer import Array, Item
-from service.encode.price import DOUBLE, SINGLE, Price
+from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
 from service.encode.worker import Steps, Workers
-from service.engine.work import Result, Work
-from service.observe.record import Record
-from service.outputs import MultiVector
 from service.questions.compared import by_side
 from service.questions.maxsim import MaxsimRequest
+from service.shapes.answer import AnswerItem, Array
+from service.shapes.ask import Custom
+from service.shapes.outputs import MultiVector
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side, place_alone, place_in_list
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Result, Work
 
 INDEX_SIZE = 4  # bytes of a token's index
 STEP_PRODUCTS = 1 << 21  # multiplications between two pauses: some milliseconds
@@ -82,15 +85,15 @@ class Maxsim:
             {"matches": matches}, self._custom.layout, step.held + held, 3 * len(documents)
         )
 
-    async def make_items(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return the query's item, then those of the documents, best first."""
         return await self._worker.run(_score_documents(self._works), deadline)
 
 
-def _score_documents(works: Sequence[Work]) -> Steps[list[Item]]:
+def _score_documents(works: Sequence[Work]) -> Steps[list[AnswerItem]]:
     """Return the query's item, then the documents', best first; some documents per step."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-    (query, places), items = _kept_vectors(works[0].result), list[Item]()
+    (query, places), items = _kept_vectors(works[0].result), list[AnswerItem]()
     mean = _head_of(works[0]).mean
     products = 0  # since the last pause
     for index, work in enumerate(works[1:]):
@@ -115,10 +118,10 @@ def _kept_vectors(result: Result) -> tuple[Array, Array]:
     return result.task["vectors"], result.task["kept"].astype(np.int32, copy=False)
 
 
-def _make_item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
+def _make_item(work: Work, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> AnswerItem:
     """Return the item of one text: its score, its tokens, and their matches."""
     cut = {"truncated": work.truncated, "length": work.length}
-    return Item(len(work), {**score, **work.facts, **cut}, arrays=arrays)
+    return AnswerItem(len(work), {**score, **work.facts, **cut}, arrays=arrays)
 
 
 def _head_of(work: Work) -> VectorHead:

@@ -8,12 +8,12 @@ from pydantic_core import PydanticCustomError
 
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.core import Ask
-from service.encode.answer import Encoded
-from service.inputs import Floats, Gates, Item, SweepField, Texts
 from service.questions import compared
 from service.questions.compared import BothOr, Single, Singles
-from service.wire import Wire
+from service.shapes.answer import Encoded
+from service.shapes.ask import Ask
+from service.shapes.inputs import Floats, Gates, InputItem, SweepField, Texts
+from service.wording.wire import Wire
 
 MOST_K = 1 << 16  # most pairs to show of each text on the right: all of two texts of 256 tokens
 MOST_RIGHT = 256  # most texts on the right
@@ -106,7 +106,7 @@ class ComparisonRequest(Ask):
 
     @field_validator("right")
     @classmethod
-    def _check_count(cls, right: list[str | Item]) -> list[str | Item]:
+    def _check_count(cls, right: list[str | InputItem]) -> list[str | InputItem]:
         """Return the texts on the right; refuse more than the limit."""
         if len(right) > MOST_RIGHT:
             size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
@@ -122,7 +122,7 @@ class ComparisonRequest(Ask):
             raise PydanticCustomError("number_and_form", PAIR_NEEDS_SWEEP)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
             raise PydanticCustomError("number_and_form", NOT_WITH_SCORE)
-        items = [text for text in (self.left, *self.right) if isinstance(text, Item)]
+        items = [text for text in (self.left, *self.right) if isinstance(text, InputItem)]
         intervenes = self.sweep is not None or any(item.patch for item in items)
         if self.form == "occlusion" and intervenes:
             raise PydanticCustomError("number_and_form", NOT_WITH_OCCLUSION)

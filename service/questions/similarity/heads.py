@@ -10,11 +10,11 @@ from torch import Tensor
 
 from model.head_shares import Targets
 from model.similarity import LinearPooling
-from service.core import Step
 from service.encode.price import DOUBLE, SINGLE
 from service.encode.resolver import Resolver
-from service.engine.work import Outputs, Work
 from service.questions.carried import TILE_ROWS, weigh_carrying
+from service.shapes.step import Step
+from service.shapes.work import Outputs, Work
 
 SHARING_TAKES = "with vectors carried back through the layers of the texts it takes the work of"
 

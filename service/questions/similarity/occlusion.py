@@ -12,13 +12,13 @@ import torch
 
 from model import packing
 from model.maps.units import Units
-from service.core import Side, place_of_work
 from service.encode.interventions import NUMBER_BYTES
 from service.encode.resolver import Resolver
 from service.encode.swept import MOST_COPIES
 from service.engine.fair.turns import give_turn, in_turns
-from service.engine.work import Work
 from service.refusals import Refused
+from service.shapes.side import Side, place_of_work
+from service.shapes.work import Work
 
 # Bytes as tests/service/questions/test_occlusion.py measures them
 COPY_BYTES = 600  # of a copy, apart from its tokens and its vector

@@ -13,26 +13,12 @@ from torch import Tensor
 from model import similarity
 from model.maps.units import Units
 from model.similarity import BLOCK_CELLS, CosineShares, LinearPooling, NotLinear
-from service.core import (
-    Custom,
-    Part,
-    ReadSide,
-    Side,
-    Step,
-    place_alone,
-    place_in_list,
-    place_of_work,
-)
-from service.encode.answer import Array, Item
-from service.encode.price import DOUBLE, SINGLE, Price, number_bytes
+from service.encode.price import DOUBLE, SINGLE, number_bytes
 from service.encode.resolver import Resolver
 from service.encode.selection import choose_units, describe_units
 from service.encode.swept import Copies
 from service.encode.worker import Steps, Workers
 from service.engine.fair.turns import in_turns
-from service.engine.work import Result, Work, cosine
-from service.inputs import sweep_of
-from service.observe.record import Record
 from service.questions.carried import carry_works, number_sources
 from service.questions.compared import by_side
 from service.questions.similarity import EXPLAINED_FORMS, ComparisonRequest
@@ -40,6 +26,14 @@ from service.questions.similarity.heads import HeadShares, weigh_shares
 from service.questions.similarity.occlusion import occlude_works
 from service.questions.similarity.table import ShareTable, cast_arrays, weigh_tables
 from service.refusals import Refused
+from service.shapes.answer import AnswerItem, Array
+from service.shapes.ask import Custom
+from service.shapes.inputs import sweep_of
+from service.shapes.price import Part, Price
+from service.shapes.record import Record
+from service.shapes.side import Side, place_alone, place_in_list, place_of_work
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Result, Work, cosine
 
 TABLE_ARRAYS = 5  # arrays of a text on the right
 STEP_CELLS = 1 << 14  # cells of matrices computed between two pauses: some milliseconds
@@ -161,7 +155,7 @@ class Similarity:
         parts: dict[Part, int] = {"shares": shares, "sweep": swept}
         return Price(parts, self._custom.layout, held, TABLE_ARRAYS * len(ask.right))
 
-    async def make_items(self, deadline: float) -> Iterable[Item]:
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
         """Return the items of the left text and of each on the right.
 
         Raises:
@@ -187,7 +181,7 @@ class Similarity:
             ),
         ]
 
-    def _score(self) -> Steps[list[Item]]:
+    def _score(self) -> Steps[list[AnswerItem]]:
         """Return items with scores alone, in one step."""
         left, *rights = [work.result.vector for work in self._works]
         scores = [{"score": cosine(left, right)} for right in rights]
@@ -203,7 +197,7 @@ class Similarity:
             yield
         return swept
 
-    def _score_occluded(self) -> Steps[list[Item]]:
+    def _score_occluded(self) -> Steps[list[AnswerItem]]:
         """Return items with scores and what each unit is worth, one text on the right per step."""
         left, *rights = [work.result.vector for work in self._works]
         left_copies, *right_copies = [[c.result.vector for c in works] for works in self._occluded]
@@ -220,7 +214,7 @@ class Similarity:
             yield
         return items
 
-    def _explain_heads(self) -> Steps[list[Item]]:
+    def _explain_heads(self) -> Steps[list[AnswerItem]]:
         """Return items with scores and the shares of heads, one text on the right per step."""
         torch.set_num_threads(1)  # as in _explain
         left, *rights = [work.result.vector for work in self._works]
@@ -233,7 +227,7 @@ class Similarity:
             yield
         return items
 
-    def _explain(self) -> Steps[list[Item]]:
+    def _explain(self) -> Steps[list[AnswerItem]]:
         """Return items with scores and tables of shares, pausing after STEP_CELLS cells."""
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
         cells, linear, results = 0, self._linear_pooling, [work.result for work in self._works]
@@ -323,11 +317,11 @@ class Similarity:
 
     def _make_item(
         self, index: int, facts: dict[str, Any], arrays: dict[str, Array] | None = None
-    ) -> Item:
+    ) -> AnswerItem:
         """Return the item of the `index`-th text: its tokens, then these facts and arrays."""
         work = self._works[index]
         cut = {"truncated": work.truncated, "length": work.length}
-        return Item(len(work), {**work.facts, **cut, **facts}, arrays=arrays or {})
+        return AnswerItem(len(work), {**work.facts, **cut, **facts}, arrays=arrays or {})
 
 
 def _count_held(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:

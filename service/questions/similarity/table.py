@@ -7,10 +7,10 @@ from torch import Tensor
 
 from model.maps.units import Units
 from model.similarity import StrongestShares
-from service.encode.answer import Array
-from service.inputs import Floats
 from service.questions.similarity import ComparisonRequest
 from service.refusals import Refused
+from service.shapes.answer import Array
+from service.shapes.inputs import Floats
 
 DEFAULT_PAIRS = 16  # strongest pairs to show where a request has no `k`
 INDEX_SIZE = 4  # bytes of the index of a row or a column

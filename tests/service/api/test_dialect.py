@@ -11,16 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.dialect import ModelFacts, Reply
 from service.api.open_inference import call as inference_protocol
 from service.api.own import make_parser, problem
-from service.core import Ask
-from service.encode.answer import INFERENCE_HEADER
 from service.engine.weights import BUNDLED_MODEL
 from service.observe.metrics import Record
 from service.questions.encode import EncodeRequest
 from service.refusals import REFUSALS, refusal_of
 from service.replica import Replica
+from service.shapes.answer import INFERENCE_HEADER
+from service.shapes.ask import Ask
+from service.shapes.call import ModelFacts, Reply
 from tests.conftest import post_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -16,7 +16,7 @@ from headlight_client import AsyncClient
 from service.api.precisions import Precision, to_precision
 from service.encode.precisions import range_end
 from service.heads import sentences
-from service.outputs import SmallPrecision
+from service.shapes.outputs import SmallPrecision
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "api.md"
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from service.api import ROUTES
-from service.api.dialect import Route
+from service.shapes.call import Route
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,10 +23,10 @@ from service.edge.door import Door
 from service.edge.forward import Forwarder
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Overloaded
-from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
+from service.shapes.work import Result, Work
 from service.sources import load_settings
 from tests.conftest import application, connected
 from tests.replica_internals import altered, stalled, under

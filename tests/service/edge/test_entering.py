@@ -14,11 +14,11 @@ from starlette.types import ASGIApp
 from service.api.document import document
 from service.cluster import ingress
 from service.edge import body, door, under_way
-from service.encode.answer import INFERENCE_HEADER, OCTETS
 from service.keys import Key
 from service.memory import PROCESS
 from service.refusals import REFUSALS
 from service.replica import Replica
+from service.shapes.answer import INFERENCE_HEADER, OCTETS
 from tests.conftest import application, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

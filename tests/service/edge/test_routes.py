@@ -14,9 +14,9 @@ from starlette.types import ASGIApp
 
 from service.api import own
 from service.edge import handlers
-from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
+from service.shapes.answer import SAFETENSORS
 from tests.conftest import Connected
 from tests.replica_internals import slow_down
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import pytest
 
 from model import packing
-from service.core import Step
 from service.encode.admission import Admission, Estimate
 from service.engine.batcher import Batcher
-from service.engine.work import Outputs, Result, Work
-from service.inputs import Item, Text
 from service.observe.metrics import Metrics
-from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.inputs import InputItem, Text
+from service.shapes.record import Record
+from service.shapes.step import Step
+from service.shapes.work import Outputs, Result, Work
 
 
 def outcome(tokens: int, length: int) -> Work:
@@ -27,7 +27,7 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     """With the two around each; what was cut teaches nothing, and ids are counted."""
     estimate = Estimate(longest=100, most=151)
     for _ in range(200):
-        read = ["x" * 30, Item(token_ids=[7] * 9)]
+        read = ["x" * 30, InputItem(token_ids=[7] * 9)]
         estimate.learn(read, [outcome(12, 12), outcome(9, 9)])
         estimate.learn(["x" * 1000], [outcome(100, 5000)])
 
@@ -35,10 +35,10 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
         return estimate.tokens(inputs)[0]
 
     assert tokens("x" * 60) == pytest.approx(22, abs=1)
-    assert tokens(Item(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
-    assert tokens("x" * 9000, Item(token_ids=[7] * 51)) == 151
+    assert tokens(InputItem(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
+    assert tokens("x" * 9000, InputItem(token_ids=[7] * 51)) == 151
     assert tokens(*["x" * 9000] * 50) == 151  # one that holds more is refused
-    assert tokens(Item(embeddings=[[0.0] * 4])) <= 2
+    assert tokens(InputItem(embeddings=[[0.0] * 4])) <= 2
 
 
 def admission(gate: asyncio.Event) -> Admission:

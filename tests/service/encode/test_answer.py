@@ -11,12 +11,7 @@ import pytest
 from safetensors.numpy import load
 
 from service.encode.answer import (
-    PIECE_BYTES,
-    Each,
-    Encoded,
-    Item,
     NotFinite,
-    Records,
     cast_array,
     to_json,
     write_numbers,
@@ -24,19 +19,20 @@ from service.encode.answer import (
     write_safetensors,
     write_whole,
 )
-from service.encode.price import ARRAY_BYTES, NAMED_BYTES
+from service.shapes.answer import PIECE_BYTES, AnswerItem, Each, Encoded, Records
+from service.shapes.price import ARRAY_BYTES, NAMED_BYTES
 
 HEAD, USAGE = {"model": "m"}, {"tokens": 5}
 
 
-def item(tokens: int) -> Item:
+def item(tokens: int) -> AnswerItem:
     """One sequence with every kind of array."""
     random = np.random.default_rng(0)
     vectors = random.standard_normal((tokens, 7), dtype=np.float32)
     maps = {"2": {"3": random.random((tokens, tokens), dtype=np.float32)}}
     facts = {"length": tokens, "words": [None, 1]}
     shown = {"maps": maps}
-    return Item(tokens, facts, vectors[0], vectors, {3: vectors}, {"form": "full"}, shown)
+    return AnswerItem(tokens, facts, vectors[0], vectors, {3: vectors}, {"form": "full"}, shown)
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 300])
@@ -114,7 +110,7 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
     """So that the loop can serve others while the pieces are joined."""
     made: list[int] = []
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[AnswerItem]:
         for number in range(2):
             made.append(number)
             yield item(5)
@@ -135,7 +131,7 @@ def test_a_file_takes_the_memory_that_its_price_counts_for_each_array() -> None:
     """In its header and in objects, which of many small arrays are more than their numbers."""
     maps = np.zeros((300, 24, 2, 2), np.float32)
     names = [f"attention.{layer}.{head}" for layer in range(2) for head in range(12)]
-    items = (Item(3, {}, arrays=dict(zip(names, each, strict=True))) for each in maps)
+    items = (AnswerItem(3, {}, arrays=dict(zip(names, each, strict=True))) for each in maps)
 
     tracemalloc.start()
     written = list(write_safetensors(Encoded(HEAD, items, USAGE)))
@@ -150,7 +146,7 @@ def test_a_file_takes_the_memory_that_its_price_counts_for_each_array() -> None:
 def test_a_file_is_begun_in_turns() -> None:
     """Its header is made a bounded piece at a time: what it names may be many arrays."""
     items = [
-        Item(1, {"tokens": ["a"]}, arrays={str(n): np.zeros(1, np.float32) for n in range(9)})
+        AnswerItem(1, {"tokens": ["a"]}, arrays={str(n): np.zeros(1, np.float32) for n in range(9)})
     ] * 7
 
     pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
@@ -160,7 +156,9 @@ def test_a_file_is_begun_in_turns() -> None:
 
 def test_a_large_item_of_a_file_is_a_turn_of_its_own() -> None:
     """As its arrays were made when it was asked for: those of sparse vectors have many words."""
-    items = (Item(1, {}, arrays={"a": np.zeros(PIECE_BYTES // 4, np.float32)}) for _ in range(3))
+    items = (
+        AnswerItem(1, {}, arrays={"a": np.zeros(PIECE_BYTES // 4, np.float32)}) for _ in range(3)
+    )
 
     pieces = list(write_safetensors(Encoded(HEAD, items, USAGE)))
 

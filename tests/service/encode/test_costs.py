@@ -24,14 +24,14 @@ from model.maps.tiles import MOST_CELLS
 from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
-from service.core import Layout
 from service.encode.price import make_cost_counter
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import BUNDLED_MODEL, ModelSource, locate_model
-from service.engine.work import Outputs, Parts, Work
 from service.questions.carried import TILE_ROWS
 from service.questions.encode.question import weigh_answer
+from service.shapes.price import Layout
+from service.shapes.work import Outputs, Parts, Work
 
 SHORT, LONG = (80, 320, 1280), (256, 1024, 4096)
 SQUARE = 2048  # tokens whose square is more than what any batch takes of its lane

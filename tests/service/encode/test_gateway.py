@@ -26,11 +26,11 @@ from service.engine import health
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.speed import LoneCores
-from service.engine.work import Outputs, Result, Work
-from service.observe.record import Record
 from service.questions.encode import EncodeRequest
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.record import Record
+from service.shapes.work import Outputs, Result, Work
 from tests.conftest import application, connected
 from tests.replica_internals import believe, bound, stalled, under
 from tests.task_heads import MOST, checkpoint

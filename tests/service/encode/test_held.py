@@ -17,9 +17,9 @@ import pytest
 from numpy.typing import NDArray
 from starlette.types import ASGIApp, Message
 
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.memory import PROCESS
 from service.replica import Replica
+from service.shapes.answer import INFERENCE_HEADER, JSON, OCTETS
 from tests.replica_internals import stalled
 
 KIB = 1024

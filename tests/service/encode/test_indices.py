@@ -3,7 +3,7 @@
 import pytest
 
 from service.encode.indices import chosen_heads, chosen_hidden_states
-from service.inputs import Attention
+from service.shapes.inputs import Attention
 
 
 @pytest.mark.parametrize(

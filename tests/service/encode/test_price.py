@@ -23,22 +23,22 @@ from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
-from service.core import Layout, Step
-from service.encode.answer import SAFETENSORS
 from service.encode.price import (
     CARRY_PASSES,
-    MOST_ARRAYS,
     SPAN_FLOPS,
     entered_flops,
     make_cost_counter,
     request_flops,
     step_flops,
 )
-from service.engine.work import Outputs, Parts, Result, Work
 from service.questions.encode.maps import count_tensors
 from service.questions.encode.question import weigh_answer
 from service.replica import Replica
 from service.settings import JSON_FACTOR
+from service.shapes.answer import SAFETENSORS
+from service.shapes.price import MOST_ARRAYS, Layout
+from service.shapes.step import Step
+from service.shapes.work import Outputs, Parts, Result, Work
 from tests.replica_internals import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

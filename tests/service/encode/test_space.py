@@ -27,17 +27,18 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model import kernels
 from model.loading import checkpoint
-from service.core import Custom, Side
 from service.encode.reader import Reader
 from service.encode.resolver import Resolver
 from service.encode.space import SPACE_NAME, Spaces
 from service.encode.worker import Worker, Workers
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.outputs import Pooled
 from service.questions.encode import EncodeRequest
 from service.questions.encode.question import Encode
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.ask import Custom
+from service.shapes.outputs import Pooled
+from service.shapes.side import Side
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ import pytest_asyncio
 
 from model.config import Task
 from service import api
-from service.api.dialect import ModelFacts as Known
-from service.encode.answer import JSON
 from service.encode.resolver import Resolver
+from service.shapes.answer import JSON
+from service.shapes.call import ModelFacts as Known
 from tests.bge_m3 import bge_m3
 from tests.model.loading.test_adapters import adapter
 from tests.replica_internals import pooled_by

@@ -17,9 +17,9 @@ import pytest_asyncio
 from starlette.types import ASGIApp
 
 from service.api import ROUTES
-from service.encode.answer import Encoded
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.answer import Encoded
 from tests.largest import MODEL, Largest, every, write_model
 
 MOST_LINES = 60_000  # of Python in a callback, some 5 ms of a core

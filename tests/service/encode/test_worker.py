@@ -13,10 +13,10 @@ import pytest
 from service.encode.worker import Worker, one_step
 from service.engine.fair.rotation import OWNER_KEY
 from service.memory import Hold
-from service.observe.record import Record
 from service.questions.highlight.evidence import COPY_BYTES
 from service.refusals import Refused
 from service.replica import Replica
+from service.shapes.record import Record
 from tests.conftest import application, connected
 from tests.replica_internals import occupied, stalled, under
 

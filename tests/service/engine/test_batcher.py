@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE_SHARE, Batcher, Launch
-from service.engine.fair.line import OVERTAKING_TOKENS, Timing
+from service.engine.fair.line import OVERTAKING_TOKENS
 from service.engine.fair.queue import SMALL_TOKENS, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBTFUL_PROBES, PROBE_EVERY
 from service.keys import Limits
+from service.shapes.job import Timing
 
 FAR = 1e9  # a deadline that no request misses
 

@@ -9,9 +9,9 @@ import torch
 from model import packing
 from service.engine.batches import RecordedBatches
 from service.engine.lanes import ProcessBroken
-from service.engine.work import Outputs, Result, Work
 from service.observe.metrics import Metrics
-from service.observe.record import Record
+from service.shapes.record import Record
+from service.shapes.work import Outputs, Result, Work
 
 
 async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Result | Exception]:

@@ -26,7 +26,7 @@ from model.pooling import Pooling
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Outputs, Result, Work
+from service.shapes.work import Outputs, Result, Work
 from tests.service.engine import test_gpu
 
 CPU = torch.device("cpu")

@@ -39,7 +39,7 @@ from model.task_heads import (
 )
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Outputs, Parts, Result, Work
+from service.shapes.work import Outputs, Parts, Result, Work
 from tests.service.engine.fake_gpu import CUDA, ROOT, Place, Watch, watched
 
 TABLE = ROOT / "docs" / "gpu.md"

@@ -16,9 +16,9 @@ from model.packing import Sequence
 from model.pooling import Pooling
 from model.task_heads import Classifier, Projection
 from service.engine.arrays import NonFiniteOutput
-from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.work import Outputs, Result, Work
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -24,9 +24,9 @@ from service.engine.arrays import NonFiniteOutput
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
 from service.engine.weights import locate_model
-from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.work import Outputs, Result, Work
 
 CPU = torch.device("cpu")
 

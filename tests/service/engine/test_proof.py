@@ -21,9 +21,9 @@ from service.engine import proof
 from service.engine.lanes import Lanes
 from service.engine.proof import is_steady
 from service.engine.trust import NotTrustworthy
-from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.work import Outputs, Result, Work
 from tests.task_heads import MOST, checkpoint
 
 CPU = torch.device("cpu")

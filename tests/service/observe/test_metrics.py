@@ -22,9 +22,9 @@ from service.api.document import document
 from service.api.open_inference.call import MODEL_PATH
 from service.observe import families
 from service.observe.metrics import Metrics
-from service.observe.record import STAGES, Record
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.record import STAGES, Record
 from tests.replica_internals import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -19,9 +19,9 @@ from service.encode.resolver import Resolver
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import REPORT_SECONDS, Observer
-from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.record import Record
 from tests.conftest import application, connected
 from tests.replica_internals import altered
 from tests.task_heads import checkpoint

@@ -2,7 +2,7 @@
 
 import time
 
-from service.observe.record import Record
+from service.shapes.record import Record
 
 
 def test_what_was_never_run_has_waited_only() -> None:

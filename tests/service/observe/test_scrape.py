@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.observe import scrape
 from service.observe.metrics import Metrics
-from service.observe.record import Record, TraceContext
+from service.shapes.record import Record, TraceContext
 
 Parse = Callable[[str], Any]
 

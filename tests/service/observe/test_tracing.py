@@ -14,11 +14,11 @@ import pytest
 
 from service.encode.resolver import Resolver
 from service.engine.machine import Unservable
-from service.observe.record import STAGES, Record, TraceContext
 from service.observe.tracing import Tracing
 from service.preflight.machine import check_tracing
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.record import STAGES, Record, TraceContext
 from tests.replica_internals import stalled
 
 # an import of a module itself, not of a function or for types alone

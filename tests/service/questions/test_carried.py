@@ -16,9 +16,9 @@ from model.maps.units import divide_into_units
 from model.packing import Sequence
 from model.pooling import Pooling
 from service.encode.resolver import Resolver
-from service.engine.work import Outputs, Work
 from service.questions import carried
 from service.replica import Replica
+from service.shapes.work import Outputs, Work
 from tests.conftest import application, connected
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import array

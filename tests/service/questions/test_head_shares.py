@@ -17,11 +17,11 @@ from model.packing import Sequence
 from model.pooling import Pooling, pool_sequence
 from model.similarity import LinearPooling
 from service.encode.resolver import Resolver
-from service.engine.work import Outputs, Result, Work, cosine
 from service.questions import carried
 from service.questions.similarity import NOT_BY_HEAD, heads
 from service.questions.similarity.heads import HeadShares
 from service.replica import Replica
+from service.shapes.work import Outputs, Result, Work, cosine
 from tests.conftest import application, connected
 from tests.model.lessons.test_explain import drawn
 from tests.model.test_similarity import dense

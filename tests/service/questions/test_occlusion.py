@@ -15,8 +15,8 @@ from model import packing
 from model.maps.units import divide_into_units
 from model.pooling import Pooling
 from service.encode.resolver import Resolver
-from service.engine.work import Outputs, Work
 from service.questions.similarity.occlusion import occlude_works
+from service.shapes.work import Outputs, Work
 
 DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
 IDS = [101, 2035, 2003, 102]

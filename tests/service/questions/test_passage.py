@@ -3,9 +3,9 @@
 import pytest
 
 from model import packing
-from service.engine.work import Outputs, Work
 from service.questions.highlight.passage import DRAWS, Passage, count_draws, make_passage
 from service.questions.highlight.question import prune
+from service.shapes.work import Outputs, Work
 
 TEXT = "One.  Two. Three. \n"
 SPANS = [(0, 4), (6, 10), (11, 17)]

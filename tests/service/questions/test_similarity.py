@@ -11,13 +11,13 @@ import pytest
 from safetensors.numpy import load
 
 from model import similarity
-from service.api.dialect import ModelFacts
 from service.api.own import make_parser
-from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.engine.fair.rotation import FairThread
-from service.observe.record import Record
 from service.questions.similarity import ComparisonRequest, question
 from service.replica import Replica
+from service.shapes.answer import PIECE_BYTES, AnswerItem, Encoded
+from service.shapes.call import ModelFacts
+from service.shapes.record import Record
 from tests.conftest import application, connected, post_of
 from tests.replica_internals import pooled_by
 from tests.service.api.exact_arrays import Array, array
@@ -260,11 +260,11 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
 
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
-    texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
+    texts = [AnswerItem(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
     body, served = b'{"left":"a","right":["b"],"form":"top"}', ModelFacts(["m"], (), 6, 99, 9)
     asked = make_parser(ComparisonRequest)(body, post_of("/v1/similarity"), served)
 
-    pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
+    pieces = asked.pieces(Encoded({"model": "m"}, [AnswerItem(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]
     while b'"pairs"' not in whole[-1]:
         whole.append(next(pieces))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.core import PLACE_INPUTS
 from service.encode.indices import locate_spans
-from service.inputs import MOST_SPANS
 from service.replica import Replica
+from service.shapes.inputs import MOST_SPANS
+from service.shapes.side import PLACE_INPUTS
 from tests.conftest import application, connected
 from tests.service.api.exact_arrays import Array, array
 

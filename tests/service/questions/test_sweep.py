@@ -16,9 +16,9 @@ from safetensors.numpy import load
 
 from model.packing import Sequence
 from service.encode.price import make_cost_counter
-from service.engine.work import Outputs, Work
 from service.replica import Replica
 from service.settings import JSON_FACTOR, Settings
+from service.shapes.work import Outputs, Work
 from tests.conftest import application, connected
 from tests.replica_internals import believe
 from tests.task_heads import checkpoint

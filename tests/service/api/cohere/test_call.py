@@ -11,11 +11,11 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from service.api import cohere
-from service.api.dialect import ModelFacts
 from service.api.precisions import Precision, to_precision
-from service.encode.price import Price
 from service.encode.shown import short_numbers
 from service.replica import Replica
+from service.shapes.call import ModelFacts
+from service.shapes.price import Price
 from tests.space_fields import (
     GIVEN,
     LONG_TEXT,

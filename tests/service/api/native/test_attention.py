@@ -20,11 +20,11 @@ from transformers import BertModel
 
 from model import kernels
 from model.maps.choices import STATISTIC_FIELDS
-from service.encode.answer import SAFETENSORS
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from service.shapes.answer import SAFETENSORS
+from service.shapes.work import Result, Work
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

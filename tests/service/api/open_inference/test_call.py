@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from service.api.dialect import ModelFacts
 from service.api.open_inference import call as inference_protocol
-from service.encode.answer import INFERENCE_HEADER as HEADER
-from service.encode.answer import OCTETS
 from service.engine.fair.rotation import FairLock
-from service.observe.record import Record
 from service.refusals import refusal_of
 from service.replica import Replica
+from service.shapes.answer import INFERENCE_HEADER as HEADER
+from service.shapes.answer import OCTETS
+from service.shapes.call import ModelFacts
+from service.shapes.record import Record
 from tests.conftest import post_of
 from tests.space_fields import (
     A_TEXT,

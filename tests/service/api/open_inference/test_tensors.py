@@ -10,7 +10,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from service.api.open_inference import tensors
 from service.api.open_inference.tensors import InferInput
-from service.encode.answer import INFERENCE_HEADER
+from service.shapes.answer import INFERENCE_HEADER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS, Job
+from service.engine.fair.line import OVERTAKING_TOKENS, TURN_TOKENS
 from service.engine.fair.queue import BATCH_GROWTH, CROWD_TOKENS, JobQueue, Overloaded
 from service.keys import Limits
+from service.shapes.job import Job
 
 BATCH, LARGEST = 100, 400
 SIZES = {"a": (10, 10, 80, LARGEST), "b": (10, 10, 70), "c": (10, 30)}  # tokens, by key

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from model.lessons import attention_probabilities, mix_values, score_keys
-from service.api.teaching.mechanism import mixed_arrays, read_mixture
-from service.api.teaching.request import ATTEND_ADAPTER
 from service.encode import worker
+from service.questions.explain import ATTEND_ADAPTER
+from service.questions.explain.mechanism import mixed_arrays, read_mixture
 from service.replica import Replica
 from tests.replica_internals import occupied
 

@@ -10,6 +10,7 @@ from service.refusals import Refused
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
+NO_INPUT: tuple[str, ...] = ("none",)  # the kinds of inputs of a request that has none
 # Stages of a request that are timed
 StageName = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[StageName, ...] = get_args(StageName)  # in a request's order

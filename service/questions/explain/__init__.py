@@ -7,7 +7,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.wire import Wire, request_adapter
+from service.wording.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])

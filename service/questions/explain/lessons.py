@@ -11,18 +11,20 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.text.tokenizer import Truncate
-from service.api.teaching.mechanism import Mixture, mixed_arrays, read_mixture
-from service.api.teaching.request import ATTEND_ADAPTER, ExplainRequest
-from service.core import Layout, Side, Step
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.names import Names
-from service.encode.price import SINGLE, Price
+from service.encode.price import SINGLE
 from service.encode.reader import Reader
 from service.encode.worker import one_step
-from service.engine.work import Outputs, Work
-from service.observe.record import Record
+from service.questions.explain import ATTEND_ADAPTER, ExplainRequest
+from service.questions.explain.mechanism import Mixture, mixed_arrays, read_mixture
 from service.refusals import Refused
+from service.shapes.price import Layout, Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import Step
+from service.shapes.work import Outputs, Work
 
 # How many arrays an explained layer has of the shapes (tokens, width), (heads, tokens, head_dim)
 # and (heads, query, key); and at most of weights of the shapes (width, heads * head_dim) and (n,)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from model.packing import Sequence
-from service.api.teaching import lessons
 from service.encode import answer
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.engine.work import Outputs, Result, Work
+from service.questions.explain import lessons
 from service.refusals import Refused
 from service.replica import Replica
+from service.shapes.work import Outputs, Result, Work
 from tests.replica_internals import bound
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,7 +15,7 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from service.changing_fields import CHANGING_FIELDS
+from service.wording.changing_fields import CHANGING_FIELDS
 
 # A list that fails at its first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])

@@ -14,7 +14,7 @@ from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.task_heads import TaskHead
 from model.text.frame import Role
-from service.observe.record import Record
+from service.shapes.record import Record
 
 Array = NDArray[Any]
 

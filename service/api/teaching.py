@@ -1,9 +1,10 @@
 """Attention step by step: POST /v1/attend, without a model, and POST /v1/explain, of a layer."""
 
-from service.api.dialect import Example, Reply, RequestHead, RouteContext
+from service.api.dialect import RouteContext
 from service.api.own import NATIVE
-from service.api.teaching.request import AttendBody, ExplainRequest
 from service.observe.families import OF_TEXT
+from service.questions.explain import AttendBody, ExplainRequest
+from service.shapes.call import Example, Reply, RequestHead
 
 
 async def answer_attend(head: RequestHead, context: RouteContext) -> Reply:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.lessons import attention_probabilities, mix_values, score_keys
-from service.api.teaching.request import AnyAttendRequest, AttendRequest, MixRequest
-from service.core import Layout, Part
-from service.encode.price import DOUBLE, Price
+from service.encode.price import DOUBLE
+from service.questions.explain import AnyAttendRequest, AttendRequest, MixRequest
 from service.refusals import Refused
+from service.shapes.price import Layout, Part, Price
 from service.wording.words import count_noun, describe_value
 
 Array = NDArray[np.float64]

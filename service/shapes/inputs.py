@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -30,7 +31,7 @@ from model.maps.choices import (
     Weight,
     group_heads_by_layer,
 )
-from service.wire import ForeignRequest, Integers, Wire
+from service.wording.wire import ForeignRequest, Integers, Wire
 
 Floats = Literal["float32", "float16"]  # number format of an array
 
@@ -303,8 +304,11 @@ Spans = TypeAliasType(
 
 
 @final
-class Item(Wire):
+class InputItem(Wire):
     """One input: a text or pair of texts, token ids used as given, or embeddings."""
+
+    __qualname__ = "Item"  # the name of its schema
+    model_config = ConfigDict(title="Item")
 
     text: str | None = None
     """The text, at most `max_text_characters` characters."""
@@ -335,7 +339,7 @@ class Item(Wire):
         return "tokens" if self.token_ids is not None else "embeddings"
 
     @model_validator(mode="after")
-    def _check_exactly_one(self) -> "Item":
+    def _check_exactly_one(self) -> "InputItem":
         """Refuse an input that is not exactly one of text, token ids and embeddings."""
         kinds = self.text, self.token_ids, self.embeddings
         broken: LiteralString = ""
@@ -355,7 +359,7 @@ class Item(Wire):
 
 
 Input = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
+    Annotated[str, Tag("<text>")] | Annotated[InputItem, Tag("<item>")],
     Discriminator(lambda value: "<text>" if isinstance(value, str) else "<item>"),
 ]
 Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
@@ -386,17 +390,17 @@ Documents = TypeAliasType(
 )
 
 
-Text = str | tuple[str, str] | Item  # one input: a text, a pair, or anything else
+Text = str | tuple[str, str] | InputItem  # one input: a text, a pair, or anything else
 Texts = Sequence[Text]
 
 
 def text_and_pair(text: Text) -> tuple[str | None, str | None]:
     """Return the text and the second text of an input; None for one that it does not have."""
-    if type(text) is Item:
+    if type(text) is InputItem:
         return text.text, text.pair
     return (text, None) if isinstance(text, str) else text
 
 
-def numbered_items(texts: Texts) -> list[tuple[int, Item]]:
+def numbered_items(texts: Texts) -> list[tuple[int, InputItem]]:
     """Return the inputs that are no plain text or pair, with their numbers from 0."""
-    return [(number, text) for number, text in enumerate(texts) if type(text) is Item]
+    return [(number, text) for number, text in enumerate(texts) if type(text) is InputItem]

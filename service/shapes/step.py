@@ -1,0 +1,69 @@
+"""Which works of a question run together, what follows from them, and what answers it."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from service.shapes.answer import AnswerItem
+from service.shapes.price import Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.work import Work
+
+
+class Step(NamedTuple):
+    """Works that run together, and what follows: from a question to admission.
+
+    Args:
+        works: those of a request's first step begin with one for each text.
+        then: returns the next step, once these have their results; None: there is none.
+        follow: examples of works that may follow, and how often: admitted with these.
+        held: bytes that a first step keeps until the end, besides the answer.
+    """
+
+    works: Sequence[Work]
+    then: "Callable[[], Awaitable[Step | None]] | None" = None
+    follow: Sequence[tuple[Work, int]] = ()
+    held: int = 0
+
+    @property
+    def every(self) -> list[tuple[Work, int]]:
+        """Return the works and those that may follow, each with how often it runs."""
+        return [*((work, 1) for work in self.works), *self.follow]
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens of the works and of those that may follow."""
+        return sum(map(len, self.works)) + sum(len(work) * count for work, count in self.follow)
+
+    @property
+    def sequences(self) -> int:
+        """Return the number of works, with those that may follow."""
+        return len(self.works) + sum(count for _, count in self.follow)
+
+
+ReadSide = Callable[[Side], Awaitable[list[Work]]]  # reads a side to works, one for each text
+
+
+class Question(Protocol):
+    """One request: how it is read, run and answered, in this order; Ask says how it is written."""
+
+    def sides(self) -> Sequence[Side]:
+        """Return the sides to read; raises Refused for what this model lacks."""
+
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
+        """Return the first step, which leads to the others.
+
+        Args:
+            works: of all sides, in their order.
+            read: reads further sides, whose texts are made on the way.
+            deadline: when the answer must be ready, on time.monotonic's clock.
+            record: of the request, to which what is read on the way is added.
+        """
+
+    def price(self, step: Step) -> Price:
+        """Return the bytes of memory that the answer will take, by its parts."""
+
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
+        """Return the answer's items, in their order; called when the works have their results."""
