@@ -42,7 +42,6 @@ from service.observe import logs
 from service.observe.families import Objective
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer, make_loop_clock
-from service.questions.explain.lessons import Lessons
 from service.refusals import Refused
 from service.settings import Settings
 from service.shapes.answer import Identity
@@ -152,18 +151,6 @@ class Replica:
             numerics = self.proof.adapted[name]
             self.identities[name] = self.identity.adapted(name, adapter.digest, numerics)
         self.gateway = self._make_gateway()
-        self.lessons = Lessons(
-            self.identity.preamble("float32"),
-            self.reader,
-            admission,
-            settings.max_answer_json_bytes,
-            truncate=settings.truncate or "refuse",
-            adapted={
-                name: identity.preamble("float32")
-                for name, identity in self.identities.items()
-                if name
-            },
-        )
         self.heads = StoredSurvey(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         self.observer = Observer(metrics, model.digest, self.tracing, lines=settings.access_log)

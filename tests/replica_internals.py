@@ -22,7 +22,6 @@ from service.engine.batcher import Batcher
 from service.engine.fair.queue import JobQueue
 from service.engine.speed import LaneSpeed
 from service.keyring import KeyRing
-from service.questions.explain.lessons import Lessons
 from service.replica import Replica
 
 
@@ -40,14 +39,12 @@ def under(replica: Replica, reader: Reader | None = None, **settings: object) ->
     """
     settled, reader = replica.settings.model_copy(update=settings), reader or replica.reader
     admission = Admission(replica.batcher, replica.metrics, settled, replica.dtype)
-    preamble, most = replica.identity.preamble("float32"), settled.max_answer_json_bytes
     other = altered(
         replica,
         settings=settled,
         reader=reader,
         admission=admission,
         ring=KeyRing(settled.api_keys, settled.api_keys_file),
-        lessons=Lessons(preamble, reader, admission, most, truncate=settled.truncate or "refuse"),
     )
     other.gateway = other._make_gateway()
     return other

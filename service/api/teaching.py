@@ -1,7 +1,11 @@
 """Attention step by step: POST /v1/attend, without a model, and POST /v1/explain, of a layer."""
 
+from functools import partial
+
 from service.api.dialect import RouteContext
-from service.api.own import NATIVE
+from service.api.own import NATIVE, make_parser
+from service.encode.answer import write_pieces
+from service.encode.worker import one_step
 from service.observe.families import OF_TEXT
 from service.questions.explain import AttendBody, ExplainRequest
 from service.shapes.call import Example, Reply, RequestHead
@@ -9,19 +13,15 @@ from service.shapes.call import Example, Reply, RequestHead
 
 async def answer_attend(head: RequestHead, context: RouteContext) -> Reply:
     """Answer POST /v1/attend: attention over the request's own arrays, without a model."""
-    lessons = context.replica.lessons
-    mixture = await context.read(head, lessons.read_attend)
-    return await context.write(
-        head, await lessons.attend(mixture, context.deadline(head), head.record)
-    )
+    from service.questions.explain.mechanism import mixed_arrays, read_mixture
 
-
-async def answer_explain(head: RequestHead, context: RouteContext) -> Reply:
-    """Answer POST /v1/explain: one text through one layer, step by step."""
-    lessons = context.replica.lessons
-    request = await context.read(head, ExplainRequest.model_validate_json)
-    pieces = await lessons.explain(request, context.deadline(head), head.record)
-    return await context.write(head, pieces)
+    replica = context.replica
+    read = partial(read_mixture, most=replica.settings.max_answer_json_bytes)
+    mixture = await context.read(head, read)
+    replica.admission.hold(mixture.price, head.record, mixture.request_bytes)
+    mixing = one_step(partial(mixed_arrays, mixture))
+    arrays = await replica.admission.lessons.run(mixing, context.deadline(head))
+    return await context.write(head, write_pieces(arrays))
 
 
 ROUTES = [
@@ -51,7 +51,7 @@ ROUTES = [
         "/v1/explain",
         "One text through one layer, every step of it",
         ExplainRequest,
-        answers=answer_explain,
+        make_parser(ExplainRequest),
         kind="Explained",
         inputs=OF_TEXT,
         examples=[

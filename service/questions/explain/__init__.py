@@ -1,12 +1,16 @@
 """The wire of POST /v1/attend and POST /v1/explain: request models, strict."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Discriminator, Field, FiniteFloat, Tag, TypeAdapter
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
+from service.shapes.answer import Encoded
+from service.shapes.ask import Ask
+from service.shapes.inputs import Gate, Texts
 from service.wording.wire import Wire, request_adapter
 
 # Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
@@ -69,8 +73,11 @@ class MixRequest(Wire):
     """How many heads share d; left out: as many as the scores have, or 1."""
 
 
-class ExplainRequest(Wire):
+class ExplainRequest(Ask):
     """The body of POST /v1/explain: a text, and the layer it is followed through."""
+
+    question: ClassVar = "service.questions.explain.question:Explain"
+    gates: ClassVar[Sequence[Gate]] = ()  # type: ignore[misc]  # it shows the layer as it is
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
@@ -89,6 +96,13 @@ class ExplainRequest(Wire):
     truncate: Truncate | None = None
     """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
     side; left out or null: `truncate` of GET /info."""
+
+    def texts(self) -> Texts:
+        return [self.text if self.pair is None else (self.text, self.pair)]
+
+    def to_json(self, encoded: Encoded) -> dict[str, Any]:
+        (item,) = encoded.items
+        return {**encoded.preamble, **item.facts, **item.maps}
 
 
 AnyAttendRequest = AttendRequest | MixRequest

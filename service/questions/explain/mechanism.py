@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model.lessons import attention_probabilities, mix_values, score_keys
 from service.encode.price import DOUBLE
-from service.questions.explain import AnyAttendRequest, AttendRequest, MixRequest
+from service.questions.explain import ATTEND_ADAPTER, AttendRequest, MixRequest
 from service.refusals import Refused
 from service.shapes.price import Layout, Part, Price
 from service.wording.words import count_noun, describe_value
@@ -46,19 +46,21 @@ class Mixture:
     request_bytes: int
 
 
-def read_mixture(request: AnyAttendRequest, limit: int) -> Mixture:
-    """Convert a request's arrays to a Mixture.
+def read_mixture(body: bytes, most: int) -> Mixture:
+    """Parse a request's body, and convert its arrays to a Mixture.
 
     Args:
-        limit: most bytes of the answer's arrays.
+        most: most bytes of the answer's arrays.
 
     Raises:
+        ValidationError: it is no such request.
         Refused: the arrays do not fit each other, or the answer is too large.
     """
+    request = ATTEND_ADAPTER.validate_json(body)
     value = _to_array(request.value, "value")
     if isinstance(request, AttendRequest):
-        return _read_rows(request, value, limit)
-    return _read_scores(request, value, limit)
+        return _read_rows(request, value, most)
+    return _read_scores(request, value, most)
 
 
 def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from model.packing import Sequence
 from service.encode import answer
 from service.engine.weights import BUNDLED_MODEL, locate_model
-from service.questions.explain import lessons
+from service.questions.explain import question
 from service.refusals import Refused
 from service.replica import Replica
 from service.shapes.work import Outputs, Result, Work
@@ -212,7 +212,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
             config = replace(replica.reader.config, pre_norm=pre_norm)
-            lessons._price_steps(config, 3, weights=False).check(1000, 1000)
+            question._price_steps(config, 3, weights=False).check(1000, 1000)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)

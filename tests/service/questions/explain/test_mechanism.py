@@ -11,7 +11,6 @@ import torch
 
 from model.lessons import attention_probabilities, mix_values, score_keys
 from service.encode import worker
-from service.questions.explain import ATTEND_ADAPTER
 from service.questions.explain.mechanism import mixed_arrays, read_mixture
 from service.replica import Replica
 from tests.replica_internals import occupied
@@ -236,7 +235,7 @@ async def test_an_answer_too_large_is_refused_by_its_bytes(client: httpx.AsyncCl
 
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (413, "attention_too_large")
-    mixture = read_mixture(ATTEND_ADAPTER.validate_json(body), 2 * problem["bytes"])
+    mixture = read_mixture(body, 2 * problem["bytes"])
     arrays = mixed_arrays(mixture)
     assert arrays["probabilities"].nbytes == problem["bytes"] > problem["limit"]
     assert sum(array.nbytes for array in arrays.values()) == mixture.price.total
@@ -271,7 +270,7 @@ async def test_it_takes_one_core() -> None:
 
     def cores() -> int:
         torch.set_num_threads(2)
-        mixed_arrays(read_mixture(ATTEND_ADAPTER.validate_python(parts()), 1 << 20))
+        mixed_arrays(read_mixture(json.dumps(parts()).encode(), 1 << 20))
         return torch.get_num_threads()
 
     assert await asyncio.to_thread(cores) == 1
@@ -289,8 +288,8 @@ async def test_the_arrays_of_a_request_are_counted_once_its_body_is_parsed() -> 
     rows = HEADS * (QUERIES * D_K + KEYS * D_K + KEYS * D_V)
     mask = [[True] * KEYS] * QUERIES
 
-    of_rows = read_mixture(ATTEND_ADAPTER.validate_python({**parts(), "mask": mask}), 10**6)
-    of_scores = read_mixture(ATTEND_ADAPTER.validate_python(WELL), 10**6)
+    of_rows = read_mixture(json.dumps({**parts(), "mask": mask}).encode(), 10**6)
+    of_scores = read_mixture(json.dumps(WELL).encode(), 10**6)
 
     assert of_rows.request_bytes == 8 * rows + QUERIES * KEYS
     assert of_scores.request_bytes == 8 * (2 + 4)

@@ -1,0 +1,95 @@
+"""POST /v1/explain: one text through one layer of the model, every step of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from model.config import EncoderConfig
+from service.encode.price import SINGLE
+from service.encode.resolver import Resolver
+from service.encode.worker import Workers
+from service.questions.explain import ExplainRequest
+from service.refusals import Refused
+from service.shapes.answer import AnswerItem
+from service.shapes.ask import Custom
+from service.shapes.price import Layout, Price
+from service.shapes.record import Record
+from service.shapes.side import Side
+from service.shapes.step import ReadSide, Step
+from service.shapes.work import Outputs, Work
+
+# How many arrays an explained layer has of the shapes (tokens, width), (heads, tokens, head_dim)
+# and (heads, query, key); and at most of weights of the shapes (width, heads * head_dim) and (n,)
+ROWS, MIXED, MAPS = 5, 5, 2
+SQUARES, VECTORS = 4, 10
+
+
+class Explain:
+    """A request for every step of one layer.
+
+    The text is batched like any other: the serving pass computes the layer's input, then the lane
+    computes that layer step by step.
+    """
+
+    def __init__(
+        self, ask: ExplainRequest, custom: Custom, resolver: Resolver, workers: Workers
+    ) -> None:
+        self._ask, self._resolver, self._config = ask, resolver, resolver.model.config
+
+    def sides(self) -> Sequence[Side]:
+        """Return the text or pair; refuse a layer that the model lacks."""
+        ask, layers = self._ask, self._config.layers
+        adapter = self._resolver.adapter(ask.model, ask.task)
+        if not 0 <= ask.layer < layers:
+            detail = f"expected a layer of this model, 0 to {layers - 1}"
+            raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
+        side = Side(
+            ask.texts(),
+            Outputs(explained_layer=ask.layer, weights=ask.weights),
+            lambda number, *field: field or ("text",),
+            cut=self._resolver.cut(ask.truncate),
+            facts=True,
+            adapter=adapter,
+        )
+        return (side,)
+
+    async def plan(
+        self, works: list[Work], read: ReadSide, deadline: float, record: Record
+    ) -> Step:
+        """Return the one step."""
+        (self._work,) = works
+        return Step(works)
+
+    def price(self, step: Step) -> Price:
+        """Return the bytes of memory of the layer's maps, its steps and any weights."""
+        return _price_steps(self._config, step.tokens, weights=self._ask.weights)
+
+    async def make_items(self, deadline: float) -> Iterable[AnswerItem]:
+        """Return the text's fields, the steps' shapes and arrays by name, and any weights."""
+        work, arrays = self._work, self._work.result.steps
+        # a name with a dot is one of the layer's weights
+        steps: dict[str, Any] = {name: step for name, step in arrays.items() if "." not in name}
+        shapes = {name: step.shape for name, step in steps.items()}
+        cut = {"truncated": work.truncated, "length": work.length}
+        facts = {"layer": self._ask.layer, **work.facts, **cut, "shapes": shapes}
+        if self._ask.weights:
+            steps["parameters"] = {"eps": self._config.norm_eps, **_parameters(arrays)}
+        return [AnswerItem(len(work), facts, maps=steps)]
+
+
+def _price_steps(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
+    """Return the bytes of memory of an explanation: of its maps, its steps and any weights."""
+    width, mixed = config.width, config.mixed_width
+    fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
+    maps = SINGLE * MAPS * config.heads * tokens**2
+    steps = fixed + SINGLE * tokens * (MIXED * mixed + (ROWS + config.pre_norm) * width)
+    return Price({"attention": maps, "steps": steps}, Layout())
+
+
+def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the weights among the steps, named "step.part", by step and part."""
+    by_step: dict[str, dict[str, Any]] = {}
+    for name, array in steps.items():
+        step, dot, part = name.partition(".")
+        if dot:
+            by_step.setdefault(step, {})[part] = array
+    return by_step
