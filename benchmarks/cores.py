@@ -2,7 +2,7 @@
 
     python benchmarks/cores.py                the tables, by the costs of benchmarks/cores.json
     python benchmarks/cores.py --measure      measure the costs here first, and write them there
-    python benchmarks/cores.py --publish      write the tables into docs/sizing.md
+    python benchmarks/cores.py --publish      write the tables into benchmarks/results.md
 
 What a step costs is measured: the event loop and HAProxy by a service under load, a pass by its
 tokens, on one core and on two, alone and next to another (served/costs.py). What a service of one
@@ -26,13 +26,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from publish import ROOT, replace_between_marks
+from publish import replace_between_marks
 from served import machine
 from served.simulation import BULK, PROXY_THREADS, SHORT, SimulatedOutcome, StepCosts, simulate
 
 from service.fleet.policy import HIGH
 
-COSTS, PAGE = Path(__file__).parent / "cores.json", ROOT / "docs" / "sizing.md"
+COSTS, PAGE = (Path(__file__).parent / name for name in ("cores.json", "results.md"))
 COMMAND = "benchmarks/cores.py"
 MACHINES = {  # cores -> replicas, and threads of each
     4: ((1, 4), (2, 2), (4, 1)),
@@ -185,7 +185,7 @@ def lanes_fed(costs: StepCosts) -> float:
 
 
 def write_page(told: dict[str, Any]) -> str:
-    """Return everything that docs/sizing.md has of the costs that were measured."""
+    """Return everything that benchmarks/results.md has of the costs that were measured."""
     costs, cpu = read_costs(told["costs"]), told["processor"]
     facts = (
         f"Measured {told['date']}, commit {told['commit']}, {cpu['cores']} cores of an"

@@ -16,7 +16,7 @@ bias       the part of the score that biases carry, by input
 
 with the mean over pairs and its standard error. Controls are a random order, and the model with the
 numbers of each matrix shuffled. Writes benchmarks/shares.json; --publish puts the tables into
-docs/questions.md, which tests/test_shares.py holds to the file.
+benchmarks/results.md, which tests/test_shares.py holds to the file.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from service.settings import Settings
 from tests.conftest import application, connected
 
 ROOT = Path(__file__).parent.parent
-TOLD, PAGE = ROOT / "benchmarks" / "shares.json", ROOT / "docs" / "questions.md"
+TOLD, PAGE = (ROOT / "benchmarks" / name for name in ("shares.json", "results.md"))
 COMMAND = "python benchmarks/shares.py --publish"
 TEXTS, ALTERED = (ROOT / "tests" / "model" / name for name in ("texts.txt", "altered.jsonl"))
 LEAST_WORDS, LEAST_SCORE = 7, 0.28  # of pairs of TEXTS
@@ -283,7 +283,7 @@ def shuffle_model(folder: Path) -> None:
 
 
 def format_tables(told: Mapping[str, Any]) -> str:
-    """Return what was measured as docs/questions.md has it."""
+    """Return what was measured as benchmarks/results.md has it."""
     pairs, cpu = told["pairs"], told["processor"]
     facts = f"{told['date']}, commit {told['commit']}, {cpu['cores']} cores of an {cpu['name']}:"
     kinds = [f"{name} ({pairs[kind]})" for kind, name in zip(KINDS, KIND_NAMES, strict=True)]

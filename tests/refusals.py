@@ -1,9 +1,9 @@
-"""A request for every refusal: what tests/test_refusals.py writes docs/refusals.md of."""
+"""A request for every refusal, which tests/test_refusals.py sends."""
 
 import json
 from typing import Any, NamedTuple
 
-LONG = 99  # characters of a path that the page does not show
+LONG = 99  # characters of a path that is not shown
 WIDTH = 384  # of the bundled model
 JSON, FILE = "application/json", "application/vnd.safetensors"
 TEAM_KEY = "the-key-of-team-a"
@@ -14,8 +14,8 @@ class Row(NamedTuple):
 
     Args:
         body: a text or bytes as they are sent, anything else as JSON.
-        shown: the body as the page shows it, where it is too long or no text.
-        under: the state of the service, as the page says it; see tests/test_refusals.py.
+        shown: the body in words, where it is too long or no text.
+        under: the state of the service; see tests/test_refusals.py.
     """
 
     code: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
         return text.encode() if self.body is not None else b""
 
     def request(self) -> str:
-        """The request as the page shows it."""
+        """The request in words."""
         path = self.path if len(self.path) < LONG else f"(a path of {len(self.path):,} characters)"
         lines = [] if (self.method, path) == ("POST", "/v1/encode") else [f"{self.method} {path}"]
         lines += [f"{name}: {text}" for name, text in self.headers]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("service", "model", "client/headlight_client")
 MARGIN = " " * 12
 PICTURE = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
-STAGE = re.compile(r"^    (encode/\w+)\.py  .*: ", re.MULTILINE)  # in the way of a request
+STAGE = re.compile(r"`(encode/\w+)\.py`[,.]")  # in the life of a request
 FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
 # what changes something that a process has once
@@ -685,8 +685,8 @@ def test_a_planted_breach_is_caught(house: Path, file: str, line: str, sentence:
         ("ARCHITECTURE.md", "-> fleet ", "-> api fleet ", "start -> api is drawn, and no file"),
         (
             "ARCHITECTURE.md",
-            "encode/reader.py ",
-            "encode/ghost.py ",
+            "`encode/reader.py`,",
+            "`encode/ghost.py`,",
             "service.encode.ghost is no stage",
         ),
         (

@@ -1,8 +1,8 @@
-"""docs/limits.md names every limit; `python -m tests.test_limits` writes its table.
+"""docs/limits.md and settings.md name every limit; `python -m tests.test_limits` writes the table.
 
 A new limit is one line of tests/limits.py. What the tests find by themselves: a setting that is a
 number, a constant whose name says that it bounds something, a number that Ray is told, and a
-time-out that HAProxy is told.
+time-out that HAProxy is told. Each by its name, in whatever file it stands.
 """
 
 import ast
@@ -13,7 +13,7 @@ from pathlib import Path
 from service.cluster import haproxy, ingress
 from service.refusals import REFUSALS
 from service.settings import KIB, MIB, Settings
-from tests.limits import ENFORCED, NO_LIMITS, ROWS, Row
+from tests.limits import INNER, NO_LIMITS, ROWS, Row
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "limits.md"
@@ -24,21 +24,25 @@ FILES = [  # not of the commands: those bound nothing that the service does
 ]
 BOUNDING = re.compile(r"(MOST|LONGEST|LARGEST|SPARE|RESERVE|STUCK)(_|$)|SECONDS$|_BYTES$")
 TIMEOUT = re.compile(r"^ *timeout (\S+) (\S+)s$", re.MULTILINE)
+MARK = "<!-- python -m tests.test_limits -->\n"
+Value = float | str | None
 
 
-def limits() -> dict[str, float | str]:
-    """The value of every number that may be a limit, by its name."""
+def limits() -> dict[str, list[Value]]:
+    """The values of every number that may be a limit, by its name."""
     fields = Settings.model_fields
-    settings = {name: field.default for name, field in fields.items() if numeric(field.annotation)}
     told = ingress.common_variables(Settings())
-    variables = {name: float(value) for name, value in told.items() if value.isdecimal()}
     timeouts = TIMEOUT.findall("\n".join(haproxy.DEFAULTS))
-    return (
-        settings
-        | dict(constants())
-        | variables
-        | {f"haproxy timeout {name}": f"{seconds} s" for name, seconds in timeouts}
-    )
+    found: dict[str, list[Value]] = {}
+    pairs: list[tuple[str, Value]] = [
+        *((name, field.default) for name, field in fields.items() if numeric(field.annotation)),
+        *constants(),
+        *((name, float(value)) for name, value in told.items() if value.isdecimal()),
+        *((f"haproxy timeout {name}", f"{seconds} s") for name, seconds in timeouts),
+    ]
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def numeric(annotation: object) -> bool:
@@ -52,11 +56,10 @@ def constants() -> Iterator[tuple[str, float]]:
     By the module's text: some of them import Ray.
     """
     for path in FILES:
-        inside = path.relative_to(ROOT / "service")
-        parts = (inside.parent if path.name == "__init__.py" else inside.with_suffix("")).parts
         values = bounding(ast.parse(path.read_text()))
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        yield from ((".".join([*parts, name]), value) for name, value in numbers.items())
+        yield from (
+            (name, value) for name, value in values.items() if isinstance(value, int | float)
+        )
 
 
 def bounding(tree: ast.Module) -> dict[str, object]:
@@ -83,23 +86,38 @@ def names(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
     return (part.id for part in parts if isinstance(part, ast.Name))
 
 
+def value_of(row: Row, values: dict[str, list[Value]]) -> Value:
+    """What the code has for a row; the row says which, where several constants have its name."""
+    there = values[row.name]
+    if row.value is None:
+        assert len(set(there)) == 1, f"{row.name} has several values: {there}"
+        return there[0]
+    assert row.value in there, f"{row.name} is {there}"
+    return row.value
+
+
 def table() -> str:
-    """Every row, as the page has it."""
+    """Every row, as the page has it, but those of settings, which settings.md has."""
     values = limits()
-    head = ["| limit | default | bounds | beyond it |", "|---|---|---|---|"]
-    return "\n".join(head + [line(row, values[row.name]) for row in ROWS])
+    rows = [
+        line(row, value_of(row, values)) for row in ROWS if row.name not in Settings.model_fields
+    ]
+    return "\n".join(rows)
 
 
-def line(row: Row, value: float | str | None) -> str:
-    """One row of the page; `None` is a default that its setting's sentence tells."""
-    field = Settings.model_fields.get(row.name)
-    name = f"--{row.name.replace('_', '-')}" if field else row.name
+def line(row: Row, value: Value) -> str:
+    """One row of the page; who runs a cluster sets the variables by their names."""
+    name = f", `{row.name}`" if row.name.startswith("RAY_") else ""
+    return f"- {row.bounds}{name}: {written(row.name, value)}, else {beyond(row)}"
+
+
+def beyond(row: Row) -> str:
+    """What happens beyond a limit."""
     codes = [code for code in row.then.split() if code in REFUSALS]
-    then = ", ".join(f"{REFUSALS[code].status} `{code}`" for code in codes) or row.then
-    return f"| `{name}` | {written(row.name, value)} | {row.bounds} | {then} |"
+    return ", ".join(f"{REFUSALS[code].status} `{code}`" for code in codes) or row.then
 
 
-def written(name: str, value: float | str | None) -> str:
+def written(name: str, value: Value) -> str:
     """A value with its unit, which is the last word of its name."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -110,31 +128,19 @@ def written(name: str, value: float | str | None) -> str:
     return f"{value:,.10g}" + " s" * seconds
 
 
-def enforcers() -> str:
-    """Who enforces what on a request's way, as the page has it."""
-    rows = [
-        "| on a request's way | enforced by | limits | why it is the only one |",
-        "|---|---|---|---|",
-    ]
-    for row in ENFORCED:
-        named = ", ".join(f"`{name}`" for name in row.limits)
-        rows.append(f"| {row.what} | {row.by} | {named} | {row.others} |")
-    return "\n".join(rows)
-
-
 def filled(text: str) -> str:
-    """The page with its two tables as the code has them."""
-    tables = iter((enforcers(), table()))
-    return re.sub(r"(?:^\|.*\n)+", lambda _: next(tables) + "\n", text, flags=re.MULTILINE)
+    """The page with its table as the code has it."""
+    return f"{text.partition(MARK)[0]}{MARK}\n{table()}\n"
 
 
-def test_every_limit_is_on_the_page() -> None:
-    """A setting, constant or time-out that comes or goes is a line of ROWS or of NO_LIMITS."""
-    rows = [row.name for row in ROWS]
+def test_every_limit_is_known() -> None:
+    """A setting, constant or time-out that comes or goes is a line of one of the three."""
+    rows = [(row.name, row.value) for row in ROWS]
+    shown = {row.name for row in ROWS}
 
     assert len(rows) == len(set(rows))
-    assert limits().keys() == set(rows) | NO_LIMITS
-    assert not set(rows) & NO_LIMITS
+    assert limits().keys() == shown | INNER | NO_LIMITS
+    assert not shown & INNER and not (shown | INNER) & NO_LIMITS
 
 
 def test_the_page_is_the_codes() -> None:
@@ -142,21 +148,21 @@ def test_the_page_is_the_codes() -> None:
     assert filled(PAGE.read_text()) == PAGE.read_text()
 
 
-def test_what_is_bounded_on_a_requests_way_is_bounded_by_one() -> None:
-    """Each limit once; a constant of edge/ is used by the file that enforces it alone."""
-    named = [name for row in ENFORCED for name in row.limits]
-    assert len(named) == len(set(named)) and set(named) <= {row.name for row in ROWS}
+def test_a_limit_of_the_door_is_enforced_by_one_file() -> None:
+    """Where two do it, one of them is never reached, or they differ one day."""
+    door = {path: ast.parse(path.read_text()) for path in FILES if path.parent.name == "edge"}
+    shown = {row.name for row in ROWS}
+    own = {name for tree in door.values() for name in bounding(tree)} & shown
 
-    for by, name in ((row.by, name) for row in ENFORCED for name in row.limits):
-        if name.startswith("edge."):
-            files = [file for file in FILES if file.parent.name == "edge"]
-            doors = {f"edge.{file.stem}" for file in files if reads(file, name.rpartition(".")[2])}
-            assert doors - {"edge.request"} == {by}, name
+    assert {"MOST_HEADER_BYTES", "BODY_SECONDS", "HEAD_BYTES", "MOST_KEYS"} <= own
+    for name in own:
+        users = {path.stem for path, tree in door.items() if reads(tree, name)}
+        assert len(users - {"request"}) <= 1 or name == "LATE_SECONDS", (name, users)
 
 
-def reads(file: Path, name: str) -> bool:
-    """Whether a file uses a constant or a setting."""
-    nodes = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Name)]
+def reads(tree: ast.Module, name: str) -> bool:
+    """Whether a file uses a constant."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return any(node.id == name for node in nodes if isinstance(node.ctx, ast.Load))
 
 

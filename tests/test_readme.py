@@ -18,7 +18,9 @@ from service.api import ROUTES
 from service.api.pages import PAGE_PREFIX
 from service.replica import Replica
 from service.settings import Settings
+from tests.limits import ROWS
 from tests.several_models import FIRST, RERANKER, one_address, save_reranker
+from tests.test_limits import beyond
 
 ROOT = Path(__file__).parent.parent
 README, API, SETTINGS = ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "settings.md"
@@ -27,12 +29,14 @@ MOST_LINES, MOST_WORDS = 120, 800  # of README, of a decision
 
 
 def settings_table() -> str:
-    """Every setting with its default and sentence."""
+    """Every setting with its default and sentence; of a limit, what happens beyond it."""
+    beyond_it = {row.name: f"; beyond it {beyond(row)}" for row in ROWS}
     rows = [
-        f"| `{name}` | {'' if field.default is None else field.default} | {field.description} |"
+        f"- `{name}`{'' if field.default in (None, ()) else f' ({field.default})'}: "
+        f"{field.description}{beyond_it.get(name, '')}"
         for name, field in Settings.model_fields.items()
     ]
-    return "\n".join(["| setting | default | |", "|---|---|---|", *rows])
+    return "\n".join(rows)
 
 
 def clients_table() -> str:
@@ -64,7 +68,7 @@ def filled(page: Path) -> str:
     name, table = TABLES[page]
     mark = f"<!-- {name} -->\n"
     before, after = page.read_text().split(mark)
-    rest = re.sub(r"\A\n(\|[^\n]*\n)*", "", after)
+    rest = re.sub(r"\A\n([|-][^\n]*\n)*", "", after)
     return f"{before}{mark}\n{table()}\n" + (f"\n{rest.lstrip()}" if rest.strip() else "")
 
 

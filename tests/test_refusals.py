@@ -1,4 +1,6 @@
-"""docs/refusals.md has a real message for every refusal; `python -m tests.test_refusals` writes it.
+"""Every refusal is on docs/refusals.md, and a request for each is worded as it was.
+
+`python -m tests.test_refusals` writes the page and the messages.
 
 A new refusal is a line of tests/refusals.py.
 """
@@ -27,6 +29,7 @@ from tests.refusals import JSON, ROWS, TEAM_KEY, Row
 from tests.replica_internals import pooled_by, under
 
 PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
+MESSAGES = Path(__file__).parent / "refusals.json"
 MARK = "<!-- refusals -->\n"
 WHOLE = "unknown_field"  # the code of which the page shows a body
 ID = "an-id"
@@ -36,22 +39,28 @@ MACHINES = re.compile(r"\b[0-9,]+ ms")  # what depends on the machine
 Make = Callable[[Replica], ASGIApp]
 
 
-async def page(replica: Replica, application: Make) -> str:
-    """Every refusal, by code: its request, and what it is answered behind its title."""
-    parts = []
-    for code, kind in REFUSALS.items():
-        parts.append(f"## {code}\n\n{kind.status}. {kind.title}\n")
-        for row in (row for row in ROWS if row.code == code):
-            answer = await refused(replica, application, row)
-            assert answer.is_error and code_of(answer, code) == code, (
-                row.request(),
-                answer.text[:999],
-            )
-            where = f"On a service {row.under}:\n\n" if row.under else ""
-            more = PATHS.sub("..", message(answer).removeprefix(kind.title).strip())
-            said = f"\n> {more}\n" if more else ""
-            parts.append(f"{where}```\n{row.request()}\n```\n{said}")
-    return "\n".join(parts)
+def page() -> str:
+    """A line for each code, below its status: its title."""
+    lines: dict[int, list[str]] = {}
+    for code, kind in sorted(REFUSALS.items(), key=lambda item: item[1].status):
+        lines.setdefault(kind.status, []).append(f"- `{code}`: {kind.title}")
+    return "\n\n".join(
+        f"## {status}\n\n" + "\n".join(of_status) for status, of_status in lines.items()
+    )
+
+
+async def messages(replica: Replica, application: Make) -> dict[str, str]:
+    """What each request of ROWS is answered, behind its code's title."""
+    told = {}
+    for row in ROWS:
+        answer = await refused(replica, application, row)
+        assert answer.is_error and code_of(answer, row.code) == row.code, (
+            row.request(),
+            answer.text[:999],
+        )
+        said = message(answer).removeprefix(REFUSALS[row.code].title).strip()
+        told[f"{row.code}: {row.request()}"] = PATHS.sub("..", said)
+    return told
 
 
 async def refused(replica: Replica, application: Make, row: Row) -> httpx.Response:
@@ -136,23 +145,37 @@ def message(answer: httpx.Response) -> str:
 
 
 async def filled(text: str, replica: Replica, application: Make) -> str:
-    """The page with all refusals as the service words them, one of them whole."""
+    """The page with all codes, and one refusal whole, as the service words it."""
     first = next(row for row in ROWS if row.code == WHOLE)
     whole = (await refused(replica, application, first)).json()
     body = f"```json\n{json.dumps(whole, indent=1)}\n```"
     head = re.sub(r"```json\n.*?```", lambda _: body, text.partition(MARK)[0], flags=re.DOTALL)
-    return head + MARK + "\n" + await page(replica, application)
+    return head + MARK + "\n" + page() + "\n"
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_page_holds_what_the_service_answers(replica: Replica, outer: Make) -> None:
-    """Each message is that of a request that is sent here: run this file."""
+async def test_the_page_holds_every_code_and_what_the_service_answers(
+    replica: Replica, outer: Make
+) -> None:
+    """A code that comes, goes or is worded otherwise shows here: run this file."""
     written = PAGE.read_text("utf-8")
 
-    assert MACHINES.sub("", await filled(written, replica, outer)) == MACHINES.sub("", written)
+    assert await filled(written, replica, outer) == written
 
 
-def test_every_refusal_is_on_the_page() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_each_request_is_refused_in_the_words_kept(replica: Replica, outer: Make) -> None:
+    """Each is sent here."""
+    kept = json.loads(MESSAGES.read_text("utf-8"))
+
+    told = await messages(replica, outer)
+
+    assert told.keys() == kept.keys()
+    for request, said in told.items():
+        assert MACHINES.sub("", said) == MACHINES.sub("", kept[request]), request
+
+
+def test_every_refusal_has_a_request() -> None:
     """A code that comes or goes is a line of ROWS; one is HAProxy's alone."""
     assert {row.code for row in ROWS} == REFUSALS.keys() - {"replica_lost"}
 
@@ -166,6 +189,8 @@ async def write() -> None:
     replica = await Replica.start(Settings(device="cpu", threads=2), "replica-1")
     text = PAGE.read_text("utf-8")
     PAGE.write_text(await filled(text, replica, application), "utf-8")
+    told = await messages(replica, application)
+    MESSAGES.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
     await replica.close()
 
 

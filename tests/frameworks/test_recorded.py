@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from tests.frameworks.conftest import LONG
-from tests.frameworks.page import applications, examples, refusals
+from tests.frameworks.page import PAGE, applications, examples, filled, refusals
 from tests.frameworks.recording import STORED, shape
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -68,6 +68,11 @@ async def shape_of_answer(app: ASGIApp, request: dict[str, Any]) -> Any:
         answer = await http.send(sent)
     assert answer.status_code == request["status"], answer.text
     return shape(answer.json())
+
+
+async def test_the_list_of_clients_is_made_of_the_examples() -> None:
+    """How each is pointed here, and what it raises: run tests/frameworks/page.py."""
+    assert filled(PAGE) == PAGE
 
 
 async def test_every_client_of_the_page_is_pinned_recorded_and_refused() -> None:
