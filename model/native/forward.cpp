@@ -2,11 +2,10 @@
 //
 //     embeddings -> layers (attention, feed-forward, residuals, norms) -> last norm
 //
-// Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py,
-// rotation.py and pooling.py, over the same kernels of ATen and oneDNN, called through torch's
-// dispatcher; attention, norms and most products (linear.h) go past it. Change both together:
-// agreement.py compares them, to the bit, at every start. torch calls these methods with Python's
-// lock released, so that other threads run.
+// Statement for statement the loop of encoder.py, attention.py, positions.py and pooling.py, over
+// the same kernels of ATen and oneDNN, called through torch's dispatcher; attention, norms and most
+// products (linear.h) go past it. Change both together: agreement.py compares them, to the bit, at
+// every start. torch calls these methods with Python's lock released, so that other threads run.
 //
 // Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
 

@@ -1,6 +1,6 @@
 // Norms, rotations and gates of rows, each in one step over what lies in the cache.
 //
-// The bits are those of torch's operators, which take ten, eleven and two steps: norm.h and gate.h
+// The bits are those of torch's operators, which take ten, eleven and two steps: norm.h and gated.h
 // compare them. setup.py keeps a product and a sum that are no fmadd apart (-ffp-contract=off).
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
     report    of one replica: the share of its time that its lanes computed, and that its event
               loop did, and the seconds of work that wait or run in it, by its own measured speed
-              (load.py)
+              (bounds.py)
     load      of one replica: how many replicas its work would keep busy
     desired   of all of them: how many there should be, if not as many as now
 
