@@ -143,7 +143,7 @@ def largest_differences(exact: Model, fast: Model, texts: list[Sequence]) -> tup
     for index in range(len(texts)):
         rows = [encoded.packed.rows(index) for encoded in both]
         a, b = (to_array(each.last[own]) for each, own in zip(both, rows, strict=True))
-        vectors = max(vectors, numerics.largest_difference(b, a))
+        vectors = max(vectors, numerics.largest_difference([b], [a]))
         for layer in layers:
             a, b = (
                 to_array(maps.full_maps(MapReader(each.traces[layer], own, heads)))
@@ -164,8 +164,8 @@ def compare_answers(exact: Model, fast: Model, texts: list[Sequence]) -> float:
             return np.inf
         done = [one for one in results if isinstance(one, Result)]
         answers.append([[one.pooled for one in done], [one.task["logits"] for one in done]])
-    pairs = zip(*answers, strict=True)
-    return max(numerics.largest_difference(np.stack(b), np.stack(a)) for a, b in pairs)
+    exact_rows, fast_rows = ([np.stack(each) for each in one] for one in answers)
+    return numerics.largest_difference(fast_rows, exact_rows)
 
 
 def batches_with_canary(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
@@ -189,7 +189,7 @@ def compare_company(model: Model, most: int) -> tuple[float, str]:
     packs = (encoder.pack(batch) for batch in batches_with_canary(canary, most))
     together = [to_array(encoder(packed).last[packed.rows(0)]) for packed in packs]
     moved = sum(tokens.tobytes() != alone.tobytes() for tokens in together)
-    furthest = max(numerics.largest_difference(tokens, alone) for tokens in together)
+    furthest = numerics.largest_difference(together, [alone] * len(together))
     return furthest, f"{moved}/{len(together)}"
 
 

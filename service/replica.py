@@ -114,7 +114,7 @@ class Replica:
         machine.check_same_bits(settings)
         count = machine.count_lanes(settings, device)
         self.lanes = await Lanes.start(partial(load_model, self.source, device, kind), count)
-        proving = partial(prove_lanes, self.lanes, self.source, device, kind, settings.batch_tokens)
+        proving = partial(prove_lanes, self.lanes, self.source, kind, settings.batch_tokens)
         # where bfloat16 was chosen by hand: a start on a GPU would wait for the CPU's float32
         compared = sample_texts() if settings.dtype == "bfloat16" else []
         proving = partial(proving, settings.require_same_bits, pick_evenly(), compared)

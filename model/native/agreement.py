@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import get_args
+from itertools import product
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -12,52 +13,41 @@ from model.attention import TILE_QUERIES
 from model.config import EncoderConfig, PoolingMode
 from model.encoder import Encoded, Encoder
 from model.native.stack import NativeStack
+from model.packing import pack_sequences
 from model.pooling import Pooling, pool_each
 
 POOLING_MODES = get_args(PoolingMode)  # all of them
-TESTED_LENGTHS = (1, 3, 40, 40, 40)  # tokens of each test sequence
-UNSEEN_SEQUENCE = 4  # index of the test sequence with unseen last tokens
-TILED_LENGTH = 2 * TILE_QUERIES + 1  # tokens of one more sequence, for encoders with windows
+# Tokens of vectors, of most test sequences, and of one of several tiles, for encoders with windows
+TESTED_LENGTHS = 3, 40, 2 * TILE_QUERIES + 1
 
 
 def agrees_with_loop(encoder: Encoder, stack: NativeStack) -> bool:
     """Tell whether both give the same bits: for one sequence, a batch, an entry, and pooling."""
-    every = frozenset(range(encoder.config.layers))
+    return all(torch.equal(found, expected) for found, expected in _both_ways(encoder, stack))
+
+
+def _both_ways(encoder: Encoder, stack: NativeStack) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each tensor of the operator, in a batch with its fill or the loop's, and the loop's."""
+    every, nothing = frozenset(range(encoder.config.layers)), frozenset[int]()
     states, batch = every | {encoder.config.layers}, list(_test_sequences(encoder.config))
-    trials = [
-        (batch[:1], frozenset[int](), frozenset[int]()),
-        (batch, states, every),
-        ([_start_inside(encoder, batch[0])], states, every),
-    ]
-    passes = all(_agree_on_batch(encoder, stack, *trial) for trial in trials)
-    alone = encoder.pack(batch[:1])
-    last, rows = encoder.run_layers(alone, *trials[0][1:]).last, [alone.rows(0)]
-    ways = (Pooling((mode,), normalize) for mode in POOLING_MODES for normalize in (False, True))
-    return passes and all(
-        torch.equal(pool_each(last, rows, pooling), stack.pool(last, rows, pooling))
-        for pooling in ways
-    )
+    entered = [_start_inside(encoder, batch[0])]
+    trials = (batch[:1], nothing, nothing), (batch, states, every), (entered, states, every)
+    for sequences, hidden, traces in trials:
+        where = sequences, encoder.device, encoder.config.pad
+        expected = encoder.run_layers(pack_sequences(*where), hidden, traces)
+        for unpadded_rows in (0, stack.unpadded_rows):
+            found = stack(pack_sequences(*where, unpadded_rows), hidden, traces)
+            yield from pair_tensors(found, expected)
+    last, rows = expected.last, [expected.packed.rows(0)]
+    for mode, normalize in product(POOLING_MODES, (False, True)):
+        pooling = Pooling((mode,), normalize)
+        yield stack.pool(last, rows, pooling), pool_each(last, rows, pooling)
 
 
-def _agree_on_batch(
-    encoder: Encoder,
-    stack: NativeStack,
-    sequences: list[packing.Sequence],
-    hidden: frozenset[int],
-    traces: frozenset[int],
-) -> bool:
-    """Tell whether both give the same bits of a batch, with the fill of either."""
-    where = encoder.device, encoder.config.pad
-    packed = packing.pack_sequences(sequences, *where)
-    expected = encoder.run_layers(packed, hidden, traces)
-    unpadded = packing.pack_sequences(sequences, *where, stack.unpadded_rows)
-    return all(same_bits(expected, stack(batch, hidden, traces)) for batch in (packed, unpadded))
-
-
-def same_bits(one: Encoded, other: Encoded) -> bool:
-    """Tell whether two passes over a batch gave the same bits; `other` may have less fill."""
-    pairs = zip(kept_tensors(one), kept_tensors(other), strict=True)
-    return all(torch.equal(a[: len(b)], b) for a, b in pairs)
+def pair_tensors(found: Encoded, expected: Encoded) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all tensors of two passes over a batch, of which `found` may have less fill."""
+    for few, many in zip(kept_tensors(found), kept_tensors(expected), strict=True):
+        yield few, many[: len(few)]
 
 
 def kept_tensors(encoded: Encoded) -> list[Tensor]:
@@ -70,24 +60,25 @@ def kept_tensors(encoded: Encoded) -> list[Tensor]:
 
 
 def _test_sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
-    """Yield one sequence per length; some have embeddings, gates and patches, or unseen tokens."""
+    """Yield sequences, some with embeddings, gates and patches, or unseen tokens."""
     random = torch.Generator().manual_seed(0)
-    lengths = (*TESTED_LENGTHS, TILED_LENGTH) if any(config.windows) else TESTED_LENGTHS
-    for index, length in enumerate(min(length, config.max_tokens) for length in lengths):
-        ids = torch.randint(config.vocabulary, (length,), generator=random).tolist()
-        types = torch.randint(max(1, config.types), (length,), generator=random).tolist()
-        if index == 1:
-            vectors = torch.randn(length, config.embedding_width, generator=random)
-            yield packing.Sequence(embeddings=vectors)
-        elif index == 2:
-            gates = {layer: {config.heads - 1: 0.5} for layer in range(config.layers)}
-            value = torch.randn(length, config.head_dim, generator=random)
-            patches = {layer: {0: value} for layer in range(config.layers)}
-            yield packing.Sequence(ids, types, gates=gates, patches=patches)
-        elif index == UNSEEN_SEQUENCE:
-            yield packing.Sequence(ids, types, unseen=length // 2)
-        else:
-            yield packing.Sequence(ids, types)
+
+    def draw(length: int, **more: Any) -> packing.Sequence:
+        """Return a sequence of random ids and types."""
+        ids = torch.randint(config.vocabulary, (length,), generator=random)
+        types = torch.randint(max(1, config.types), (length,), generator=random)
+        return packing.Sequence(ids.tolist(), types.tolist(), **more)
+
+    few, some, many = (min(length, config.max_tokens) for length in TESTED_LENGTHS)
+    value = torch.randn(some, config.head_dim, generator=random)
+    gates = {layer: {config.heads - 1: 0.5} for layer in range(config.layers)}
+    yield draw(1)
+    yield packing.Sequence(embeddings=torch.randn(few, config.embedding_width, generator=random))
+    yield draw(some, gates=gates, patches=dict.fromkeys(gates, {0: value}))
+    yield draw(some)
+    yield draw(some, unseen=some // 2)
+    if any(config.windows):
+        yield draw(many)
 
 
 def _start_inside(encoder: Encoder, sequence: packing.Sequence) -> packing.Sequence:

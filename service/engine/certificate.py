@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from model import packing
+from model.encoder import Encoder
 from model.loading.checkpoint import Model
 from model.pooling import pool_sequence
 
@@ -15,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10  # nearest texts of each text that are compared
 BATCH_TEXTS = 16  # texts encoded in one batch
+TINY = torch.finfo(torch.float32).tiny  # in place of the length of a vector of zeros
 NO_CERTIFICATE = (
     "bfloat16 has no certificate: the tokenizer tells few of the bundled English texts apart"
 )
@@ -47,8 +50,8 @@ def certify(model: Model, exact: Model, texts: Sequence[str]) -> Certificate | N
         None if fewer than half of the texts have different token ids: vectors of equal texts
         would prove nothing.
     """
-    tokenized = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
-    if 2 * len({tuple(text.token_ids) for text in tokenized}) < len(tokenized):
+    distinct = {tuple(each.token_ids or ()) for each in read_texts(model, texts)}
+    if 2 * len(distinct) < len(texts):
         logger.warning(NO_CERTIFICATE)
         return None
     certificate = compare_vectors(encode_texts(model, texts), encode_texts(exact, texts))
@@ -56,26 +59,36 @@ def certify(model: Model, exact: Model, texts: Sequence[str]) -> Certificate | N
     return certificate
 
 
+def read_texts(
+    model: Model, texts: Sequence[str], max_tokens: int | None = None
+) -> list[packing.Sequence]:
+    """Tokenize texts for a model; cut them to so many tokens, or to as many as it takes."""
+    limit = max_tokens or model.max_tokens
+    tokenized = model.tokenizer([(text,) for text in texts], limit, "right")
+    return [packing.Sequence(text.token_ids, text.types) for text in tokenized]
+
+
+def token_vectors(encoder: Encoder, sequences: Sequence[packing.Sequence]) -> list[Tensor]:
+    """Return the last hidden state of each sequence of a batch, (tokens, width)."""
+    encoded = encoder(encoder.pack(sequences))
+    return [encoded.last[encoded.packed.rows(index)] for index in range(len(sequences))]
+
+
 def encode_texts(model: Model, texts: Sequence[str]) -> Tensor:
     """Return the pooled vectors of texts, (texts, size)."""
-    tokenized = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
-    vectors: list[Tensor] = []
-    for first in range(0, len(tokenized), BATCH_TEXTS):
-        batch = [
-            packing.Sequence(text.token_ids, text.types)
-            for text in tokenized[first : first + BATCH_TEXTS]
-        ]
-        encoded = model.encoder(model.encoder.pack(batch))
-        slices = (encoded.packed.rows(index) for index in range(len(batch)))
-        vectors += [pool_sequence(encoded.last[rows], model.pooling).cpu() for rows in slices]
+    sequences, vectors = read_texts(model, texts), list[Tensor]()
+    for first in range(0, len(sequences), BATCH_TEXTS):
+        tokens = token_vectors(model.encoder, sequences[first : first + BATCH_TEXTS])
+        vectors += [pool_sequence(each, model.pooling).cpu() for each in tokens]
     return torch.stack(vectors)
 
 
 def compare_vectors(ours: Tensor, theirs: Tensor) -> Certificate:
     """Measure how close `ours` are to `theirs`: vectors of the same texts, (texts, size) each."""
-    cosines, count = (_scale_to_unit(ours) * _scale_to_unit(theirs)).sum(1), len(ours)
+    units = [F.normalize(each.double(), dim=1, eps=TINY) for each in (ours, theirs)]
+    cosines, count = (units[0] * units[1]).sum(1), len(ours)
     neighbours = min(NEIGHBOURS, count - 1)
-    tables = [_cosines_among(rows) for rows in (ours, theirs)]
+    tables = [unit @ unit.T for unit in units]  # cosines of every text with every other
     upper = torch.triu_indices(count, count, 1)
     ranks = [table[*upper].argsort().argsort().double() for table in tables]
     nearest = [table.fill_diagonal_(-torch.inf).topk(neighbours).indices for table in tables]
@@ -88,16 +101,3 @@ def compare_vectors(ours: Tensor, theirs: Tensor) -> Certificate:
         neighbours,
         count,
     )
-
-
-def _scale_to_unit(rows: Tensor) -> Tensor:
-    """Return rows scaled to length 1, as float64."""
-    wide = rows.double()
-    lengths: Tensor = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-    return wide / lengths.clamp_min(torch.finfo(torch.float32).tiny)
-
-
-def _cosines_among(rows: Tensor) -> Tensor:
-    """Return the cosine of every row with every other, (rows, rows) float64."""
-    unit = _scale_to_unit(rows)
-    return unit @ unit.T

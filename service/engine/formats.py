@@ -1,7 +1,5 @@
 """Measures how fast a model's layers are in another number format on this processor."""
 
-import math
-import time
 from collections.abc import Callable
 
 import torch
@@ -10,10 +8,10 @@ from model import kernels
 from model.config import EncoderConfig
 from model.loading.assembly import expected_shapes
 from model.steady import without_idle_threads
+from service.engine.speed import time_fastest
 
 TOKENS = 32  # of the text whose products are timed
-# For which the formats run in turns, again and again, so that a busy moment is none of one alone
-SECONDS = 0.2
+SECONDS = 0.2  # for which the formats run in turns, again and again
 LEAST_TURNS = 5
 LAYER = "layers.0."  # what the names of a layer's tensors begin with
 
@@ -27,17 +25,9 @@ def compare_speeds(config: EncoderConfig, dtype: torch.dtype) -> float:
     formats = torch.float32, dtype
     with without_idle_threads():
         runs = [_prepare_layer(config, each) for each in formats]
-        fastest = [math.inf] * len(runs)
         for run in runs:
             run()  # the first also makes kernels
-        turns, end = 0, time.perf_counter() + SECONDS
-        while turns < LEAST_TURNS or time.perf_counter() < end:
-            turns += 1
-            for index, run in enumerate(runs):
-                start = time.perf_counter()
-                run()
-                fastest[index] = min(fastest[index], time.perf_counter() - start)
-    single, other = fastest
+        single, other = time_fastest(runs, SECONDS, LEAST_TURNS)
     return single / other
 
 

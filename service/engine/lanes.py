@@ -88,13 +88,8 @@ class Lanes:
     def __len__(self) -> int:
         return len(self._threads)
 
-    @property
-    def arithmetic(self) -> str:
-        """Return the name of the kernels that compute without an adapter; see numerics.py."""
-        return self.arithmetic_of(None)
-
     def arithmetic_of(self, adapter: str | None) -> str:
-        """Return the name of the kernels that compute with an adapter; None: without one."""
+        """Return the name of the kernels that compute with an adapter; see numerics.py."""
         return self._encoder_with(adapter).arithmetic + ("+alone" if self.alone else "")
 
     async def call_in_lane(self, lane: int, function: Callable[[], T]) -> T:

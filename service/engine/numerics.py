@@ -11,6 +11,7 @@ torch says about a processor.
 
 import ctypes
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,15 @@ GOLDEN = {
 }
 
 
-def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
+def name_arithmetic(
+    device: torch.device, dtype: torch.dtype, kernels: str, canary: Array, same_bits: bool = True
+) -> str:
     """Return the name of the arithmetic, which answers show as `numerics`; see above.
 
     Args:
         kernels: their name.
         canary: the canary's token vectors.
+        same_bits: whether no batch changes them; else the name ends in -varying.
     """
     release = str(torch.__version__)
     if device.type == "cpu":
@@ -76,7 +80,8 @@ def name_arithmetic(device: torch.device, dtype: torch.dtype, kernels: str, cana
         gpu = torch.cuda.get_device_properties(device)
         unit = gpu_kind(gpu.major, gpu.minor, gpu.multi_processor_count)
     digest = hashlib.sha256(canary.tobytes()).hexdigest()[:GOLDEN_DIGITS]
-    return f"{device.type}-{PRECISION_NAMES[dtype]}-{kernels}-{unit}-{release}-{digest}"
+    name = f"{device.type}-{PRECISION_NAMES[dtype]}-{kernels}-{unit}-{release}-{digest}"
+    return name if same_bits else f"{name}-varying"
 
 
 def is_mkl_strict() -> bool | None:
@@ -101,15 +106,21 @@ def gpu_kind(major: int, minor: int, count: int) -> str:
     return f"sm{major}{minor}x{count}"
 
 
-def largest_difference(rows: Array, expected: Array) -> float:
+def largest_difference(found: Iterable[Array], expected: Iterable[Array]) -> float:
     """Return the largest relative error of a row: its distance divided by the expected length.
 
     Args:
-        rows, expected: vectors to compare row by row, (rows, width).
+        found, expected: arrays to compare one by one, (.., rows, width) each.
 
     Returns:
-        Infinity where a number is not finite.
+        0 only where all bits are the same; infinity where a number is not finite.
     """
-    lengths = np.linalg.norm(expected, axis=-1).clip(min=np.finfo(np.float32).tiny)
-    share = np.linalg.norm(rows - expected, axis=-1) / lengths
-    return float(np.where(np.isfinite(share), share, np.inf).max())
+    furthest, least = 0.0, float(np.finfo(np.float32).tiny)
+    for rows, right in zip(found, expected, strict=True):
+        if rows.tobytes() != right.tobytes():
+            lengths = np.linalg.norm(right, axis=-1).clip(min=least)
+            share = np.linalg.norm(rows - right, axis=-1) / lengths
+            furthest = max(
+                furthest, least, float(np.where(np.isfinite(share), share, np.inf).max())
+            )
+    return furthest

@@ -6,10 +6,9 @@ The results stay as a Proof, with which health.py compares later canaries.
 """
 
 import logging
-import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 
 import torch
@@ -19,11 +18,12 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from service.engine import machine, numerics
-from service.engine.certificate import Certificate
+from service.engine.certificate import Certificate, read_texts
 from service.engine.fair.queue import SMALL_TOKENS
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model, use_compiled_pass
-from service.engine.trust import CANARY_TEXT, NotTrustworthy, check_against_plain, read_sequence
+from service.engine.speed import time_fastest
+from service.engine.trust import CANARY_TEXT, NotTrustworthy, check_against_plain
 from service.engine.weights import ModelSource
 from service.shapes.work import Array, Outputs, Result, Work
 
@@ -48,8 +48,7 @@ class Proof:
     dtype: torch.dtype  # number format of the model
     same_bits: bool  # whether no batch changes an answer's bits, as on a CPU in float32
     canary: Work  # the sequence to check again and again
-    golden: Array  # its token vectors at the start, (tokens, width)
-    maps: Array  # its last layer's attention maps then, (heads, query, key)
+    golden: tuple[Array, Array]  # its token vectors, (tokens, width), and last layer's maps then
     numerics: str  # name of the arithmetic; it ends in -varying without `same_bits`
     speed: float  # tokens per second on all cores
     small: int  # tokens up to which every batch takes the same time
@@ -57,24 +56,19 @@ class Proof:
     certificate: Certificate | None = None  # how close vectors are to float32's, if asked
     adapted: Mapping[str, str] = field(default_factory=dict)  # `numerics` with each adapter
 
+    @property
+    def bound(self) -> float:
+        """Return how far a canary may lie from the first; 0: its bits are the same."""
+        return 0.0 if self.same_bits else numerics.ROUNDING_BOUNDS[self.dtype]
+
     def is_right(self, result: Result) -> bool:
         """Tell whether a canary's result equals the first: bit for bit if `same_bits`."""
-        if not self.same_bits:
-            return self.is_close(result)
-        pairs = zip(_shown_by(result), (self.golden, self.maps), strict=True)
-        return all(found.tobytes() == expected.tobytes() for found, expected in pairs)
-
-    def is_close(self, result: Result) -> bool:
-        """Tell whether a canary's result equals the first but for rounding."""
-        pairs = zip(_shown_by(result), (self.golden, self.maps), strict=True)
-        furthest = max(numerics.largest_difference(*pair) for pair in pairs)
-        return furthest <= numerics.ROUNDING_BOUNDS[self.dtype]
+        return numerics.largest_difference(_shown_by(result), self.golden) <= self.bound
 
 
 def prove_lanes(
     lanes: Lanes,
     source: ModelSource,
-    device: torch.device,
     dtype: torch.dtype,
     batch_tokens: int | None,
     required: bool = False,
@@ -88,7 +82,7 @@ def prove_lanes(
 
     Args:
         source: where their model comes from.
-        device, dtype: where it runs, and its number format.
+        dtype: its number format.
         batch_tokens: most tokens per batch; None: as many as take machine.BATCH_SECONDS.
         required: whether to raise if equal bits cannot be promised.
         texts: texts whose vectors the model must tell apart.
@@ -100,36 +94,25 @@ def prove_lanes(
     """
     use_compiled_pass(lanes.model)
     certificate = check_against_plain(lanes.model, source, dtype, texts, compared)
-    proof = _prove_steady(lanes, source, device, dtype, batch_tokens, required)
-    adapted = {name: _name_adapted(lanes, proof, device, name) for name in lanes.model.adapters}
+    proof = _prove_steady(lanes, source, dtype, batch_tokens, required)
+    adapted = {name: _with_adapter(lanes, proof, name).numerics for name in lanes.model.adapters}
     return replace(proof, certificate=certificate, adapted=adapted)
 
 
-def _name_adapted(lanes: Lanes, proof: Proof, device: torch.device, adapter: str) -> str:
-    """Return the name of the arithmetic that computes answers with an adapter."""
-    golden = _with_adapter(lanes, proof, adapter).golden
-    name = numerics.name_arithmetic(device, proof.dtype, lanes.arithmetic_of(adapter), golden)
-    return name if proof.same_bits else f"{name}-varying"
-
-
 def _prove_steady(
-    lanes: Lanes,
-    source: ModelSource,
-    device: torch.device,
-    dtype: torch.dtype,
-    batch_tokens: int | None,
-    required: bool,
+    lanes: Lanes, source: ModelSource, dtype: torch.dtype, batch_tokens: int | None, required: bool
 ) -> Proof:
     """Return the proof of the fastest kernels whose bits no batch changes; see `prove_lanes`.
 
     If there are none: of the fastest, which do not promise equal bits.
     """
-    promised = device.type == "cpu" and machine.promises_bits(lanes.model.encoder.kernels, dtype)
-    fastest = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
+    encoder = lanes.model.encoder
+    promised = encoder.device.type == "cpu" and machine.promises_bits(encoder.kernels, dtype)
+    fastest = _measure_lanes(lanes, dtype, batch_tokens, promised)
     if is_steady(lanes, fastest):
         return fastest
     for _ in try_slower_ways(lanes, source):
-        proof = _measure_lanes(lanes, device, dtype, batch_tokens, promised)
+        proof = _measure_lanes(lanes, dtype, batch_tokens, promised)
         if is_steady(lanes, proof):
             reason = f"{proof.numerics} at {proof.speed / fastest.speed:.0%} of their speed"
             logger.warning(SLOWER_KERNELS, extra={"reason": reason})
@@ -163,32 +146,27 @@ def try_slower_ways(lanes: Lanes, source: ModelSource) -> Iterator[None]:
 
 
 def _measure_lanes(
-    lanes: Lanes,
-    device: torch.device,
-    dtype: torch.dtype,
-    batch_tokens: int | None,
-    same_bits: bool,
+    lanes: Lanes, dtype: torch.dtype, batch_tokens: int | None, same_bits: bool
 ) -> Proof:
     """Run the canary in the lanes as they are set, measure their speed, and return both.
 
     Args:
         same_bits: whether the proof is to promise equal bits.
     """
-    if device.type == "cpu":
+    if lanes.model.encoder.device.type == "cpu":
         speed, small = _measure_speed(lanes, MEASURED_SEQUENCES), SMALL_TOKENS
         speed *= len(lanes) if lanes.alone else 1  # it was measured on one core
     else:
         speed, small = measure_gpu(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
     canary = _make_canary(lanes.model)
-    golden, maps = _shown_by(_first_result(lanes, [canary], 1))
-    name = numerics.name_arithmetic(device, dtype, lanes.arithmetic, golden)
+    golden, way = _run_canary(lanes, [canary], 1), lanes.arithmetic_of(None)
+    name = numerics.name_arithmetic(lanes.model.encoder.device, dtype, way, golden[0], same_bits)
     return Proof(
         dtype,
         same_bits,
         canary,
         golden,
-        maps,
-        numerics=name if same_bits else f"{name}-varying",
+        numerics=name,
         speed=speed,
         small=small,
         budget=batch_tokens or machine.batch_budget(speed),
@@ -206,22 +184,26 @@ def is_steady(lanes: Lanes, proof: Proof) -> bool:
 
 
 def _with_adapter(lanes: Lanes, proof: Proof, name: str) -> Proof:
-    """Return a proof with an adapter's canary, and what it shows in a batch by itself."""
-    canary = replace(proof.canary, adapter=name)
-    golden, maps = _shown_by(_first_result(lanes, [canary], 1))
-    return replace(proof, canary=canary, golden=golden, maps=maps)
+    """Return a proof with an adapter's canary, what it shows by itself, and its arithmetic."""
+    canary = _make_canary(lanes.model, name)
+    golden, what = _run_canary(lanes, [canary], 1), (lanes.model.encoder.device, proof.dtype)
+    way = lanes.arithmetic_of(name)
+    kind = numerics.name_arithmetic(*what, way, golden[0], proof.same_bits)
+    return replace(proof, canary=canary, golden=golden, numerics=kind)
 
 
-def _make_canary(model: Model, heads: Sequence[int] | None = None) -> Work:
+def _make_canary(
+    model: Model, adapter: str | None = None, heads: Sequence[int] | None = None
+) -> Work:
     """Return the work of the fixed text, which shows its vectors and its last layer's maps.
 
     Args:
         heads: of that layer; all by default.
     """
-    sequence, config = read_sequence(model, CANARY_TEXT), model.config
+    (sequence,), config = read_texts(model, [CANARY_TEXT]), model.config
     shown = {config.layers - 1: tuple(range(config.heads) if heads is None else heads)}
     selection = Selection(shown, divide_into_units(len(sequence)))
-    return Work(sequence, Outputs(tokens=True, attention=selection))
+    return Work(sequence, Outputs(tokens=True, attention=selection), adapter=adapter)
 
 
 def _is_steady(lanes: Lanes, proof: Proof) -> bool:
@@ -232,30 +214,30 @@ def _is_steady(lanes: Lanes, proof: Proof) -> bool:
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
     larger = ((alone + fillers, 1) for fillers in _growing_fillers(lanes, proof))
     for batch, threads in (*batches, *larger):
-        result = _first_result(lanes, batch, threads)
-        if not proof.is_close(result):
+        error = numerics.largest_difference(_run_canary(lanes, batch, threads), proof.golden)
+        if error > numerics.ROUNDING_BOUNDS[proof.dtype]:
             raise NotTrustworthy("the canary's numbers follow from the batch or the thread count")
-        if not proof.is_right(result):
+        if error > proof.bound:
             return False
     return not proof.same_bits or _is_each_head_alike(lanes, proof)
 
 
 def _is_each_head_alike(lanes: Lanes, proof: Proof) -> bool:
     """Tell whether a head's map has its bits where the canary asks for that head alone."""
-    for head, expected in enumerate(proof.maps):
-        work = _make_canary(lanes.model, (head,))
-        result = _first_result(lanes, [replace(work, adapter=proof.canary.adapter)], len(lanes))
-        if _shown_by(result)[1].tobytes() != expected.tobytes():
-            return False
-    return True
+    canaries = (
+        _make_canary(lanes.model, proof.canary.adapter, (head,))
+        for head in range(lanes.model.config.heads)
+    )
+    found = (_run_canary(lanes, [canary], len(lanes))[1][0] for canary in canaries)
+    return numerics.largest_difference(found, proof.golden[1]) == 0
 
 
-def _first_result(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
-    """Run a batch and return the result of its first work."""
+def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> tuple[Array, Array]:
+    """Run a batch, and return the token vectors and the maps of its first work, a canary."""
     result = lanes.run_batch(batch, threads)[0]
     if isinstance(result, Exception):
         raise NotTrustworthy("the canary failed") from result
-    return result
+    return _shown_by(result)
 
 
 def _growing_fillers(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
@@ -293,12 +275,9 @@ def _measure_speed(lanes: Lanes, count: int) -> float:
 
 
 def _fastest_seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
-    """Run a batch for MEASURED_SECONDS; return its shortest time, free of other processes' load."""
-    fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
-    while (start := time.perf_counter()) < end:
-        lanes.run_batch(batch, len(lanes))
-        fastest = min(fastest, time.perf_counter() - start)
-    return fastest
+    """Return the shortest time of a batch that runs for MEASURED_SECONDS."""
+    run = partial(lanes.run_batch, batch, len(lanes))
+    return time_fastest([run], MEASURED_SECONDS)[0]
 
 
 def _measured_length(model: Model) -> int:

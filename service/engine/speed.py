@@ -1,7 +1,9 @@
 """Measures how fast the lanes are from their batches, in tokens of short sequences per second."""
 
 import math
+import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 # One batch counts as at most this many times slower than expected, so that a machine which was
@@ -12,6 +14,25 @@ PROBE_EVERY = 64  # every 64th lone sequence runs on the other number of cores, 
 # The same while the speed on one core is not known, or higher, which most often passes
 DOUBTFUL_PROBES = 8
 SMOOTHING = 0.2  # weight of the newest measurement in the average speed of lone sequences
+
+
+def time_fastest(
+    runs: Sequence[Callable[[], object]], seconds: float, turns: int = 1
+) -> list[float]:
+    """Return the shortest time of each run, in seconds, free of other processes' load.
+
+    Args:
+        seconds: for which they run in turns, so that a busy moment is none of one alone.
+        turns: at least so many.
+    """
+    fastest, end = [math.inf] * len(runs), time.perf_counter() + seconds
+    while turns > 0 or time.perf_counter() < end:
+        turns -= 1
+        for index, run in enumerate(runs):
+            start = time.perf_counter()
+            run()
+            fastest[index] = min(fastest[index], time.perf_counter() - start)
+    return fastest
 
 
 class LaneSpeed:

@@ -6,17 +6,25 @@ text was not trained, and is refused.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from itertools import cycle, islice
 
 import torch
+from torch import Tensor
 
 from model import kernels, packing
+from model.encoder import Encoder
 from model.loading.checkpoint import Model
-from model.pooling import pool_sequence
+from model.pooling import Pooling, pool_sequence
 from model.task_heads import Classifier, Lexical, Splade, Tagger, VectorHead
 from service.engine import numerics
 from service.engine.arrays import to_array
-from service.engine.certificate import Certificate, certify
+from service.engine.certificate import (
+    Certificate,
+    certify,
+    encode_texts,
+    read_texts,
+    token_vectors,
+)
 from service.engine.loading import load_model
 from service.engine.weights import ModelSource
 from service.shapes.work import Array
@@ -57,31 +65,28 @@ def check_against_plain(
         NotTrustworthy: they differ by more than rounding, or the texts are not told apart.
     """
     plain = load_model(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
-    sequences = [read_sequence(model, CANARY_TEXT)]
+    sequences = read_texts(model, [CANARY_TEXT])
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels that work in tiles
-        sequences.append(_long_canary(model))
+        sequences.append(_lengthen(sequences[0], model))
     for sequence in sequences:
-        _check_attention(model, plain, sequence, dtype)
-    pairs = [(model, plain), *_with_each_adapter(model, plain)]
-    error = max(_distance(*pair, sequence) for pair in pairs for sequence in sequences)
+        _check_attention(model.encoder, plain.encoder, sequence, dtype)
     check_tells_texts_apart(plain, texts)
-    certificate = certify(model, plain, compared) if compared else None
-    del plain, pairs
-    if error > numerics.ROUNDING_BOUNDS[dtype]:
-        limits = f"{error:.1e} of its length, more than {numerics.ROUNDING_BOUNDS[dtype]}"
-        raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
+    pairs = [(model.encoder, plain.encoder)]
+    pairs += [(own.encoder, plain.adapters[name].encoder) for name, own in model.adapters.items()]
+    for pair in pairs:
+        both = (_encode_sequences(each, sequences, model.pooling) for each in pair)
+        error = numerics.largest_difference(*both)
+        _refuse_beyond(numerics.ROUNDING_BOUNDS[dtype], error, "the canary")
     golden = numerics.GOLDEN.get(model.digest)
     if golden and dtype == torch.float32:
-        vector = pool_sequence(
-            _token_vectors(model, read_sequence(model, golden.text)), model.pooling
-        ).cpu()[: len(golden.pooled)]
-        if not torch.allclose(vector, torch.tensor(golden.pooled), atol=DISAGREEMENT_BOUND):
+        (vector,), known = encode_texts(model, [golden.text]), torch.tensor(golden.pooled)
+        if not torch.allclose(vector[: len(known)], known, atol=DISAGREEMENT_BOUND):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
-    return certificate
+    return certify(model, plain, compared) if compared else None
 
 
 def _check_attention(
-    model: Model, plain: Model, sequence: packing.Sequence, dtype: torch.dtype
+    encoder: Encoder, plain: Encoder, sequence: packing.Sequence, dtype: torch.dtype
 ) -> None:
     """Check each layer's attention by itself: its output, from its own queries, keys and values.
 
@@ -91,26 +96,33 @@ def _check_attention(
     Raises:
         NotTrustworthy: the output differs from that of the plain kernels with a full mask.
     """
-    layers = range(model.config.layers)
-    packed = plain.encoder.pack([sequence])
-    biases, rows = plain.encoder.biases(packed), packed.rows(0)
-    encoded = model.encoder(model.encoder.pack([sequence]), traces={*layers})
-    for layer in layers:
-        attention, trace = plain.encoder.layers[layer].attention, encoded.traces[layer]
+    packed = plain.pack([sequence])
+    biases, rows = plain.biases(packed), packed.rows(0)
+    traces = encoder(encoder.pack([sequence]), traces={*range(encoder.config.layers)}).traces
+    for layer, trace in sorted(traces.items()):
+        attention = plain.layers[layer].attention
         has_bias = attention.distances is not None or biases[0] is not None  # rounded as well
         bound = numerics.ROUNDING_BOUNDS[dtype] if has_bias else kernels.TOLERANCES[dtype]
-        mixed = attention.mix_trace(trace, packed, biases)
-        error = numerics.largest_difference(to_array(trace.z)[rows], to_array(mixed)[rows])
-        if error > bound:
-            limits = f"the plain float32 path's by {error:.1e} of its length, more than {bound}"
-            raise NotTrustworthy(f"the attention of layer {layer} differs from {limits}")
+        both = trace.z, attention.mix_trace(trace, packed, biases)
+        error = numerics.largest_difference(*([to_array(each)[rows]] for each in both))
+        _refuse_beyond(bound, error, f"the attention of layer {layer}")
 
 
-def _with_each_adapter(model: Model, plain: Model) -> Iterator[tuple[Model, Model]]:
-    """Yield both models with one adapter applied, for each adapter."""
-    for name, adapter in model.adapters.items():
-        plain_encoder = plain.adapters[name].encoder
-        yield replace(model, encoder=adapter.encoder), replace(plain, encoder=plain_encoder)
+def _refuse_beyond(bound: float, error: float, what: str) -> None:
+    """Raise NotTrustworthy if an error of the start's model is beyond its bound."""
+    if error > bound:
+        limits = f"the plain float32 path's by {error:.1e} of its length, more than {bound}"
+        raise NotTrustworthy(f"{what} differs from {limits}")
+
+
+def _encode_sequences(
+    encoder: Encoder, sequences: Sequence[packing.Sequence], pooling: Pooling
+) -> Iterator[Array]:
+    """Yield of each sequence the token vectors, (tokens, width), and the pooled one, (1, size)."""
+    for sequence in sequences:
+        (tokens,) = token_vectors(encoder, [sequence])
+        yield to_array(tokens)
+        yield to_array(encoder.pool(tokens, [slice(0, len(tokens))], pooling))
 
 
 def check_tells_texts_apart(model: Model, texts: Sequence[str]) -> None:
@@ -121,12 +133,12 @@ def check_tells_texts_apart(model: Model, texts: Sequence[str]) -> None:
     Raises:
         NotTrustworthy: an output is the same for all texts, or all zero.
     """
-    sequences = _cut_alike(model, texts)
+    shortest = min(map(len, read_texts(model, texts)), default=0)
+    cut = read_texts(model, texts, shortest) if shortest else []
+    sequences = [*{tuple(each.token_ids or ()): each for each in cut}.values()]
     if len(sequences) < 2:  # the tokenizer knows none of their words, as of another language
         return
-    encoded = model.encoder(model.encoder.pack(sequences))
-    tokens = [encoded.last[encoded.packed.rows(i)] for i in range(len(sequences))]
-    for name, rows in _outputs(model, tokens):
+    for name, rows in _outputs(model, token_vectors(model.encoder, sequences)):
         distance, length = (rows - rows[0]).norm(dim=1).max(), rows.norm(dim=1).max()
         if distance <= ALIKE_DISTANCE * length:
             kind = "alike" if length else "zero"
@@ -134,16 +146,7 @@ def check_tells_texts_apart(model: Model, texts: Sequence[str]) -> None:
             raise NotTrustworthy(f"untrained: {reason}; train it, or check its files")
 
 
-def _cut_alike(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
-    """Tokenize texts, cut to the length of the shortest; return the sequences that differ."""
-    inputs, limit = [(text,) for text in texts], model.max_tokens
-    uncut = model.tokenizer(inputs, limit, "right")
-    shortest = min((len(text.token_ids) for text in uncut), default=0)
-    cut = model.tokenizer(inputs, shortest, "right") if shortest else []
-    return [packing.Sequence(list(ids)) for ids in {tuple(text.token_ids): None for text in cut}]
-
-
-def _outputs(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _outputs(model: Model, tokens: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield the name and rows of each output that the model and its task heads give.
 
     Args:
@@ -157,42 +160,15 @@ def _outputs(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str
             case Tagger():
                 yield "logits", head.project(torch.cat(list(tokens)))
             case Splade():
-                weights = [head.vocabulary_weights(each) for each in tokens]
-                yield "sparse vectors", torch.stack(weights)
+                yield "sparse vectors", torch.stack([*map(head.vocabulary_weights, tokens)])
             case Lexical():
-                weights = [head.token_weights(each) for each in tokens]
-                yield "weights of tokens", torch.stack(weights)
+                yield "weights of tokens", torch.stack([*map(head.token_weights, tokens)])
             case VectorHead():
                 yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 
-def read_sequence(model: Model, text: str) -> packing.Sequence:
-    """Tokenize one text for a model."""
-    return packing.Sequence(model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids)
-
-
-def _long_canary(model: Model) -> packing.Sequence:
+def _lengthen(canary: packing.Sequence, model: Model) -> packing.Sequence:
     """Return a sequence of the canary's ids, repeated beyond the model's largest window."""
-    ids = read_sequence(model, CANARY_TEXT).token_ids or ()
     windows = (window or 0 for window in model.config.windows)
     most = min(max(windows, default=0) + LONG_TOKENS, model.max_tokens)
-    return packing.Sequence([ids[i % len(ids)] for i in range(most)])
-
-
-def _token_vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
-    """Return the last hidden state of a sequence, (tokens, width)."""
-    encoded = model.encoder(model.encoder.pack([sequence]))
-    return encoded.last[encoded.packed.rows(0)]
-
-
-def _distance(model: Model, plain: Model, sequence: packing.Sequence) -> float:
-    """Return the largest relative difference of two models' token and pooled vectors."""
-    ours, exact = (_encode_sequence(each, sequence) for each in (model, plain))
-    return max(numerics.largest_difference(*pair) for pair in zip(ours, exact, strict=True))
-
-
-def _encode_sequence(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
-    """Return a sequence's token vectors, (tokens, width), and its pooled vector, (1, size)."""
-    tokens = _token_vectors(model, sequence)
-    pooled = model.encoder.pool(tokens, [slice(0, len(tokens))], model.pooling)
-    return to_array(tokens), to_array(pooled)
+    return packing.Sequence([*islice(cycle(canary.token_ids or ()), most)])

@@ -7,7 +7,7 @@ import torch
 
 from model import kernels
 from model.kernels import PLAIN, PlainLinear
-from service.engine import formats
+from service.engine import formats, speed
 from service.engine.loading import read_model_sizes
 from service.engine.weights import BUNDLED_MODEL, locate_model
 
@@ -51,7 +51,7 @@ class Busy:
 
 def test_a_busy_moment_is_none_of_one_format_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else float32, measured first, would seem to be slower than anything."""
-    monkeypatch.setattr(formats, "time", Busy())
+    monkeypatch.setattr(speed, "time", Busy())
 
     config = read_model_sizes(locate_model(BUNDLED_MODEL))
     assert 0.9 < formats.compare_speeds(config, torch.float64) < 1.1

@@ -53,9 +53,19 @@ def test_vectors_are_apart_by_the_length_of_their_difference() -> None:
     expected = np.array([[6.0, 8.0], [5.0, 12.0]])
     found = np.array([[9.0, 12.0], [5.0, 12.0]])
 
-    assert numerics.largest_difference(found, expected) == pytest.approx(0.5)
-    assert numerics.largest_difference(expected, expected) == 0
-    assert numerics.largest_difference(0 * found, 0 * expected) == 0
+    assert numerics.largest_difference([found], [expected]) == pytest.approx(0.5)
+    assert numerics.largest_difference([expected, found], [expected] * 2) == pytest.approx(0.5)
+    assert numerics.largest_difference([expected], [expected]) == 0
+    assert numerics.largest_difference([0 * found], [0 * expected]) == 0
+
+
+def test_only_equal_bits_are_no_distance() -> None:
+    """Neither a difference whose square is below all numbers, nor a sign of 0."""
+    here = np.array([[1e-38, 0]], dtype=np.float32)
+
+    for there in ([[2e-38, 0]], [[1e-38, -0.0]]):
+        apart = numerics.largest_difference([np.array(there, dtype=np.float32)], [here])
+        assert 0 < apart < 1e-30
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -64,7 +74,7 @@ def test_what_is_not_finite_is_as_far_apart_as_can_be(wrong: float) -> None:
     found = CANARY.copy()
     found[1, 3] = wrong
 
-    assert numerics.largest_difference(found, CANARY) == np.inf
+    assert numerics.largest_difference([found], [CANARY]) == np.inf
 
 
 # torch is loaded once; MKL reads its variable at the first product, which is each child's own
