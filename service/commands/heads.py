@@ -4,34 +4,28 @@ Everything happens in this process, without Ray and without a queue.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from headlight_client import pictures
 from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
-from model.maps import maps
-from model.maps.tiles import MapReader
-from model.pooling import pool_each
-from model.text.frame import Tokenized
 from service.commands import grid
 from service.commands.terminal import Unusable, drawing
+from service.engine.lanes import Lanes
 from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
 from service.heads.survey import survey_heads
+from service.shapes.work import Outputs, Result, Work, cosine
 from service.wording.values import word_error
 from service.wording.words import list_names
-
-CPU = torch.device("cpu")
-BATCH_SIZE = 16  # copies of a text in one pass
 
 
 def measure_heads(
@@ -84,13 +78,13 @@ def print_ablation(model: str, text: str) -> None:
         Unusable: the model cannot be loaded, or the text is too long for it.
     """
     try:
-        distances = LoadedModel(model).ablate(text)
+        moved = ablate_heads(_load_lanes(model)[1], text)
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
         reason = f"the text has {error.length} tokens; {model} takes at most {error.limit}"
         raise Unusable(reason) from error
-    Console().print(grid.draw_ablations(distances.tolist()))
+    Console().print(grid.draw_ablations(moved))
 
 
 def _read_threshold(text: str) -> tuple[str, float]:
@@ -114,70 +108,60 @@ def _read_threshold(text: str) -> tuple[str, float]:
 
 def _measure_model(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
     """Load a model and return the survey of its heads; raises BadCorpus for a long sentence."""
-    loaded = LoadedModel(model)
+    name, lanes = _load_lanes(model)
+
+    async def run(works: Sequence[Work]) -> list[Result]:
+        """Run a batch here and now."""
+        return _run_works(lanes, works)
+
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
-            return loaded.measure(corpus, thresholds)
+            return asyncio.run(survey_heads(lanes.model, name, corpus, run, thresholds))
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
-        reason = f"{error.length} tokens; {loaded.name} takes at most {error.limit}"
+        reason = f"{error.length} tokens; {name} takes at most {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
-class LoadedModel:
-    """A model loaded in float32 on the CPU.
+def ablate_heads(lanes: Lanes, text: str) -> list[list[float]]:
+    """Return how far a text's encoding moves without each head, by layer.
 
-    Args:
-        name: a model as --model names it.
+        moved(h) = 1 - cos(pooled, pooled with head h's mixed values set to 0 before W^O)
+
+    Only heads of one layer compare: what the last layer writes is pooled as it is, while what
+    an earlier one writes goes through all that follow. Source: Michel et al. 2019, "Are Sixteen
+    Heads Really Better than One?", section 3.2.
+
+    Raises:
+        SequenceTooLong: the model does not take the text.
+    """
+    model, outputs = lanes.model, Outputs(lanes.model.pooling)
+    ids = model.tokenizer([(text,)], model.max_tokens)[0].token_ids
+    (whole,) = _run_works(lanes, [Work(packing.Sequence(ids), outputs)])
+    moved = []
+    for layer in range(model.config.layers):
+        gates = ({layer: {head: 0.0}} for head in range(model.config.heads))
+        works = [Work(packing.Sequence(ids, gates=each), outputs) for each in gates]
+        results = _run_works(lanes, works)
+        moved.append([1 - cosine(result.vector, whole.vector) for result in results])
+    return moved
+
+
+def _load_lanes(model: str) -> tuple[str, Lanes]:
+    """Return the name of a model, as --model names it, and it in float32 on the CPU.
 
     Raises:
         ModelNotFound, CheckpointError: the model cannot be loaded; says why.
     """
+    source = locate_model(model)
+    return source.name, Lanes(load_model(source, torch.device("cpu"), torch.float32), [])
 
-    def __init__(self, name: str) -> None:
-        source = locate_model(name)
-        self.name, self.model = source.name, load_model(source, CPU, torch.float32)
 
-    def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
-        """Return what each head does on a corpus, as GET /v1/heads answers."""
-        survey = survey_heads(self.model, self.name, corpus, self._attend, thresholds)
-        return asyncio.run(survey)
-
-    @torch.inference_mode()
-    def ablate(self, text: str) -> Tensor:
-        """Return how far the text's encoding moves without each head, (layers, heads).
-
-            moved(h) = 1 - cos(pooled, pooled with head h's mixed values set to 0 before W^O)
-
-        Only heads of one layer compare: what the last layer writes is pooled as it is, while what
-        an earlier one writes goes through all that follow. Source: Michel et al. 2019, "Are Sixteen
-        Heads Really Better than One?", section 3.2.
-
-        Raises:
-            SequenceTooLong: the model does not take the text.
-        """
-        encoder, layers = self.model.encoder, range(self.model.config.layers)
-        ids = self.model.tokenizer([(text,)], self.model.max_tokens)[0].token_ids
-        heads = [(layer, head) for layer in layers for head in range(self.model.config.heads)]
-        copies = [packing.Sequence(ids)]
-        copies += [packing.Sequence(ids, gates={layer: {head: 0.0}}) for layer, head in heads]
-        vectors: list[Tensor] = []
-        for first in range(0, len(copies), BATCH_SIZE):
-            packed = encoder.pack(copies[first : first + BATCH_SIZE])
-            rows = [packed.rows(index) for index in range(len(packed.lengths))]
-            vectors += pool_each(encoder(packed).last, rows, self.model.pooling)
-        pooled = torch.stack(vectors).double()
-        return (1 - torch.cosine_similarity(pooled[1:], pooled[:1])).view(len(layers), -1)
-
-    async def _attend(self, texts: Sequence[Tokenized]) -> list[Tensor]:
-        """Return the maps of each text, as the survey awaits them."""
-        encoder, every = self.model.encoder, list[Tensor]()
-        sequences = [packing.Sequence(text.token_ids, text.types) for text in texts]
-        packed, heads = encoder.pack(sequences), tuple(range(encoder.config.heads))
-        with torch.inference_mode():
-            traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
-            for index in range(len(sequences)):
-                own = packed.rows(index)
-                readers = (MapReader(traces[layer], own, heads) for layer in sorted(traces))
-                every.append(torch.cat([*map(maps.full_maps, readers)]))
-        return every
+def _run_works(lanes: Lanes, works: Sequence[Work]) -> list[Result]:
+    """Run works as a batch in this thread and return their results; raise what one raised."""
+    results = []
+    for result in lanes.run_batch(works, torch.get_num_threads()):
+        if isinstance(result, Exception):
+            raise result
+        results.append(result)
+    return results

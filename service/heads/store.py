@@ -9,25 +9,20 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
-from torch import Tensor
 
-from model import packing
 from model.loading.checkpoint import Model
-from model.maps.forms import Selection
-from model.maps.units import divide_into_units
-from model.text.frame import Tokenized
 from service.engine import cache
 from service.heads import sentences
 from service.heads.survey import survey_heads
 from service.refusals import Refused
-from service.shapes.work import Outputs, Result, Work
+from service.shapes.work import Result, Work
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +45,8 @@ class StoredSurvey:
         self._model, self._name, self._run = model, name, run
         self._batch_seconds = batch_seconds
         self._task: asyncio.Task[dict[str, Any]] | None = None
-        # what was read last, and the mark of the files that it was read of
-        self._read: tuple[Any, dict[str, Any] | None] | None = None
+        # reads what is stored, again once the mark has changed
+        self._read_stored = lru_cache(maxsize=1)(lambda mark: read_stored(model.digest))
 
     async def answer(self, deadline: float) -> dict[str, Any]:
         """Return the stored survey; if there is none, wait for it to be made.
@@ -61,7 +56,8 @@ class StoredSurvey:
         Raises:
             Refused: it is not there by the deadline, or the model is busy.
         """
-        survey = await asyncio.to_thread(self._read_stored)
+        digest = self._model.digest
+        survey = await asyncio.to_thread(lambda: self._read_stored(_mark_stored(digest)))
         if survey is None:
             if self._task is None:
                 self._task = asyncio.create_task(self._make_survey())
@@ -78,16 +74,14 @@ class StoredSurvey:
         if self._task:
             self._task.cancel()
 
-    def _read_stored(self) -> dict[str, Any] | None:
-        """Return the stored survey, None if there is none; it is read again once it has changed."""
-        mark = _mark_stored(self._model.digest)
-        if self._read is None or self._read[0] != mark:
-            self._read = mark, read_stored(self._model.digest)
-        return self._read[1]
-
     async def _make_survey(self) -> dict[str, Any]:
         """Measure the heads on the bundled corpus, and store the survey if possible."""
-        survey = await survey_heads(self._model, self._name, sentences.read_bundled(), self._attend)
+
+        async def run(works: Sequence[Work]) -> list[Result]:
+            """Run a batch among the requests."""
+            return await self._run(works, time.monotonic() + self._batch_seconds)
+
+        survey = await survey_heads(self._model, self._name, sentences.read_bundled(), run)
         try:
             await asyncio.to_thread(store_survey, survey)
         except OSError as error:
@@ -98,18 +92,6 @@ class StoredSurvey:
         """Keep a finished survey, which may be stored nowhere else; let a failed one be retried."""
         if task.cancelled() or task.exception():
             self._task = None
-
-    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
-        """Return the maps of each sequence, by a work."""
-        config, works = self._model.config, list[Work]()
-        every = tuple(range(config.heads))
-        for sequence in sequences:
-            units = divide_into_units(len(sequence.token_ids))
-            shown = Selection(dict.fromkeys(range(config.layers), every), units)
-            of = packing.Sequence(sequence.token_ids, sequence.types)
-            works.append(Work(of, Outputs(attention=shown)))
-        results = await self._run(works, time.monotonic() + self._batch_seconds)
-        return [_stack_arrays(result) for result in results]
 
 
 def read_stored(digest: str) -> dict[str, Any] | None:
@@ -164,11 +146,3 @@ def _cached_path(digest: str) -> Path:
 def _shipped_path(digest: str) -> Traversable:
     """Return the path of the survey of these weights in this package."""
     return files("service.heads").joinpath("measured", f"{digest.removeprefix('sha256:')}.json")
-
-
-def _stack_arrays(result: Result) -> Tensor:
-    """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
-    if result.attention is None:
-        raise RuntimeError("attention was asked for: this is a bug")
-    heads = result.attention.heads
-    return torch.cat([torch.from_numpy(next(iter(heads[layer].values()))) for layer in heads])

@@ -20,9 +20,12 @@ from model.heads.mechanisms import DRAWS, Mechanism, MechanismTally
 from model.heads.relations import Link, Verdict
 from model.heads.roles import HeadRole, RoleTally
 from model.loading.checkpoint import Model
+from model.maps.forms import Selection
+from model.maps.units import divide_into_units
 from model.reach import Reach
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
+from service.shapes.work import Outputs, Result, Work
 
 BATCH_SENTENCES = 16  # sentences; a large model's maps of them are some megabytes
 EXPLAINED_SENTENCES = 60  # at most, spread over the corpus: each is explained 1 + DRAWS times
@@ -39,22 +42,22 @@ KIND_OF_RELATION = {
 }
 
 
-# sequences of a batch -> of each the maps of all heads of all layers, (heads, query, key)
-Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
+# Runs works and returns their results
+RunWorks = Callable[[Sequence[Work]], Awaitable[Sequence[Result]]]
 
 
 async def survey_heads(
     model: Model,
     name: str,
     corpus: Corpus,
-    attend: Attend,
+    run: RunWorks,
     thresholds: Mapping[str, float] = roles.THRESHOLDS,
 ) -> dict[str, Any]:
     """Measure every head of a model on a corpus; return the answer of GET /v1/heads.
 
     Args:
         name: what the answer calls the model.
-        attend: returns the maps of each sequence of a batch.
+        run: runs the sentences of a batch.
 
     Raises:
         SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
@@ -68,7 +71,8 @@ async def survey_heads(
     evidence = SurveyEvidence(reaches, corpus.relations, config.heads)
     for first in range(0, len(sequences), BATCH_SENTENCES):
         batch = sequences[first : first + BATCH_SENTENCES]
-        attended = await attend(batch)
+        results = await run([_ask_for_maps(model, sequence) for sequence in batch])
+        attended = [*map(_stack_maps, results)]
         told = corpus.sentences[first : first + BATCH_SENTENCES]
         await asyncio.to_thread(evidence.add_sentences, told, batch, attended)
     spread = sequences[:: math.ceil(len(sequences) / EXPLAINED_SENTENCES)]
@@ -83,6 +87,21 @@ async def survey_heads(
         "corpus": corpus.describe(),
         **evidence.answer(thresholds, tally.mechanisms()),
     }
+
+
+def _ask_for_maps(model: Model, sequence: Tokenized) -> Work:
+    """Return the work of a sequence that shows the maps of all heads."""
+    layers, every = range(model.config.layers), tuple(range(model.config.heads))
+    shown = Selection(dict.fromkeys(layers, every), divide_into_units(len(sequence.token_ids)))
+    return Work(packing.Sequence(sequence.token_ids, sequence.types), Outputs(attention=shown))
+
+
+def _stack_maps(result: Result) -> Tensor:
+    """Return a sequence's maps of all heads, layer by layer, (heads, query, key)."""
+    if result.attention is None:
+        raise RuntimeError("attention was asked for: this is a bug")
+    heads = result.attention.heads
+    return torch.cat([torch.from_numpy(heads[layer]["map"]) for layer in heads])
 
 
 def _add_draw(tally: MechanismTally, draw: int) -> None:

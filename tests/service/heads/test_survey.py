@@ -15,12 +15,12 @@ from model import kernels
 from model.errors import SequenceTooLong
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.text.frame import Tokenized
 from model.text.tokenizer import Tokenizer
 from service.api.document import document
 from service.heads import sentences, store, survey
 from service.heads.survey import NO_HEAD, survey_heads
 from service.replica import Replica
+from service.shapes.work import Maps, Result, Work
 from tests.decoders import embedder
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
@@ -38,14 +38,19 @@ def model(replica: Replica) -> Model:
     return replica.lanes.model
 
 
-async def planted(read: Sequence[Tokenized]) -> list[torch.Tensor]:
+def shown(maps: torch.Tensor) -> Result:
+    """What a work shows whose heads have these maps, dealt to layers of 12."""
+    layers = maps.numpy().reshape(-1, 12, *maps.shape[1:])
+    return Result(attention=Maps("plain", {i: {"map": of} for i, of in enumerate(layers)}, {}))
+
+
+async def planted(works: Sequence[Work]) -> list[Result]:
     """72 heads that look everywhere alike, L3H1 at the first word a little more."""
     every = []
-    for tokenized in read:
-        tokens = len(tokenized.token_ids)
-        maps = torch.full((72, tokens, tokens), 1 / tokens)
+    for work in works:
+        maps = torch.full((72, len(work), len(work)), 1 / len(work))
         maps[37, :, 1] += 0.1
-        every.append(maps)
+        every.append(shown(maps))
     return every
 
 
@@ -90,13 +95,12 @@ async def test_a_decoder_is_held_to_what_it_may_see(tmp_path: Path) -> None:
     cpu, ways = torch.device("cpu"), kernels.choose_kernels(torch.device("cpu"), torch.float32)
     decoder = checkpoint.load_checkpoint(embedder(plain, folder), cpu, torch.float32, ways)
 
-    async def attend(read: Sequence[Tokenized]) -> list[torch.Tensor]:
+    async def attend(works: Sequence[Work]) -> list[Result]:
         every = []
-        for tokenized in read:
-            tokens = len(tokenized.token_ids)
-            heads = torch.ones(24, tokens, tokens).tril()
-            heads[7, :, 0] += 4 * tokens
-            every.append(heads / heads.sum(2, keepdim=True))
+        for work in works:
+            heads = torch.ones(24, len(work), len(work)).tril()
+            heads[7, :, 0] += 4 * len(work)
+            every.append(shown(heads / heads.sum(2, keepdim=True)))
         return every
 
     found = await survey_heads(decoder, "d", corpus(tmp_path, *animals()), attend)
@@ -140,8 +144,8 @@ async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
     wordless = replace(model, tokenizer=Tokenizer(tmp_path / "t.json"))
     chosen = corpus(tmp_path, *animals(), *animals(control=True))
 
-    async def attend(read: Sequence[Tokenized]) -> list[torch.Tensor]:
-        return [torch.ones(72, 1, 1) for _ in read]
+    async def attend(works: Sequence[Work]) -> list[Result]:
+        return [shown(torch.ones(72, 1, 1)) for _ in works]
 
     found = await survey_heads(wordless, "m", chosen, attend)
 
