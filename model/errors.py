@@ -35,6 +35,16 @@ class CheckpointError(ModelError):
     """A checkpoint that cannot be loaded; the message lists every reason."""
 
 
+def refuse_unsupported(where: str, *wrong: str | None) -> None:
+    """Refuse what is not supported in a checkpoint's file or module, if anything is named.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    if named := ", ".join(filter(None, wrong)):
+        raise CheckpointError(f"{where}: not supported: {named}")
+
+
 class SequenceError(ModelError):
     """An input the loaded model cannot take."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from model.adapters import Adapter, LinearKey, LinearTerm
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.families.family import Family
 from model.loading.assembly import expected_shapes
 from model.loading.files import read_object
@@ -70,12 +70,15 @@ class LinearPart(NamedTuple):
         first: the first of these rows in it.
         rows: how many they are.
         chunk: which of how many equal parts of the checkpoint's rows they are.
+        inputs, outputs: of the encoder's linear.
     """
 
     linear: LinearKey
     first: int
     rows: int
     chunk: tuple[int, int]
+    inputs: int
+    outputs: int
 
 
 def read_adapter(
@@ -122,7 +125,7 @@ def read_terms(
     """
     plain, linears = _find_tensors(tensors, encoder.config, family, rank, heads, file)
     linear, terms = encoder.kernels.linear, {}
-    for key, pairs in _matrices_by_linear(plain, linears, encoder.config, rank, scale).items():
+    for key, pairs in _matrices_by_linear(plain, linears, rank, scale).items():
         a, b = torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], 1)
         narrow, widen = (matrix.contiguous().to(encoder.device, dtype) for matrix in (a, b))
         terms[key] = LinearTerm(linear(narrow, None), linear(widen, None))
@@ -137,12 +140,12 @@ def count_stored(folder: Path, config: EncoderConfig, family: Family) -> int:
     """
     with _open_adapter(folder) as (rank, _, tensors):
         plain, linears = _find_tensors(tensors, config, family, rank, heads=False)
-        sizes = [
-            rank * (_count_inputs(config, key) + _count_outputs(config, key))
+        sizes = {
+            (module, part.linear): rank * (part.inputs + part.outputs)
             for module in _adapted_modules(plain)
-            for key in {part.linear for part in linears[module]}
-        ]
-    return sum(sizes)
+            for part in linears[module]
+        }
+    return sum(sizes.values())
 
 
 @contextmanager
@@ -174,9 +177,8 @@ def _read_config(folder: Path) -> tuple[int, float]:
     refused += ["bias"] if config.get("bias", "none") != "none" else []
     has_known_start = config.get("init_lora_weights", True) in INITIALISATIONS
     refused += [] if has_known_start else ["init_lora_weights"]
-    if refused:
-        values = ", ".join(f"{key}: {json.dumps(config[key])}" for key in sorted(refused))
-        raise CheckpointError(f"{ADAPTER_CONFIG}: not supported: {values}")
+    values = (f"{key}: {json.dumps(config[key])}" for key in sorted(refused))
+    refuse_unsupported(ADAPTER_CONFIG, *values)
     rank, alpha = read_rank_and_alpha(config, "r", ADAPTER_CONFIG)
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
@@ -226,7 +228,7 @@ def _find_tensors(
     for module in _adapted_modules(plain) & linears.keys():
         part = linears[module][0]
         narrow, widen = (module + matrix for matrix in MATRIX_SUFFIXES)
-        expected[narrow] = (rank, _count_inputs(config, part.linear))
+        expected[narrow] = (rank, part.inputs)
         expected[widen] = (part.rows * part.chunk[1], rank)
     check_tensors(plain, expected, file)
     if not expected:
@@ -237,7 +239,6 @@ def _find_tensors(
 def _matrices_by_linear(
     plain: Mapping[str, StoredTensor],
     linears: Mapping[str, Sequence[LinearPart]],
-    config: EncoderConfig,
     rank: int,
     scale: float,
 ) -> Mapping[LinearKey, Sequence[tuple[Tensor, Tensor]]]:
@@ -252,7 +253,7 @@ def _matrices_by_linear(
         for part in linears[module]:
             own[part.linear].append(part)
         for key, parts in own.items():
-            tall = b.new_zeros(_count_outputs(config, key), rank)
+            tall = b.new_zeros(parts[0].outputs, rank)
             for part in parts:
                 index, count = part.chunk
                 tall[part.first : part.first + part.rows] = scale * b.chunk(count)[index]
@@ -275,30 +276,14 @@ def _parts_by_name(
     by_distance = ("query", "key") if relative.terms and relative.shared else ()
     for i in range(config.own_layers):
         for name, parts in PARTS_OF_LINEARS.items():
-            first = 0
-            for part in parts:
-                ours = f"layers.{i}.{part}.weight"
-                if ours not in places:
-                    continue
-                theirs, chunk = places[ours]
-                rows = shapes[ours][0]
-                if part not in by_distance:  # these project distances too
-                    one = LinearPart((i, name), first, rows, chunk or (0, 1))
-                    linears[theirs.removesuffix(".weight")].append(one)
+            named = {f"layers.{i}.{part}.weight": part for part in parts}
+            ours = [one for one in named if one in places]
+            first, outputs = 0, sum(shapes[one][0] for one in ours)
+            for one in ours:
+                (theirs, chunk), (rows, inputs) = places[one], shapes[one]
+                if named[one] not in by_distance:  # these project distances too
+                    linears[theirs.removesuffix(".weight")].append(
+                        LinearPart((i, name), first, rows, chunk or (0, 1), inputs, outputs)
+                    )
                 first += rows
     return dict(linears)
-
-
-def _count_inputs(config: EncoderConfig, key: LinearKey) -> int:
-    """Count the numbers of a row that a layer's linear reads."""
-    return {"output": config.mixed_width, "down": config.feed_forward}.get(key[1], config.width)
-
-
-def _count_outputs(config: EncoderConfig, key: LinearKey) -> int:
-    """Count the numbers of a row that a layer's linear returns."""
-    keys = config.shared_heads * config.head_dim
-    gated = 2 if config.gated else 1
-    return {
-        "project": config.mixed_width + 2 * keys,
-        "up": gated * config.feed_forward,
-    }.get(key[1], config.width)

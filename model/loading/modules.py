@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.families import find_family
 from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
@@ -223,8 +223,8 @@ def read_overrides(folder: Path) -> ConfigOverrides:
     tokenizer = _read_either(stored, "tokenizer_args", "processor_kwargs")
     config = _read_either(stored, "config_args", "config_kwargs")
     model = _read_either(stored, "model_args", "model_kwargs")
-    _refuse_arguments("tokenizer_args", REFUSED_ARGUMENTS & tokenizer.keys())
-    _refuse_arguments("model_args", model.keys() - MODEL_ARGUMENTS)
+    refuse_unsupported("tokenizer_args", *sorted(REFUSED_ARGUMENTS & tokenizer.keys()))
+    refuse_unsupported("model_args", *sorted(model.keys() - MODEL_ARGUMENTS))
     return ConfigOverrides(
         {key: value for key, value in tokenizer.items() if key not in DOWNLOAD_ARGUMENTS},
         {key: value for key, value in config.items() if key not in CONFIG_ARGUMENTS},
@@ -240,9 +240,8 @@ def read_raw_config(folder: Path) -> Any:
     raw, over = read_json(find_encoder_folder(folder) / CONFIG), read_overrides(folder).config
     if over and isinstance(raw, Mapping):
         # a key that config.json lacks may be an alias of one that it has, or unknown
-        _refuse_arguments(
-            "config_args", (over.keys() - raw.keys()) | ({"model_type"} & over.keys())
-        )
+        unknown = (over.keys() - raw.keys()) | ({"model_type"} & over.keys())
+        refuse_unsupported("config_args", *sorted(unknown))
         return {**raw, **over}
     return raw
 
@@ -254,9 +253,3 @@ def _read_either(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, 
         raise CheckpointError(f"{old if old in stored else new} is not an object: {arguments!r}")
     # the library drops arguments about trust: a folder's code is not trusted
     return {key: value for key, value in arguments.items() if not key.startswith("trust_")}
-
-
-def _refuse_arguments(name: str, keys: set[str]) -> None:
-    """Refuse these keys of the arguments `name`, if there are any."""
-    if keys:
-        raise CheckpointError(f"{name}: not supported: {', '.join(sorted(keys))}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.kernels import Kernels
 from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
@@ -85,8 +85,8 @@ def read_pooling(
     is_reranker = is_plain_reranker or is_chained_reranker(folder) or is_generative_reranker(folder)
     if kinds[1:] == ["SpladePooling"] or is_reranker or find_token_layers(folder):
         return MEAN_POOLING  # the checkpoint is not made for vectors of texts
-    if culprit := find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS):
-        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
+    culprit = find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS)
+    refuse_unsupported(MODULES_FILE, culprit)
     modes = read_modes(modules[1][1])
     layers = read_layers(modules[2:], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.families import fields
 from model.families.family import (
     MASKED_LM,
@@ -150,8 +150,7 @@ def _read_chain(parts: HeadSource) -> Classifier:
     modules = read_modules(parts.folder)
     kinds = [kind for kind, _ in modules]
     culprit = find_misfit(kinds, ["Transformer", "Pooling"], LAYER_KINDS)
-    if culprit or "Dense" not in kinds:
-        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit or 'no Dense'}")
+    refuse_unsupported(MODULES_FILE, culprit or (None if "Dense" in kinds else "no Dense"))
     last = len(kinds) - kinds[::-1].index("Dense")  # modules after it do not change scores
     modes = read_modes(modules[1][1])
     inputs = len(modes) * parts.config.width

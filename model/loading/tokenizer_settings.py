@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.families.family import Family
 from model.families.tokenizers import (
     GENERIC_CLASSES,
@@ -95,8 +95,7 @@ def read_rules(
     stated = {**stored, **over}
     wrong = [key for key in (*REFUSED_KEYS, SPLIT_SPECIAL_KEY) if stated.get(key)]
     wrong += [name for name in templates if stated.get(name) or (folder / name).is_file()]
-    if wrong:
-        raise CheckpointError(f"{TOKENIZER_CONFIG}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(TOKENIZER_CONFIG, *wrong)
     whole = "added_tokens_decoder" in stated
     if OLDER_EXTRA_KEY in stated and not stated.get(EXTRA_TOKENS_KEY):
         stated[EXTRA_TOKENS_KEY] = stated.pop(OLDER_EXTRA_KEY)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import EncoderConfig, Side
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.families.fields import find_differences
 from model.loading.files import WEIGHTS
 from model.loading.modules import PROMPTS_FILE, find_token_layers, read_model_type, read_optional
@@ -124,26 +124,20 @@ def _is_stanford(raw: Mapping[str, Any]) -> bool:
 
 def _read_pylate(config: Mapping[str, Any]) -> LateChoices:
     """Return the settings of PyLate's config_sentence_transformers.json."""
-
-    def read(key: str, default: Any) -> Any:
-        """Return the value of a key, or the default where it is missing or null."""
-        value = config.get(key)
-        return default if value is None else value
-
+    stored = {key: value for key, value in config.items() if value is not None}
     return LateChoices(
         PROMPTS_FILE,
-        (read("query_prefix", "[Q] "), read("document_prefix", "[D] ")),
-        (read("query_length", QUERY_LENGTH), read("document_length", DOCUMENT_LENGTH)),
-        read("do_query_expansion", True),
-        read("attend_to_expansion_tokens", False),
-        read("skiplist_words", list(string.punctuation)),
+        (stored.get("query_prefix", "[Q] "), stored.get("document_prefix", "[D] ")),
+        (stored.get("query_length", QUERY_LENGTH), stored.get("document_length", DOCUMENT_LENGTH)),
+        stored.get("do_query_expansion", True),
+        stored.get("attend_to_expansion_tokens", False),
+        stored.get("skiplist_words", list(string.punctuation)),
     )
 
 
 def _read_stanford(config: Mapping[str, Any]) -> LateChoices:
     """Return the settings of Stanford's artifact.metadata; refuse other scores than ColBERT's."""
-    if wrong := find_differences(config, SCORING_KEYS):
-        raise CheckpointError(f"{STANFORD_FILE}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(STANFORD_FILE, *find_differences(config, SCORING_KEYS))
     mask = config.get("mask_punctuation", True)
     return LateChoices(
         STANFORD_FILE,

@@ -60,25 +60,15 @@ def copy_finite(encoder: Encoder, encoded: Encoded, made: Sequence[torch.Tensor]
 
 def copy_states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, dict[int, Array]]:
     """Return the hidden states to answer, (tokens, width), by state (None: last) and sequence."""
-    packed = encoded.packed
-    last = {None: _rows_by_sequence(encoded.last, packed, [each.tokens for each in outputs])}
-    return last | {
-        layer: _rows_by_sequence(state, packed, [layer in each.hidden for each in outputs])
-        for layer, state in encoded.hidden.items()
-    }
-
-
-def _rows_by_sequence(
-    state: torch.Tensor, packed: packing.Packed, returned: list[bool]
-) -> dict[int, Array]:
-    """Return the rows of a hidden state, (tokens, width), by the index of their sequence.
-
-    Args:
-        returned: of each sequence, whether its rows are returned.
-    """
-    indices = [index for index, is_returned in enumerate(returned) if is_returned]
-    slices = [packed.rows(index) for index in indices]
-    return dict(zip(indices, to_arrays([state[rows] for rows in slices]), strict=True))
+    shown: dict[int | None, list[bool]] = {None: [each.tokens for each in outputs]}
+    shown |= {layer: [layer in each.hidden for each in outputs] for layer in encoded.hidden}
+    found = {}
+    for layer, flags in shown.items():
+        state = encoded.last if layer is None else encoded.hidden[layer]
+        indices = [index for index, is_shown in enumerate(flags) if is_shown]
+        rows = [state[encoded.packed.rows(index)] for index in indices]
+        found[layer] = dict(zip(indices, to_arrays(rows), strict=True))
+    return found
 
 
 def to_arrays(tensors: Sequence[torch.Tensor]) -> list[Array]:

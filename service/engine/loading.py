@@ -34,12 +34,21 @@ def read_model_sizes(source: ModelSource) -> EncoderConfig:
 
 
 def load_model(
-    source: ModelSource, device: torch.device, dtype: torch.dtype, backend: Kernels | None = None
+    source: ModelSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: Kernels | None = None,
+    *,
+    numbers: bool = True,
 ) -> Model:
     """Load a folder's model, or an untrained model of a preset's sizes with its tokenizer.
 
+    On torch's meta device a folder's is checked likewise, in the memory of its largest tensors.
+
     Args:
         backend: kernels to compute with; None: the fastest that are right on this machine.
+        numbers: whether to check each number of the weights; if not, only the headers of their
+            files are read, on the meta device alone, and the model has no digest.
 
     Raises:
         CheckpointError: why it cannot be loaded.
@@ -48,33 +57,9 @@ def load_model(
     torch.set_float32_matmul_precision("highest")
     config = read_model_sizes(source)
     backend = backend or kernels.choose_kernels(device, dtype, config.head_dim)
-    if source.preset is None:
-        model = checkpoint.load_checkpoint(source.folder, device, dtype, backend)
-        return checkpoint.with_adapters(model, source.folder, source.adapters)
-    return checkpoint.make_untrained(source.preset, source.folder, device, dtype, backend)
-
-
-def load_without_weights(source: ModelSource, *, numbers: bool = True) -> Model | None:
-    """Check a folder's model as `load_model` does, and return it without its weights.
-
-    It is loaded to torch's meta device, so it takes the memory of its largest tensors only.
-
-    Args:
-        numbers: whether to check each number of the weights; if not, only the headers of their
-            files are read, and the model has no digest.
-
-    Returns:
-        None for a preset, which has no file of weights.
-
-    Raises:
-        CheckpointError: why it cannot be loaded.
-    """
     if source.preset is not None:
-        return None
-    meta = torch.device("meta")
-    model = checkpoint.load_checkpoint(
-        source.folder, meta, torch.float32, kernels.PLAIN, numbers=numbers
-    )
+        return checkpoint.make_untrained(source.preset, source.folder, device, dtype, backend)
+    model = checkpoint.load_checkpoint(source.folder, device, dtype, backend, numbers=numbers)
     return checkpoint.with_adapters(model, source.folder, source.adapters)
 
 

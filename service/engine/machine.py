@@ -22,18 +22,6 @@ class Unservable(Exception):
     """A setting cannot be met with this model or on this machine."""
 
 
-def choose_device(settings: Settings) -> torch.device:
-    """Return the device that the model runs on; `auto` is CUDA where there is a GPU.
-
-    Raises:
-        Unservable: the setting names CUDA, and torch finds no GPU.
-    """
-    cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
-    if cuda and not torch.cuda.is_available():
-        raise Unservable("device cuda: torch finds no CUDA device here; use --device cpu")
-    return torch.device("cuda" if cuda else "cpu")
-
-
 def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
     """Check that max_tokens has room for the queries that a multi-vector model pads to a length.
 
@@ -41,15 +29,10 @@ def check_filled_queries(settings: Settings, heads: Sequence[TaskHead]) -> None:
         Unservable: the queries are longer.
     """
     queries = (head.roles["query"] for head in heads if isinstance(head, VectorHead))
-    query = next(queries, None)
-    if (
-        query
-        and query.filling
-        and (settings.max_tokens or query.filled_length) < query.filled_length
-    ):
+    filled = [query.filled_length for query in queries if query.filling]
+    if filled and settings.max_tokens and settings.max_tokens < filled[0]:
         raise Unservable(
-            f"max_tokens {settings.max_tokens} is less than the {query.filled_length} tokens of "
-            "each query"
+            f"max_tokens {settings.max_tokens} is less than the {filled[0]} tokens of each query"
         )
 
 
@@ -68,14 +51,17 @@ def check_positions(settings: Settings, config: EncoderConfig) -> None:
 def choose_precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     """Return the device that the model runs on, and the number format of its weights there.
 
+    `auto` is CUDA where there is a GPU, and bfloat16 there.
+
     Raises:
-        Unservable: see `choose_device`.
+        Unservable: the setting names CUDA, and torch finds no GPU.
     """
-    device = choose_device(settings)
-    cuda = device.type == "cuda"
-    if settings.dtype == "auto":
-        return device, torch.bfloat16 if cuda else torch.float32
-    return device, getattr(torch, settings.dtype)
+    cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise Unservable("device cuda: torch finds no CUDA device here; use --device cpu")
+    usual = "bfloat16" if cuda else "float32"
+    dtype = getattr(torch, usual if settings.dtype == "auto" else settings.dtype)
+    return torch.device("cuda" if cuda else "cpu"), dtype
 
 
 def check_same_bits(settings: Settings) -> None:

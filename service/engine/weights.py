@@ -190,10 +190,9 @@ def pin_revision(model: str) -> str:
     Raises:
         ModelNotFound: the hub has no such model.
     """
-    if _is_on_disk(model):
+    # no name of the hub: a folder of another machine, or of none; `locate_model` reports it there
+    if _is_on_disk(model) or not HUB_NAME.fullmatch(model):
         return model
-    if not HUB_NAME.fullmatch(model):
-        return model  # a folder of another machine, or of none: `locate_model` reports it there
     name, revision = _split_hub_name(model, MODELS)
     return f"{name}@{_fetch_files(name, revision, FETCHED_FILES[:1]).name}"
 

@@ -118,7 +118,10 @@ def rehearse(settings: Settings, source: ModelSource) -> Model | None:
     Raises:
         CheckpointError, Unservable: a replica would refuse it.
     """
-    model = loading.load_without_weights(source, numbers=_weights_bytes(source) <= PROBED_BYTES)
+    model, meta = None, torch.device("meta")
+    if source.preset is None:
+        whole = _weights_bytes(source) <= PROBED_BYTES
+        model = loading.load_model(source, meta, torch.float32, kernels.PLAIN, numbers=whole)
     machine.check_positions(settings, model.config if model else loading.read_model_sizes(source))
     machine.check_filled_queries(settings, model.task_heads if model else ())
     return model
@@ -211,20 +214,18 @@ def _describe(model: Model, settings: Settings, source: ModelSource) -> str:
 
 
 def _replica_bytes(settings: Settings, source: ModelSource) -> int:
-    """Return the least memory of one replica in bytes."""
-    own = 0 if source.preset else _weights_bytes(source) + _extra_bytes(settings, source)
-    return REPLICA_BYTES + own
-
-
-def _extra_bytes(settings: Settings, source: ModelSource) -> int:
-    """Return the bytes a replica holds beyond the weights: DeBERTa's distances, and adapters."""
+    """Return the least bytes of a replica: with its weights, DeBERTa's distances and adapters."""
+    if source.preset:
+        return REPLICA_BYTES
+    size = REPLICA_BYTES + _weights_bytes(source)
     try:
         config = loading.read_model_sizes(source)
         added = count_adapter_numbers(source.folder, source.adapters)
     except CheckpointError:  # which another check tells of
-        return 0
+        return size
     number = HALF if settings.dtype in ("bfloat16", "float16") else SINGLE
-    return number * (added + config.own_layers * config.relative.count_stored(config.width))
+    added += config.own_layers * config.relative.count_stored(config.width)
+    return size + number * added
 
 
 def _weights_bytes(source: ModelSource) -> int:

@@ -26,13 +26,9 @@ def require_variables(
     Raises:
         StartFailed: they have not, or the cluster is open to anyone who reaches it.
     """
-    if found := "; ".join(map(str, find_differences(required_variables(settings), actual))):
+    required = ingress.common_variables(settings) | ingress.TOKEN_AUTH_ENV
+    if found := "; ".join(map(str, find_differences(required, actual))):
         raise StartFailed(f"{node} cannot serve: {found}")
-
-
-def required_variables(settings: Settings) -> dict[str, str]:
-    """Return the environment variables that a cluster's nodes must have for these settings."""
-    return ingress.common_variables(settings) | ingress.TOKEN_AUTH_ENV
 
 
 def find_differences(required: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ A key that is not of KNOWN_KEYS is refused by name: a later version, or a fork, 
 it. Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.errors import CheckpointError
+from model.errors import refuse_unsupported
 from model.loading.files import CONFIG
 from model.loading.modules import (
     LOGIT_SCORE,
@@ -76,20 +76,18 @@ def check_module_keys(folder: Path) -> None:
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     others = CUT_KEYS[1:] if "Pooling" in kinds else CUT_KEYS  # a pooled vector is cut
-    _refuse_wrong(
-        PROMPTS_FILE, [f"{key} {stored[key]!r}" for key in others if stored.get(key) is not None]
-    )
+    cuts = (f"{key} {stored[key]!r}" for key in others if stored.get(key) is not None)
+    refuse_unsupported(PROMPTS_FILE, *cuts)
     for kind, path in modules:
         if kind in TRANSFORMER_KINDS and path not in (folder, find_encoder_folder(folder)):
-            _refuse_wrong(MODULES_FILE, [f"a {kind} in {path.name}, next to the encoder"])
+            refuse_unsupported(MODULES_FILE, f"a {kind} in {path.name}, next to the encoder")
         if kind in TRANSFORMER_KINDS:
             config = read_transformer_settings(path)
             _check_keys(config, SETTINGS_FILE)
             _check_output(kind, config, _expected_output(kinds, read_model_type(folder)))
             if read_model_type(folder) != "MultiVectorEncoder":
-                _refuse_wrong(
-                    SETTINGS_FILE, [f"{k} {config[k]!r}" for k in SIDE_KEYS if config.get(k)]
-                )
+                sides = (f"{key} {config[key]!r}" for key in SIDE_KEYS if config.get(key))
+                refuse_unsupported(SETTINGS_FILE, *sides)
         elif kind == LOGIT_SCORE:
             _check_keys(read_optional(path / CONFIG), path.name, module_input_name=LOGITS_OUTPUT)
         elif kind in MODULE_KINDS:
@@ -110,13 +108,7 @@ def _check_keys(config: Mapping[str, Any], where: str, **fixed: object) -> None:
         for key, value in supported.items()
         if config.get(key, value) not in (value, None)
     ]
-    _refuse_wrong(where, wrong)
-
-
-def _refuse_wrong(where: str, wrong: Sequence[str]) -> None:
-    """Refuse a file, naming its wrong entries, if there are any."""
-    if wrong:
-        raise CheckpointError(f"{where}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(where, *wrong)
 
 
 def _expected_output(kinds: Collection[str], model_type: str | None) -> str:
@@ -133,14 +125,15 @@ def _check_output(kind: str, config: Mapping[str, Any], expected: str) -> None:
     """Refuse a Transformer of another task than expected, or with another output."""
     task = config.get("transformer_task", "fill-mask" if kind == "MLMTransformer" else None)
     if (task or "feature-extraction") != expected:
-        problem = f"transformer_task {task!r}, and the modules take {expected!r}"
-        _refuse_wrong(SETTINGS_FILE, [problem])
+        what = f"transformer_task {task!r}, and the modules take {expected!r}"
+        refuse_unsupported(SETTINGS_FILE, what)
     output, name = OUTPUT_OF_TASK[expected]
     modality = {"text": {"method": "forward", "method_output_name": output}}
     stored = config.get("modality_config", modality)
     if expected == GENERATION_TASK:  # pairs are messages, which the template joins
         modality["message"] = {**modality["text"], "format": "flat"}
     if stored != modality:
-        _refuse_wrong(SETTINGS_FILE, [f"modality_config {stored!r}"])
-    if "modality_config" in config and config.get("module_output_name") != name:
-        _refuse_wrong(SETTINGS_FILE, [f"module_output_name {config.get('module_output_name')!r}"])
+        refuse_unsupported(SETTINGS_FILE, f"modality_config {stored!r}")
+    written = config.get("module_output_name")
+    if "modality_config" in config and written != name:
+        refuse_unsupported(SETTINGS_FILE, f"module_output_name {written!r}")

@@ -9,11 +9,12 @@ Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from model.config import EncoderConfig, Side
-from model.errors import CheckpointError
+from model.errors import CheckpointError, refuse_unsupported
 from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
     MODULES_FILE,
@@ -138,14 +139,7 @@ def _fill_queries(
     else:
         raise CheckpointError(f"{SETTINGS_FILE}: the tokenizer lacks {name!r}, of query_expansion")
     longest = length if strategy == "fixed" else max(role.length, length)
-    return Role(
-        longest,
-        filling=filling,
-        attended=attended,
-        skipped=role.skipped,
-        floor=length,
-        prompt=role.prompt,
-    )
+    return replace(role, length=longest, filling=filling, attended=attended, floor=length)
 
 
 def _check_module_order(modules: Sequence[tuple[str, Path]]) -> None:
@@ -157,16 +151,15 @@ def _check_module_order(modules: Sequence[tuple[str, Path]]) -> None:
     culprit = find_misfit(named, order) or (None if dense else "no Dense")
     if kinds.count("MultiVectorMask") > 1:
         culprit = culprit or "two of MultiVectorMask"
-    if culprit:
-        raise CheckpointError(f"{MODULES_FILE}: not supported: {culprit}")
+    refuse_unsupported(MODULES_FILE, culprit)
     for kind, path in modules:
         if kind == "Dense":
             read, written = read_input_and_output(read_object(path / CONFIG), TOKENS_OUTPUT)
             if (read, written) != (TOKENS_OUTPUT, TOKENS_OUTPUT):
-                problem = f"module_input_name {read!r}, module_output_name {written!r}"
-                raise CheckpointError(f"{path.name}: not supported: {problem}")
+                names = f"module_input_name {read!r}, module_output_name {written!r}"
+                refuse_unsupported(path.name, names)
         if kind == "Normalize" and read_normalized_input(path) != TOKENS_OUTPUT:
-            raise CheckpointError(f"{path.name}: not supported: vectors of another length than 1")
+            refuse_unsupported(path.name, "vectors of another length than 1")
 
 
 def _check_pylate_keys(config: Mapping[str, Any]) -> None:
@@ -174,8 +167,7 @@ def _check_pylate_keys(config: Mapping[str, Any]) -> None:
     wrong = [f"{key} {config[key]!r}" for key in sorted(PYLATE_KEYS & set(config))]
     if config.get("similarity_fn_name") == "meanmaxsim":
         wrong.append("similarity_fn_name 'meanmaxsim'")
-    if wrong:
-        raise CheckpointError(f"{PROMPTS_FILE}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(PROMPTS_FILE, *wrong)
 
 
 def _read_length(config: Mapping[str, Any], key: str) -> int | None:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from model import steady
 from model.config import PoolingMode
-from model.errors import CheckpointError, advise_conversion
+from model.errors import CheckpointError, advise_conversion, refuse_unsupported
 from model.kernels import Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_object
 from model.loading.modules import read_optional
@@ -175,8 +175,7 @@ def _read_vector_dense(
     read, written = read_input_and_output(read_object(folder / CONFIG))
     wrong = [] if read == VECTOR_OUTPUT else [f"module_input_name {read!r}"]
     wrong += [] if written == output else [f"module_output_name {written!r}"]
-    if wrong:
-        raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(folder.name, *wrong)
     return read_dense(folder, inputs, device, kernels)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from model.config import Side
-from model.errors import CheckpointError
+from model.errors import refuse_unsupported
 from model.loading.files import read_object
 from model.loading.modules import ROUTER_FILE, TRANSFORMER_KINDS, read_routes
 from model.text.frame import Role
@@ -34,7 +34,7 @@ def check_routes(folder: Path) -> None:
     document_routes = [[kind, "SpladePooling"] for kind in TRANSFORMER_KINDS]
     if kinds not in [{"query": [STATIC_EMBEDDING], "document": each} for each in document_routes]:
         problem = "; ".join(f"{name} by {', '.join(each)}" for name, each in kinds.items())
-        raise CheckpointError(f"{ROUTER_FILE}: not supported: {problem or 'no route'}")
+        refuse_unsupported(ROUTER_FILE, problem or "no route")
     choices = read_object(folder / ROUTER_FILE).get("parameters", {})
     known = {"default_route", "allow_empty_key", "route_mappings"}
     wrong = [f"unknown key {key!r}" for key in choices if key not in known]
@@ -45,8 +45,7 @@ def check_routes(folder: Path) -> None:
         default = next(iter(routes))
     if default != "document":  # a text of no side would be looked up in the table
         wrong.append(f"default_route {default!r}; write 'document' if texts are documents")
-    if wrong:
-        raise CheckpointError(f"{ROUTER_FILE}: not supported: {', '.join(wrong)}")
+    refuse_unsupported(ROUTER_FILE, *wrong)
 
 
 def read_roles(folder: Path, max_tokens: int, prompts: Mapping[str, str]) -> dict[Side, Role]:
