@@ -3,8 +3,7 @@
 Everything happens in this process, without Ray and without a queue.
 """
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from rich.console import Console
 
 from headlight_client import pictures
-from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
 from service.commands import grid
@@ -21,9 +19,8 @@ from service.engine.lanes import Lanes
 from service.engine.loading import load_model
 from service.engine.weights import ModelNotFound, locate_model
 from service.heads import sentences, store
+from service.heads.alone import ablate_heads, survey_alone
 from service.heads.sentences import BadCorpus, Corpus
-from service.heads.survey import survey_heads
-from service.shapes.work import Outputs, Result, Work, cosine
 from service.wording.values import word_error
 from service.wording.words import list_names
 
@@ -109,42 +106,13 @@ def _read_threshold(text: str) -> tuple[str, float]:
 def _measure_model(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
     """Load a model and return the survey of its heads; raises BadCorpus for a long sentence."""
     name, lanes = _load_lanes(model)
-
-    async def run(works: Sequence[Work]) -> list[Result]:
-        """Run a batch here and now."""
-        return _run_works(lanes, works)
-
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
-            return asyncio.run(survey_heads(lanes.model, name, corpus, run, thresholds))
+            return survey_alone(lanes, name, corpus, thresholds)
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
         reason = f"{error.length} tokens; {name} takes at most {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
-
-
-def ablate_heads(lanes: Lanes, text: str) -> list[list[float]]:
-    """Return how far a text's encoding moves without each head, by layer.
-
-        moved(h) = 1 - cos(pooled, pooled with head h's mixed values set to 0 before W^O)
-
-    Only heads of one layer compare: what the last layer writes is pooled as it is, while what
-    an earlier one writes goes through all that follow. Source: Michel et al. 2019, "Are Sixteen
-    Heads Really Better than One?", section 3.2.
-
-    Raises:
-        SequenceTooLong: the model does not take the text.
-    """
-    model, outputs = lanes.model, Outputs(lanes.model.pooling)
-    ids = model.tokenizer([(text,)], model.max_tokens)[0].token_ids
-    (whole,) = _run_works(lanes, [Work(packing.Sequence(ids), outputs)])
-    moved = []
-    for layer in range(model.config.layers):
-        gates = ({layer: {head: 0.0}} for head in range(model.config.heads))
-        works = [Work(packing.Sequence(ids, gates=each), outputs) for each in gates]
-        results = _run_works(lanes, works)
-        moved.append([1 - cosine(result.vector, whole.vector) for result in results])
-    return moved
 
 
 def _load_lanes(model: str) -> tuple[str, Lanes]:
@@ -155,13 +123,3 @@ def _load_lanes(model: str) -> tuple[str, Lanes]:
     """
     source = locate_model(model)
     return source.name, Lanes(load_model(source, torch.device("cpu"), torch.float32), [])
-
-
-def _run_works(lanes: Lanes, works: Sequence[Work]) -> list[Result]:
-    """Run works as a batch in this thread and return their results; raise what one raised."""
-    results = []
-    for result in lanes.run_batch(works, torch.get_num_threads()):
-        if isinstance(result, Exception):
-            raise result
-        results.append(result)
-    return results

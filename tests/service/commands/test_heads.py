@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from model.packing import Sequence
 from service.cli import main
-from service.commands.heads import ablate_heads
 from service.engine.lanes import Lanes
 from service.engine.loading import load_model
 from service.engine.weights import BUNDLED_MODEL, locate_model
 from service.heads import store, survey
+from service.heads.alone import ablate_heads
 from service.heads.sentences import BUNDLED_CORPUS
 
 DOG = "A dog ate the food because it was hungry."
