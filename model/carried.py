@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention
+from model.attention import MultiHeadAttention, Trace
 from model.config import Activation, NormKind, PoolingMode
 from model.encoder import Encoder, Layer
 from model.kernels import Affine, Linear, NormedLinear
@@ -72,8 +72,12 @@ def carry_sources(encoder: Encoder, sequence: Sequence, sources: Sources) -> Ten
     parts = carrier.enter(sources)
     for index in range(len(encoder.layers)):
         parts = carrier.carry(parts, index)
-    parts = carrier.normalise(parts, encoder.norm)[1:]
-    weights = [token_weights(mode, len(sequence)).to(parts) for mode in sources.modes]
+    return reduce_parts(parts[1:], sources.modes)
+
+
+def reduce_parts(parts: Tensor, modes: Many[PoolingMode]) -> Tensor:
+    """Reduce each part's tokens as a text's, (parts, tokens, width) -> (parts, modes * width)."""
+    weights = [token_weights(mode, parts.shape[1]).to(parts) for mode in modes]
     return torch.cat([torch.einsum("t,stw->sw", weight, parts) for weight in weights], 1)
 
 
@@ -91,17 +95,17 @@ class Carrier:
 
     def __init__(self, encoder: Encoder, sequence: Sequence) -> None:
         self._config, self._encoder, self._gates = encoder.config, encoder, sequence.gates
-        self._packed = encoder.pack([sequence])
-        self._own = self._packed.rows(0)
-        self.positions = self._packed.positions[self._own]
-        self.bias = encoder.biases(self._packed)[0]
+        self.packed = encoder.pack([sequence])
+        self.own = self.packed.rows(0)
+        self.positions = self.packed.positions[self.own]
+        self.bias = encoder.biases(self.packed)[0]
         self.unseen, self._dtype = sequence.unseen, encoder.embeddings.word.dtype
         self._biased = 2  # how many of the first parts get biases
 
     def enter(self, sources: Sources) -> Tensor:
         """Return the parts of what enters the first layer: each source's own tokens."""
         self._biased = 2 if 0 in sources.numbers else 1
-        x = self._encoder.embeddings(self._packed)[self._own].float()
+        x = self._encoder.embeddings(self.packed)[self.own].float()
         numbers = torch.tensor(sources.numbers)[:, None]
         own = (torch.tensor(sources.owners) == numbers).to(x.device)[:, :, None]
         return torch.cat([x[None], x * own])  # own: (sources, tokens, 1)
@@ -113,10 +117,10 @@ class Carrier:
         of a projection.
         """
         self._biased, embeddings = 2, self._encoder.embeddings
-        looked_up = embeddings.look_up(self._packed)
-        word = looked_up[0][self._own].float()
+        looked_up = embeddings.look_up(self.packed)
+        word = looked_up[0][self.own].float()
         types, position = (
-            torch.zeros_like(word) if rows is None else rows[self._own].float()
+            torch.zeros_like(word) if rows is None else rows[self.own].float()
             for rows in looked_up[1:]
         )
         parts = torch.stack([word + types + position, types, word, position])
@@ -130,11 +134,60 @@ class Carrier:
 
     def carry(self, parts: Tensor, index: int) -> Tensor:
         """Carry parts through the layer with this index, as encoder.Layer describes it."""
+        values, trace = self.make_values(parts, index)
+        return self.write_mixed(parts, self.mix(values, trace, index), index)
+
+    def make_values(self, parts: Tensor, index: int) -> tuple[Tensor, Trace]:
+        """Return the values of the parts that enter a layer, and the pass's trace of its attention.
+
+        Returns:
+            (parts, tokens, heads * head_dim): shared values once for each head that reads them.
+        """
+        layer, (count, tokens, width) = self._encoder.layers[index], parts.shape
+        attention, entered = layer.attention, self._enter_attention(parts, layer)
+        rows = parts.new_zeros(len(self.packed.token_ids), width, dtype=self._dtype)
+        rows[self.own] = entered[0].detach().to(rows)
+        gates = [(self.own, self._gates.get(index, {}))]
+        _, trace = attention(rows, rows, self.packed, [self.bias], gates)
+        first = -attention.parts[2] * attention.head_dim  # of the rows of W^V
+        values = self._project_rows(entered, attention, slice(first, None))
+        values = values.view(count, tokens, -1, attention.head_dim)
+        return attention.repeat_shared(values, 2).flatten(2), trace
+
+    def mix(self, values: Tensor, trace: Trace, index: int, *, back: bool = False) -> Tensor:
+        """Mix values, (parts, tokens, heads * head_dim), by the probabilities P of the pass.
+
+        Args:
+            back: by the transpose of P instead, which carries what is multiplied with mixed values
+                back to values.
+        """
+        (count, tokens, _), heads = values.shape, trace.attention.heads
+        values = values.view(count, tokens, heads, -1).permute(2, 1, 0, 3).flatten(2)
+        mixed = torch.zeros_like(values)  # (heads, tokens, parts * head_dim)
+        for tile in MapReader(trace, self.own, range(heads)).read_tiles():
+            read, written, share = tile.keys, tile.queries, tile.values
+            if back:
+                read, written, share = written, read, share.mT
+            with without_idle_threads(heads):
+                mixed[:, written] += share @ values[:, read]
+        mixed = mixed.view(heads, tokens, count, -1).permute(2, 1, 0, 3)
+        mixed = mixed.reshape(count * tokens, -1)  # one head's rows are apart unless copied
+        trace.attention.edit_heads(mixed, [(slice(None), self._gates.get(index, {}))], ())
+        return mixed.view(count, tokens, -1)
+
+    def write_mixed(self, parts: Tensor, mixed: Tensor, index: int) -> Tensor:
+        """Carry parts and their mixed values from W^O to the layer's output, normed after the last.
+
+        Args:
+            parts: that enter the layer.
+            mixed: (parts, tokens, heads * head_dim).
+        """
         layer = self._encoder.layers[index]
-        entered = self._enter_attention(parts, layer)
-        parts = parts + self._attend(entered, index)
+        parts = parts + self._project(mixed, layer.attention.output)
         if self._config.pre_norm:
-            return parts + self._feed_forward(self.normalise(parts, layer.feed_forward_norm), layer)
+            fed = self._feed_forward(self.normalise(parts, layer.feed_forward_norm), layer)
+            last = index + 1 == len(self._encoder.layers)
+            return self.normalise(parts + fed, self._encoder.norm if last else None)
         parts = self.normalise(parts, layer.attention_norm)
         return self.normalise(parts + self._feed_forward(parts, layer), layer.feed_forward_norm)
 
@@ -174,27 +227,8 @@ class Carrier:
         """Apply a norm over the last axis with the divisors of the first part."""
         if kind == "layer":
             parts = parts - parts.mean(-1, keepdim=True)
-        scale = torch.rsqrt(parts[0].square().mean(-1, keepdim=True) + eps)
+        scale = torch.rsqrt(parts[0].detach().square().mean(-1, keepdim=True) + eps)
         return self._add_bias(parts * (scale * norm[0].float()), norm[1])
-
-    def _attend(self, parts: Tensor, index: int) -> Tensor:
-        """Mix the values of each part by the probabilities of the pass, and apply W^O."""
-        attention, (count, tokens, width) = self.attention(index), parts.shape
-        rows = parts.new_zeros(len(self._packed.token_ids), width, dtype=self._dtype)
-        rows[self._own] = parts[0].to(rows)
-        _, trace = attention(rows, rows, self._packed, [self.bias])
-        first = -attention.parts[2] * attention.head_dim  # of the rows of W^V
-        values = self._project_rows(parts, attention, slice(first, None))
-        values = attention.repeat_shared(values.view(count, tokens, -1, attention.head_dim), 2)
-        values = values.permute(2, 1, 0, 3).flatten(2)  # (heads, key, parts * head_dim)
-        mixed = torch.empty_like(values)
-        for tile in MapReader(trace, self._own, range(attention.heads)).read_tiles():
-            with without_idle_threads(attention.heads):
-                torch.bmm(tile.values, values[:, tile.keys], out=mixed[:, tile.queries])
-        mixed = mixed.view(attention.heads, tokens, count, -1).permute(2, 1, 0, 3)
-        mixed = mixed.reshape(count * tokens, -1)  # one head's rows are apart unless copied
-        attention.edit_heads(mixed, [(slice(None), self._gates.get(index, {}))], ())
-        return self._project(mixed.view(count, tokens, -1), attention.output)
 
     def _project_rows(
         self,
@@ -215,9 +249,9 @@ class Carrier:
         activation, inner = self._config.activation, self._project(parts, layer.up)
         if self._config.gated:
             gate, inner = inner.chunk(2, dim=-1)
-            inner = inner * ACTIVATIONS[activation](gate[0])
+            inner = inner * ACTIVATIONS[activation](gate[0].detach())
         else:
-            inner *= FACTORS[activation](inner[0])
+            inner *= FACTORS[activation](inner[0].detach())
         return self._project(inner, layer.down)
 
     def _project(self, parts: Tensor, linear: Linear) -> Tensor:
