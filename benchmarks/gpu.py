@@ -52,7 +52,7 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import MapReader
 from model.packing import Sequence
-from model.pooling import Pooling
+from model.pooling import Dense, Pooling, identity
 from model.positions import Rope
 from model.task_heads import Classifier, Projection
 from service.engine import numerics
@@ -131,7 +131,7 @@ def make_model(
 def make_classifier(width: int, device: torch.device) -> Classifier:
     """Return a classifier of five classes, with random weights."""
     weight = torch.randn(5, width, generator=torch.Generator().manual_seed(SEED)).to(device)
-    project = Projection(None, kernels.PLAIN.linear(weight, None), 5, 5 * width)
+    project = Projection((Dense(kernels.PLAIN.linear(weight, None), identity, 5, 5 * width),))
     return Classifier(tuple("abcde"), FIRST, project, "none", "none")
 
 

@@ -12,7 +12,7 @@ takes all of a batch together. What a request may choose is a field, to be repla
 threshold. All is float32, for any dtype of the encoder.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Side, Task
-from model.kernels import Affine, Linear, normalise
 from model.packing import send
 from model.pooling import Dense, Pooling, PoolingLayer, pool_sequence, pool_together
 from model.text.frame import Role
@@ -34,59 +33,18 @@ NUMBER_SIZE = 4  # bytes of an index or a float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transform:
-    """LayerNorm(activation(W x + b)); without a norm, activation(W x + b)."""
-
-    dense: Linear  # W and b
-    activation: Callable[[Tensor], Tensor]
-    norm: Affine | None
-    eps: float  # of the norm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Transform (rows, width) -> (rows, size)."""
-        x = self.activation(self.dense(x))
-        return x if self.norm is None else normalise(x, self.norm, self.eps)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Maps rows to logits.
+    """Maps rows by layers: to logits of classes, labels or words, or to vectors."""
 
-    Args:
-        transform: before the output, where the family has one.
-        output: the last linear.
-        outputs: logits of a row.
-        weights: how many weights all its matrices have.
-    """
+    layers: tuple[PoolingLayer, ...]
 
-    transform: Transform | None
-    output: Linear
-    outputs: int
-    weights: int
+    @property
+    def outputs(self) -> int:
+        """Return how many numbers a row is mapped to."""
+        return self.layers[-1].outputs
 
     def __call__(self, x: Tensor) -> Tensor:
         """Project (rows, width) of any dtype -> (rows, outputs) float32."""
-        x = x.float()
-        return self.output(x if self.transform is None else self.transform(x))
-
-    def count_flops(self, rows: int) -> int:
-        """Count the floating-point operations of so many rows; a product and its sum are two."""
-        return 2 * self.weights * rows
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerStack:
-    """Maps rows to logits by the layers that sentence-transformers puts behind a Pooling.
-
-    Args:
-        weights: how many weights all its matrices have.
-    """
-
-    layers: tuple[PoolingLayer, ...]
-    weights: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Project (rows, inputs) of any dtype -> (rows, outputs) float32."""
         x = x.float()
         for layer in self.layers:
             x = layer(x)
@@ -94,7 +52,18 @@ class LayerStack:
 
     def count_flops(self, rows: int) -> int:
         """Count the floating-point operations of so many rows; a product and its sum are two."""
-        return 2 * self.weights * rows
+        return 2 * rows * sum([one.weight_count for one in self.layers if isinstance(one, Dense)])
+
+
+class TokenHead:
+    """A task head that projects every token."""
+
+    __slots__ = ()
+    project: Projection
+
+    def count_flops(self, tokens: int) -> int:
+        """Count the floating-point operations for so many tokens."""
+        return self.project.count_flops(tokens)
 
 
 @dataclass(frozen=True, slots=True)  # equal ones classify together, whichever request asks
@@ -112,7 +81,7 @@ class Classifier:
 
     labels: tuple[str, ...]
     pooling: Pooling
-    project: Projection | LayerStack
+    project: Projection
     activation: ScoreActivation
     ranking: ScoreActivation
     entailment: int | None = None
@@ -148,7 +117,7 @@ class Classifier:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tagger:
+class Tagger(TokenHead):
     """Labels every token.
 
     Args:
@@ -169,13 +138,9 @@ class Tagger:
         """Count the bytes of an answer at most: a number and a name for each of so many tokens."""
         return tokens * (NUMBER_SIZE + max(map(len, self.labels)))
 
-    def count_flops(self, tokens: int) -> int:
-        """Count the floating-point operations for so many tokens."""
-        return self.project.count_flops(tokens)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Splade:
+class Splade(TokenHead):
     """Weighs the vocabulary's tokens: max or sum over the text's tokens of log(1 + relu).
 
     Args:
@@ -216,10 +181,6 @@ class Splade:
         """Count the bytes of an answer at most: an id and a weight for each token kept."""
         return 2 * NUMBER_SIZE * min(self.k or self.project.outputs, self.project.outputs)
 
-    def count_flops(self, tokens: int) -> int:
-        """Count the floating-point operations for so many tokens."""
-        return self.project.count_flops(tokens)
-
     def _weigh(self, logits: Tensor) -> Tensor:
         """Return the weights of logits, of the same shape."""
         weights = logits.relu().log1p()
@@ -227,7 +188,7 @@ class Splade:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lexical:
+class Lexical(TokenHead):
     """Weighs a text's own tokens: each id by the largest relu(w x + b) of its tokens.
 
     Args:
@@ -270,17 +231,13 @@ class Lexical:
         """Count the bytes of an answer at most: an id and a weight for each of so many tokens."""
         return 2 * NUMBER_SIZE * min(self.k or tokens, tokens)
 
-    def count_flops(self, tokens: int) -> int:
-        """Count the floating-point operations for so many tokens."""
-        return self.project.count_flops(tokens)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorHead:
     """Maps each token kept to a vector of length 1, for late interaction.
 
     Args:
-        layers: applied to each token's vector, in float32.
+        project: maps each token's vector.
         roles: how queries and documents are read.
         kept: places of the tokens that get a vector; None: all from `first_place` on.
         first_place: place of the first token that gets a vector.
@@ -289,7 +246,7 @@ class VectorHead:
 
     tasks: ClassVar[tuple[Task, ...]] = ("multi_vector",)  # that the head serves
 
-    layers: tuple[Dense, ...]
+    project: Projection
     roles: Mapping[Side, Role]
     kept: Sequence[int] | None = None
     first_place: int = 0
@@ -298,11 +255,11 @@ class VectorHead:
     @property
     def size(self) -> int:
         """Return the size of a vector."""
-        return self.layers[-1].outputs
+        return self.project.outputs
 
     def vector_bytes(self, number: int = NUMBER_SIZE) -> int:
         """Return the bytes of one vector and its token's place, at `number` bytes per number."""
-        return number * self.layers[-1].outputs + NUMBER_SIZE
+        return number * self.size + NUMBER_SIZE
 
     @property
     def longest(self) -> int:
@@ -316,10 +273,8 @@ class VectorHead:
         places = send(kept.int(), tokens.device)
         if not len(kept):
             return {"vectors": tokens.new_zeros(0, self.size).float(), "kept": places}
-        x = tokens[places.long()].float()
-        for layer in self.layers:
-            x = layer(x)
-        return {"vectors": F.normalize(x, dim=1), "kept": places}
+        vectors = F.normalize(self.project(tokens[places.long()]), dim=1)
+        return {"vectors": vectors, "kept": places}
 
     def count_vectors(self, tokens: int) -> int:
         """Count the vectors of a sequence of so many tokens."""
@@ -331,7 +286,7 @@ class VectorHead:
 
     def count_flops(self, tokens: int) -> int:
         """Count the floating-point operations for a sequence of so many tokens."""
-        return 2 * self.count_vectors(tokens) * sum(layer.weight_count for layer in self.layers)
+        return self.project.count_flops(self.count_vectors(tokens))
 
 
 TaskHead = Classifier | Tagger | Splade | Lexical | VectorHead  # tokens -> answer's tensors

@@ -25,7 +25,6 @@ from typing import Any
 
 from model.config import Side
 from model.errors import CheckpointError, advise_conversion
-from model.kernels import Affine
 from model.loading.modules import read_modules
 from model.loading.plain import FolderFormat, ReadingRules
 from model.loading.task_heads import HeadSource
@@ -69,18 +68,15 @@ class BgeM3(FolderFormat):
         if LateInteraction.fits(self.folder, self.raw) or super().read_heads(parts, reading):
             names = " and ".join(path.name for path in self.own_files())
             raise CheckpointError(f"{names}: not supported: next to another task head")
-        width = parts.config.width
-        unused = _unweighted_ids(reading.rules, reading.tokenizer)
-        sparse = Projection(
-            None, parts.kernels.linear(*_read_affine(parts, SPARSE_FILE, 1)), 1, width
+        sparse, vectors = (
+            Projection((_read_dense(parts, name, outputs),))
+            for name, outputs in ((SPARSE_FILE, 1), (COLBERT_FILE, None))
         )
-        affine = _read_affine(parts, COLBERT_FILE)
-        size = len(affine[0])
-        project = Dense(parts.kernels.linear(*affine), identity, size, size * width)
         texts = reading.prompts.texts
         roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in BOTH_SIDES}
+        unused = _unweighted_ids(reading.rules, reading.tokenizer)
         return Lexical(sparse, unused), VectorHead(
-            (project,), roles, first_place=FIRST_VECTOR, mean=True
+            vectors, roles, first_place=FIRST_VECTOR, mean=True
         )
 
 
@@ -115,12 +111,12 @@ def _unweighted_ids(rules: TokenizerRules, tokenizer: Tokenizer) -> frozenset[in
     return frozenset(id for id in ids if id is not None)
 
 
-def _read_affine(parts: HeadSource, name: str, outputs: int | None = None) -> Affine:
-    """Read a linear's weight, (outputs, width), and bias, (outputs,); outputs None: any number."""
+def _read_dense(parts: HeadSource, name: str, outputs: int | None) -> Dense:
+    """Read a linear, (outputs, width), and its bias; outputs None: any number."""
     with open_tensors({name: parts.folder / name}) as tensors:
         stored = tensors["weight"].shape if "weight" in tensors else ()
-        rows = outputs or max((1, *stored[:1]))
-        shapes: dict[str, Shape] = {"weight": (rows, parts.config.width), "bias": (rows,)}
+        rows, width = outputs or max((1, *stored[:1])), parts.config.width
+        shapes: dict[str, Shape] = {"weight": (rows, width), "bias": (rows,)}
         check_tensors(tensors, shapes, name)
         weight, bias = (tensors[key].read().float().to(parts.device) for key in shapes)
-    return weight, bias
+    return Dense(parts.kernels.linear(weight, bias), identity, rows, rows * width)

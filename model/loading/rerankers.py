@@ -32,7 +32,7 @@ from model.loading.plain import FolderFormat, ReadingRules
 from model.loading.task_heads import HeadSource, read_activations
 from model.loading.tensors import check_tensors
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
-from model.pooling import Pooling
+from model.pooling import Dense, Pooling, identity
 from model.task_heads import Classifier, Projection
 from model.text.template import Template
 
@@ -88,7 +88,7 @@ class Reranker(FolderFormat):
         rows: Tensor = found[name].read()
         row = rows[yes].float() if no is None else rows[yes].float() - rows[no].float()
         linear = parts.kernels.linear(row[None].to(parts.device), None)
-        project = Projection(None, linear, 1, config.width)
+        project = Projection((Dense(linear, identity, 1, config.width),))
         last = Pooling(("last",), normalize=False)
         return (Classifier(("LABEL_0",), last, project, *read_activations(parts, 1)),)
 

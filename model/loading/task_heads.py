@@ -41,18 +41,16 @@ from model.loading.modules import (
 from model.loading.pipeline.keys import SCORES_OUTPUT
 from model.loading.pipeline.layers import LAYER_KINDS, read_layers, read_modes
 from model.loading.tensors import Shape, StoredTensor, check_tensors
-from model.pooling import Dense, Pooling
+from model.pooling import Dense, Norm, Pooling, PoolingLayer, identity
 from model.steady import ACTIVATIONS
 from model.task_heads import (
     Classifier,
-    LayerStack,
     Lexical,
     Projection,
     ScoreActivation,
     Splade,
     Tagger,
     TaskHead,
-    Transform,
     VectorHead,
 )
 
@@ -131,7 +129,7 @@ def read_task_head(parts: HeadSource) -> TaskHead | None:
 
 def list_digest_facts(folder: Path, head: TaskHead) -> list[str]:
     """List, for the digest, a head's settings from files other than config.json and weights."""
-    if isinstance(head, Classifier) and isinstance(head.project, LayerStack):
+    if isinstance(head, Classifier) and is_chained_reranker(folder):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
     if isinstance(head, Classifier) and (folder / PROMPTS_FILE).is_file():
@@ -156,10 +154,9 @@ def _read_chain(parts: HeadSource) -> Classifier:
     inputs = len(modes) * parts.config.width
     layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES_OUTPUT)
     outputs = layers[-1].outputs
-    weights = sum(one.weight_count for one in layers if isinstance(one, Dense))
     labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
     activations = read_activations(parts, outputs)
-    return Classifier(labels, Pooling(modes, False), LayerStack(layers, weights), *activations)
+    return Classifier(labels, Pooling(modes, False), Projection(layers), *activations)
 
 
 def _read_splade(parts: HeadSource, recipe: HeadRecipe) -> Splade | None:
@@ -192,15 +189,19 @@ def _build_projection(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> Pr
         """Read a tensor as float32 to the device."""
         return tensors[name].read().float().to(parts.device)
 
-    output, transform = linear(*affine(*_output_names(parts, recipe))), None
+    def dense(weight: str, bias: str, activation: Callable[[Tensor], Tensor]) -> Dense:
+        """Read a linear with an activation behind it."""
+        shape = shapes[weight]
+        return Dense(linear(*affine(weight, bias)), activation, shape[0], math.prod(shape))
+
+    names, layers = _output_names(parts, recipe), list[PoolingLayer]()
     if recipe.dense:
-        dense = linear(*affine(f"{recipe.dense}.weight", f"{recipe.dense}.bias"))
-        norm = affine(f"{recipe.norm}.weight", f"{recipe.norm}.bias") if recipe.norm else None
-        transform = Transform(
-            dense, _dense_activation(parts.raw, recipe), norm, parts.config.norm_eps
-        )
-    weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
-    return Projection(transform, output, outputs, weights)
+        activation = _dense_activation(parts.raw, recipe)
+        layers.append(dense(f"{recipe.dense}.weight", f"{recipe.dense}.bias", activation))
+    if recipe.norm:
+        norm = affine(f"{recipe.norm}.weight", f"{recipe.norm}.bias")
+        layers.append(Norm(norm, parts.config.norm_eps, layers[-1].outputs))
+    return Projection((*layers, dense(*names, identity)))
 
 
 def _expected_shapes(parts: HeadSource, recipe: HeadRecipe, outputs: int) -> dict[str, Shape]:

@@ -28,7 +28,7 @@ from model.loading.plain import FolderFormat, ReadingRules
 from model.loading.task_heads import HeadSource
 from model.loading.tensors import StoredTensor, check_tensors
 from model.pooling import Dense, identity
-from model.task_heads import VectorHead
+from model.task_heads import Projection, VectorHead
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
@@ -110,11 +110,8 @@ class LateInteraction(FolderFormat):
         for folder in find_token_layers(self.folder):
             dense_layers.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
             inputs = dense_layers[-1].outputs
-        return (
-            VectorHead(
-                tuple(dense_layers) or (_read_stanford_linear(parts, inputs),), reading.roles or {}
-            ),
-        )
+        made = tuple(dense_layers) or (_read_stanford_linear(parts, inputs),)
+        return (VectorHead(Projection(made), reading.roles or {}),)
 
 
 def _is_stanford(raw: Mapping[str, Any]) -> bool:

@@ -58,7 +58,7 @@ def ours(model: Model, batch: list[tuple[str, Side]]) -> list[tuple[Tensor, list
     made = []
     for index, (sequence, (_, side)) in enumerate(zip(sequences, batch, strict=True)):
         kept = model.task_heads[0].roles[side].kept_places(list(sequence.token_ids or ()))
-        head = VectorHead(model.task_heads[0].layers, model.task_heads[0].roles, kept)
+        head = VectorHead(model.task_heads[0].project, model.task_heads[0].roles, kept)
         found = head(encoded.last[encoded.packed.rows(index)])
         made.append((found["vectors"], found["kept"].tolist()))
     return made

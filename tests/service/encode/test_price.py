@@ -21,7 +21,7 @@ from model.maps.choices import Form
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.packing import Sequence as Tokens
-from model.pooling import Pooling
+from model.pooling import Dense, Pooling, identity
 from model.task_heads import Projection, Splade
 from service.encode.price import (
     CARRY_PASSES,
@@ -294,7 +294,7 @@ async def test_a_dry_run_says_that_memory_is_short(
 async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     """Admission plans with the time that it takes besides the layers'."""
     linear = kernels.PLAIN.linear(torch.zeros(7, 5), None)
-    head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", log_twice=False)
+    head = Splade(Projection((Dense(linear, identity, 7, 11_000_003),)), "max", log_twice=False)
     plain, sparse = (Work(Tokens([1] * 64), Outputs(task_heads=one)) for one in ((), (head,)))
 
     of = make_cost_counter(TRANSFORMER_BASE)

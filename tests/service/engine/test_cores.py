@@ -22,7 +22,7 @@ from model.maps.choices import Form
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from model.pooling import Pooling
+from model.pooling import Dense, Pooling, identity
 from model.task_heads import Projection, Tagger, TaskHead
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED_MODEL, locate_model
@@ -60,7 +60,9 @@ def heads(width: int, linear: Callable[..., Linear]) -> Iterator[TaskHead]:
     random = torch.Generator().manual_seed(0)
     for classes in (7, 12):
         weight = torch.randn(classes, width, generator=random)
-        project = Projection(None, linear(weight, torch.zeros(classes)), classes, width)
+        project = Projection(
+            (Dense(linear(weight, torch.zeros(classes)), identity, classes, classes * width),)
+        )
         yield Tagger(tuple(map(str, range(classes))), project)
 
 

@@ -26,7 +26,7 @@ from model.maps.choices import Form
 from model.maps.forms import Selection
 from model.maps.units import Units, divide_into_units
 from model.packing import Sequence
-from model.pooling import Pooling, Unit
+from model.pooling import Dense, Pooling, Unit, identity
 from model.positions import Rope
 from model.task_heads import (
     Classifier,
@@ -150,8 +150,8 @@ def selections(tokens: int, forms: Iterable[Form]) -> Iterator[Selection]:
 def heads(width: int) -> list[TaskHead]:
     """One of every kind that follows an encoder."""
     weight, bias = torch.zeros(5, width, device=CUDA), torch.zeros(5, device=CUDA)
-    project = Projection(None, PlainLinear(weight, bias), 5, 5 * width)
-    one = Projection(None, PlainLinear(weight[:1], bias[:1]), 1, width)
+    project = Projection((Dense(PlainLinear(weight, bias), identity, 5, 5 * width),))
+    one = Projection((Dense(PlainLinear(weight[:1], bias[:1]), identity, 1, width),))
     names, first = tuple("abcde"), Pooling(("cls",), normalize=False)
     return [
         Classifier(names, first, project, "softmax", "sigmoid"),
@@ -159,7 +159,7 @@ def heads(width: int) -> list[TaskHead]:
         Splade(project, "max", log_twice=True, k=2),
         Splade(project, "sum", log_twice=False),
         Lexical(one, frozenset({3}), token_ids=[5] * 7),
-        VectorHead((Unit(width),), {}, kept=(0, 2, 3)),
+        VectorHead(Projection((Unit(width),)), {}, kept=(0, 2, 3)),
     ]
 
 

@@ -13,7 +13,7 @@ from model.kernels import PlainLinear
 from model.maps.forms import Selection
 from model.maps.units import divide_into_units
 from model.packing import Sequence
-from model.pooling import Pooling
+from model.pooling import Dense, Pooling, identity
 from model.task_heads import Classifier, Projection
 from service.engine.arrays import NonFiniteOutput
 from service.replica import Replica
@@ -94,7 +94,7 @@ async def test_a_task_head_that_is_not_finite_fails_alone(replica: Replica) -> N
     """It is blamed, by the state that it reads; what shares its batch is answered."""
     width, first = replica.lanes.model.config.width, Pooling(("cls",), normalize=False)
     linear = PlainLinear(torch.zeros(2, width), torch.tensor([0, torch.nan]))
-    project = Projection(None, linear, 2, 2 * width)
+    project = Projection((Dense(linear, identity, 2, 2 * width),))
     head = Classifier(("a", "b"), first, project, "none", "none")
     works = [Work(Sequence([101, 102]), Outputs(first, task_heads=by)) for by in ((), (head,))]
 
