@@ -44,25 +44,6 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return activation(x W^T + b)."""
-
-    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return x W^T + b + residual; residual itself is unchanged."""
-
-    def weight(self) -> Tensor:
-        """Return the weight as plain rows, (outputs, inputs)."""
-
-
-class PlainLinear:
-    """A linear of public torch operators."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self.bias = weight.clone(), None if bias is None else bias.clone()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._weight, self.bias)
-
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """Return activation(x W^T + b), (rows, outputs)."""
         return ACTIVATIONS[activation](self(x))
 
@@ -71,11 +52,24 @@ class PlainLinear:
         return self(x).add_(residual)
 
     def weight(self) -> Tensor:
+        """Return the weight as plain rows, (outputs, inputs)."""
+
+
+class PlainLinear(Linear):
+    """A linear of public torch operators."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self.bias = weight.clone(), None if bias is None else bias.clone()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self.bias)
+
+    def weight(self) -> Tensor:
         """Return the weight, (outputs, inputs)."""
         return self._weight
 
 
-class PackedLinear:
+class PackedLinear(Linear):
     """A linear whose weight lies in oneDNN's blocked layout, with fused epilogues.
 
     Reading cold weights dominates a short sentence; in this layout they are read once, in
@@ -131,16 +125,14 @@ class RoundedLinear(PackedLinear):
         """Return activation(x W^T + b), (rows, outputs) bfloat16, in one kernel."""
         return super().activate(x.bfloat16(), activation)
 
-    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return x W^T + b + residual, (rows, outputs); residual itself is unchanged."""
-        return self(x).add_(residual)
+    add_to = Linear.add_to  # of what is widened
 
     def weight(self) -> Tensor:
         """Return the weight unpacked, (outputs, inputs) float32."""
         return super().weight().float()
 
 
-class NormedLinear:
+class NormedLinear(Linear):
     """A linear whose outputs are normalised before they are added to anything."""
 
     def __init__(self, linear: Linear, norm: Affine, eps: float, kind: NormKind) -> None:
@@ -149,14 +141,6 @@ class NormedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return normalise(self.linear(x), self.norm, self.eps, self.kind)
-
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """Return activation(norm(x W^T + b)), (rows, outputs)."""
-        return ACTIVATIONS[activation](self(x))
-
-    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return norm(x W^T + b) + residual, (rows, outputs); residual itself is unchanged."""
-        return self(x).add_(residual)
 
     def weight(self) -> Tensor:
         """Return the linear's weight, (outputs, inputs), without the norm."""

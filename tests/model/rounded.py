@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Activation
-from model.kernels import ACTIVATIONS, Kernels
+from model.kernels import ACTIVATIONS, Kernels, Linear
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from tests.model.loads import CPU
@@ -21,7 +21,7 @@ def rounded(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
-class RoundedLinear:
+class RoundedLinear(Linear):
     """A linear that rounds what it multiplies, as HalfLinear of model/native/operators.py."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -33,10 +33,6 @@ class RoundedLinear:
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """Return activation(x W^T + b), rounded."""
         return ACTIVATIONS[activation](self(x)).bfloat16()
-
-    def add_to(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return x W^T + b + residual."""
-        return self(x).add_(residual)
 
     def weight(self) -> Tensor:
         """Return the rounded weight, (outputs, inputs)."""
