@@ -144,7 +144,7 @@ class Carrier:
             (parts, tokens, heads * head_dim): shared values once for each head that reads them.
         """
         layer, (count, tokens, width) = self._encoder.layers[index], parts.shape
-        attention, entered = layer.attention, self._enter_attention(parts, layer)
+        attention, entered = layer.attention, self.normalise(parts, layer.norms.before)
         rows = parts.new_zeros(len(self.packed.token_ids), width, dtype=self._dtype)
         rows[self.own] = entered[0].detach().to(rows)
         gates = [(self.own, self._gates.get(index, {}))]
@@ -176,7 +176,7 @@ class Carrier:
         return mixed.view(count, tokens, -1)
 
     def write_mixed(self, parts: Tensor, mixed: Tensor, index: int) -> Tensor:
-        """Carry parts and their mixed values from W^O to the layer's output, normed after the last.
+        """Carry parts and their mixed values from W^O to the layer's output.
 
         Args:
             parts: that enter the layer.
@@ -184,12 +184,9 @@ class Carrier:
         """
         layer = self._encoder.layers[index]
         parts = parts + self._project(mixed, layer.attention.output)
-        if self._config.pre_norm:
-            fed = self._feed_forward(self.normalise(parts, layer.feed_forward_norm), layer)
-            last = index + 1 == len(self._encoder.layers)
-            return self.normalise(parts + fed, self._encoder.norm if last else None)
-        parts = self.normalise(parts, layer.attention_norm)
-        return self.normalise(parts + self._feed_forward(parts, layer), layer.feed_forward_norm)
+        read = self.normalise(parts, layer.norms.between)
+        passed = parts if self._config.pre_norm else read
+        return self.normalise(passed + self._feed_forward(read, layer), layer.norms.after)
 
     def score_sides(
         self, parts: Tensor, index: int, weight: Tensor | None = None
@@ -203,7 +200,7 @@ class Carrier:
             (1 + sources, tokens, heads, head_dim) each; norms divide as they did for the first.
         """
         layer, (count, tokens, _) = self._encoder.layers[index], parts.shape
-        attention, entered = layer.attention, self._enter_attention(parts, layer)
+        attention, entered = layer.attention, self.normalise(parts, layer.norms.before)
         last = (attention.heads + attention.parts[1]) * attention.head_dim  # rows of W^Q and W^K
         sides = self._project_rows(entered, attention, slice(last), weight)
         sides = sides.view(count, tokens, -1, attention.head_dim)
@@ -212,10 +209,6 @@ class Carrier:
             q = self._divide(q, norms.query, norms.kind, norms.eps)
             k = self._divide(k, norms.key, norms.kind, norms.eps)
         return q, attention.repeat_shared(k, 2)
-
-    def _enter_attention(self, parts: Tensor, layer: Layer) -> Tensor:
-        """Return what the attention's projections read."""
-        return self.normalise(parts, layer.attention_norm) if self._config.pre_norm else parts
 
     def normalise(self, parts: Tensor, norm: Affine | None) -> Tensor:
         """Apply a norm with the divisors of the pass; return parts as they are without one."""

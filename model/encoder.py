@@ -7,7 +7,7 @@ Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -111,17 +111,27 @@ def _look_up_rows(table: Tensor, ids: Tensor) -> Tensor:
     return F.embedding(ids, table)
 
 
+class Norms(NamedTuple):
+    """The norms of a layer, LayerNorm or RMSNorm as the config says; None: there is none.
+
+    Args:
+        before: of what attention reads; post-norm families have none.
+        between: of what the feed-forward block reads.
+        after: of the layer's output; pre-norm families have one after the last layer.
+    """
+
+    before: Affine | None
+    between: Affine
+    after: Affine | None
+
+
 class Layer:
     """One encoder layer.
 
-    post-norm   a = LayerNorm(x + MultiHead(x))     out = LayerNorm(a + FFN(a))
-    pre-norm    a = x + MultiHead(LayerNorm(x))     out = a + FFN(LayerNorm(a))
-
-    LayerNorm is RMSNorm where the config says so.
+    a = x + MultiHead(before(x))        b = between(a)
+    out = after(b + FFN(b))             pre-norm: after(a + FFN(b))
 
     Args:
-        attention_norm, feed_forward_norm: before or after each block, as the config says; None
-            where the family has none.
         up: in a gated block, the gate's rows and then the others, (2 * feed_forward, width).
     """
 
@@ -131,11 +141,10 @@ class Layer:
         attention: MultiHeadAttention,
         up: Linear,
         down: Linear,
-        attention_norm: Affine | None,
-        feed_forward_norm: Affine,
+        norms: Norms,
     ) -> None:
         self.config, self.attention, self.up, self.down = config, attention, up, down
-        self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
+        self.norms = norms
 
     def __call__(
         self,
@@ -146,7 +155,7 @@ class Layer:
         patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
-        entered = self.normalise(x, self.attention_norm) if self.config.pre_norm else x
+        entered = self.normalise(x, self.norms.before)
         a, trace = self.attention(entered, x, packed, biases, gates, patches)
         return self._finish(a), trace
 
@@ -158,10 +167,9 @@ class Layer:
 
     def _finish(self, a: Tensor) -> Tensor:
         """Return the layer's output for a, the attention's output plus residual, (rows, width)."""
-        if self.config.pre_norm:
-            return self.feed_forward(self.normalise(a, self.feed_forward_norm), a)
-        a = self.normalise(a, self.attention_norm)
-        return self.normalise(self.feed_forward(a, a), self.feed_forward_norm)
+        b = self.normalise(a, self.norms.between)
+        out = self.feed_forward(b, a if self.config.pre_norm else b)
+        return self.normalise(out, self.norms.after)
 
     def feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return residual + down(activation(up x)), gated where the family is."""
@@ -192,7 +200,6 @@ class Encoder:
     """A stack of layers over embeddings.
 
     Args:
-        norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
 
     `native` replaces run_layers once it has been shown to give the same bits (model/native/).
@@ -205,11 +212,10 @@ class Encoder:
         config: EncoderConfig,
         embeddings: Embeddings,
         layers: Sequence[Layer],
-        norm: Affine | None = None,
         distances: Tensor | None = None,
     ) -> None:
         self.config, self.embeddings, self.layers = config, embeddings, layers
-        self.norm, self.distances = norm, distances
+        self.distances = distances
         self._widest: Tensor | None = None  # distance bias of the longest sequence so far
 
     @property
@@ -239,7 +245,7 @@ class Encoder:
 
         Args:
             hidden: which hidden states to keep, counted as Hugging Face's hidden_states:
-                0 = embeddings, i = after i layers; the last one is taken after the final norm.
+                0 = embeddings, i = after i layers; the last one is after the final norm.
             traces: which layers' attention to keep, counted from 0.
 
         Of a batch with an `entry`, no state before the output of the entry's layer is kept, nor
@@ -264,10 +270,6 @@ class Encoder:
                     by_layer[index] = trace
             if index + 1 in hidden:
                 states[index + 1] = x
-        if self.norm is not None:
-            x = normalise(x, self.norm, self.config.norm_eps, self.config.norm)
-            if len(self.layers) in states:
-                states[len(self.layers)] = x
         return Encoded(packed, x, states, by_layer)
 
     def pool(self, last: Tensor, rows: Sequence[slice], pooling: Pooling) -> Tensor:
@@ -285,7 +287,7 @@ class Encoder:
         longest = max(group.length for group in packed.groups)
         widest = self._widest
         if widest is None or widest.shape[1] < longest:  # several threads may compute it at once
-            widest = self._widest = _distance_bias(self.distances, longest)
+            widest = self._widest = distance_bias(self.distances, longest)
         return [_group_distance_bias(group, widest) for group in packed.groups]
 
 
@@ -309,7 +311,7 @@ def _unseen_bias(group: Group, like: Tensor) -> Tensor | None:
     return hidden
 
 
-def _distance_bias(table: Tensor, tokens: int) -> Tensor:
+def distance_bias(table: Tensor, tokens: int) -> Tensor:
     """Return the bias by distance of a sequence of this length, (heads, query, key).
 
     Shorter sequences use its top left corner, so one tensor serves all lengths.

@@ -47,10 +47,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model import kernels
 from model.attention import MultiHeadAttention
-from model.encoder import Encoder, Layer
-from model.kernels import Affine, Linear, NormedLinear, normalise
-from model.positions import distance_buckets, hiding_bias
+from model.config import NormKind
+from model.encoder import Encoder, Layer, distance_bias
+from model.kernels import Affine, Linear, NormedLinear
+from model.positions import hiding_bias
 from model.steady import ACTIVATIONS
 
 
@@ -125,20 +127,20 @@ def explain_layer(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
         The steps by name, each as the table above says, float32.
     """
     layer, x = encoder.layers[index], x.float()
-    steps = {"x": x}
-    if layer.config.pre_norm:
-        steps["entered"] = _norm(encoder, x, layer.attention_norm)
+    config, steps = layer.config, {"x": x}
+
+    def normalise(x: Tensor, norm: Affine | None) -> Tensor:
+        """Apply the family's kind of norm; return x as it is without a norm."""
+        return x if norm is None else _normalise(x, norm, config.norm_eps, config.norm)
+
+    if config.pre_norm:
+        steps["entered"] = normalise(x, layer.norms.before)
     steps |= _attention_steps(encoder, layer.attention, steps.get("entered", x))
     added = x + steps["projected"]
-    inner = layer.feed_forward_norm if layer.config.pre_norm else layer.attention_norm
-    steps["normed"] = _norm(encoder, added, inner)
+    steps["normed"] = normalise(added, layer.norms.between)
     steps["feed_forward"] = _feed_forward(layer, steps["normed"])
-    if layer.config.pre_norm:
-        last = encoder.norm if index + 1 == len(encoder.layers) else None
-        steps["output"] = _norm(encoder, added + steps["feed_forward"], last)
-    else:
-        out = steps["normed"] + steps["feed_forward"]
-        steps["output"] = _norm(encoder, out, layer.feed_forward_norm)
+    passed = added if config.pre_norm else steps["normed"]
+    steps["output"] = normalise(passed + steps["feed_forward"], layer.norms.after)
     return steps
 
 
@@ -164,13 +166,8 @@ def step_weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
         large as all others together.
     """
     layer = encoder.layers[index]
-    pre_norm, last = layer.config.pre_norm, index + 1 == len(encoder.layers)
-    inner, outer = layer.attention_norm, layer.feed_forward_norm
-    norms: dict[str, Affine | None] = {"normed": inner, "output": outer}
-    if pre_norm:
-        norms = {"entered": inner, "normed": outer, "output": encoder.norm if last else None}
     named = _projection_weights(layer.attention)
-    for name, norm in norms.items():
+    for name, norm in zip(("entered", "normed", "output"), layer.norms, strict=True):
         if norm is not None:
             named |= _name_weights(name, norm[0], norm[1])
     return {name: tensor.float() for name, tensor in named.items()}
@@ -207,10 +204,8 @@ def _attention_steps(
     k, v = attention.repeat_shared(k), attention.repeat_shared(v)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
     scores, every = score_keys(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)
-    bias = None
-    if encoder.distances is not None:
-        table = encoder.distances.float()  # (buckets, heads)
-        bias = table[distance_buckets(len(x), len(table), x.device)].permute(2, 0, 1)
+    table = encoder.distances
+    bias = None if table is None else distance_bias(table.float(), len(x))
     added = attention.added_scores(q, k, bias, every, every)
     if added is not None:
         scores = scores + added
@@ -243,19 +238,12 @@ def _feed_forward(layer: Layer, x: Tensor) -> Tensor:
 def _linear(linear: Linear, x: Tensor) -> Tensor:
     """Compute x W^T + b from the plain weights, normalised where the linear has a norm."""
     if isinstance(linear, NormedLinear):
-        weight, shift = linear.norm
-        norm = weight.float(), None if shift is None else shift.float()
-        return normalise(_linear(linear.linear, x), norm, linear.eps, linear.kind)
+        return _normalise(_linear(linear.linear, x), linear.norm, linear.eps, linear.kind)
     bias = None if linear.bias is None else linear.bias.float()
     return F.linear(x, linear.weight().float(), bias)
 
 
-def _norm(encoder: Encoder, x: Tensor, norm: Affine | None) -> Tensor:
-    """Apply the family's kind of norm over the last axis; return x as it is without a norm."""
-    if norm is None:
-        return x
-    weight, bias = (None if part is None else part.float() for part in norm)
-    eps = encoder.config.norm_eps
-    if encoder.config.norm == "rms":
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+def _normalise(x: Tensor, norm: Affine, eps: float, kind: NormKind) -> Tensor:
+    """Apply a norm over the last axis in float32."""
+    weight, bias = norm
+    return kernels.normalise(x, (weight.float(), None if bias is None else bias.float()), eps, kind)

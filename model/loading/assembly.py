@@ -11,7 +11,7 @@ from model.alibi import Slopes, head_slopes
 from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
 from model.disentangled import DistanceBias, distance_rows, project_table
-from model.encoder import Embeddings, Encoder, Layer
+from model.encoder import Embeddings, Encoder, Layer, Norms
 from model.kernels import Affine, Kernels, Linear, NormedLinear, normalise
 from model.positions import Rope, Rotation, sinusoids
 
@@ -132,7 +132,6 @@ def build_encoder(
         config,
         embeddings,
         layers * (config.layers // config.own_layers),
-        norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
     )
 
@@ -218,15 +217,23 @@ def _build_layer(
     if config.block_norm:
         attention.output = _build_normed(source, attention.output, f"{own}.output_norm")
         down = _build_normed(source, down, f"{own}.down_norm")
-    bare = config.pre_norm and not config.first_norm and i == 0
     return Layer(
         config,
         attention,
         up=kernels.linear(*source.linear(*up)),
         down=down,
-        attention_norm=None if bare else source.norm(f"{own}.attention_norm"),
-        feed_forward_norm=source.norm(f"{own}.feed_forward_norm"),
+        norms=_build_norms(source, i),
     )
+
+
+def _build_norms(source: _Weights, i: int) -> Norms:
+    """Build the norms of layer i."""
+    config, own = source.config, f"layers.{i}"
+    attended, fed = f"{own}.attention_norm", source.norm(f"{own}.feed_forward_norm")
+    if not config.pre_norm:
+        return Norms(None, source.norm(attended), fed)
+    before = source.norm(attended) if i or config.first_norm else None
+    return Norms(before, fed, source.norm("final_norm") if i + 1 == config.layers else None)
 
 
 def _build_head_norms(source: _Weights, layer: str) -> HeadNorms:

@@ -84,7 +84,7 @@ class NativeStack:
             tables.offset,
             _norm_pair(tables.norm),
             _linear_pair(tables.project),
-            _norm_pair(encoder.norm),
+            _norm_pair(encoder.layers[-1].norms.after if config.pre_norm else None),
         )
         for layer in encoder.layers:
             reach = (-1 if side is None else side for side in layer.attention.reach)
@@ -125,6 +125,7 @@ class NativeStack:
 def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
     """Return a layer's weights by the operator's names."""
     attention, rotation = layer.attention, layer.attention.rotation
+    first, second = layer.norms[:2] if layer.config.pre_norm else layer.norms[1:]
     query, key = (heads.query, heads.key) if (heads := attention.norms) else (None, None)
     return {
         "project": _linear_pair(attention.project),
@@ -133,11 +134,11 @@ def _layer_weights(layer: Layer) -> dict[str, TensorPair]:
         "key_norm": _norm_pair(key),
         "output": _linear_pair(attention.output),
         "output_norm": _norm_pair(getattr(attention.output, "norm", None)),
-        "attention_norm": _norm_pair(layer.attention_norm),
+        "attention_norm": _norm_pair(first),
         "up": _linear_pair(layer.up),
         "down": _linear_pair(layer.down),
         "down_norm": _norm_pair(getattr(layer.down, "norm", None)),
-        "feed_forward_norm": _norm_pair(layer.feed_forward_norm),
+        "feed_forward_norm": _norm_pair(second),
     }
 
 

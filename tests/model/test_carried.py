@@ -58,25 +58,21 @@ class Twin:
         self.entered = []
         for index in range(self.config.layers):
             self.run_layer(index)
-        if encoder.norm is not None:
-            self.x, self.parts = self.norm(self.x, self.parts, encoder.norm)
 
     def run_layer(self, index: int) -> None:
         """Run one layer as encoder.Layer describes it."""
-        layer, pre_norm = self.encoder.layers[index], self.config.pre_norm
-        x, parts, first = self.x, self.parts, layer.attention_norm
-        if pre_norm and first is not None:
+        first, second, last = self.encoder.layers[index].norms
+        x, parts = self.x, self.parts
+        if first is not None:
             x, parts = self.norm(x, parts, first)
         self.entered.append((x, parts))
         self.add(self.attend(index, x, parts))
-        if not pre_norm and first is not None:
-            self.x, self.parts = self.norm(self.x, self.parts, first)
-        x, parts = self.x, self.parts
-        if pre_norm:
-            x, parts = self.norm(x, parts, layer.feed_forward_norm)
+        x, parts = self.norm(self.x, self.parts, second)
+        if not self.config.pre_norm:
+            self.x, self.parts = x, parts
         self.add(self.feed_forward(index, x, parts))
-        if not pre_norm:
-            self.x, self.parts = self.norm(self.x, self.parts, layer.feed_forward_norm)
+        if last is not None:
+            self.x, self.parts = self.norm(self.x, self.parts, last)
 
     def add(self, more: tuple[Any, Any]) -> None:
         """Add to the stream, and to each part of it."""
@@ -235,9 +231,10 @@ def test_values_that_are_copied_add_what_they_are() -> None:
         size, first = attention.head_dim, group * attention.sharing * attention.head_dim
         spread[group * size : (group + 1) * size, first : first + size] = torch.eye(size)
     attention.project, attention.output = plain(values, None), plain(spread, None)
-    layer.attention, layer.attention_norm = attention, None
+    layer.attention = attention
+    layer.norms = layer.norms._replace(before=None, after=None)
     layer.down = plain(torch.zeros(WIDTH, encoder.config.feed_forward), None)
-    encoder.layers, encoder.norm, encoder.native = [layer], None, None
+    encoder.layers, encoder.native = [layer], None
     packed = encoder.pack([Sequence(IDS)])
     x = encoder.embeddings(packed)[packed.rows(0)].double()
 

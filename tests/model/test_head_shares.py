@@ -134,9 +134,10 @@ def test_what_a_head_copies_is_copied_again_above() -> None:
         first = group * attention.sharing * size
         spread[group * size : (group + 1) * size, first : first + size] = torch.eye(size)
     attention.project, attention.output = plain(values, None), plain(spread, None)
-    layer.attention, layer.attention_norm = attention, None
+    layer.attention = attention
+    layer.norms = layer.norms._replace(before=None, after=None)
     layer.down = plain(torch.zeros(WIDTH, encoder.config.feed_forward), None)
-    encoder.layers, encoder.norm, encoder.native = [layer, layer], None, None
+    encoder.layers, encoder.native = [layer, layer], None
     packed = encoder.pack([Sequence(IDS)])
     mean = encoder.embeddings(packed)[packed.rows(0)].double().mean(0)
     v = targets(1)[:, :WIDTH]

@@ -77,7 +77,7 @@ def ways(model: Model) -> list[Encoder]:
         operator = library.load_operator()
     except library.OperatorMissing as reason:
         pytest.skip(f"no compiled forward pass: {reason}")
-    native = Encoder(loop.config, loop.embeddings, loop.layers, loop.norm, loop.distances)
+    native = Encoder(loop.config, loop.embeddings, loop.layers, loop.distances)
     native.native = NativeStack(native, operator)
     return [loop, native]
 

@@ -90,8 +90,8 @@ class Scores:
             x, parts = own.norm(x, parts, made.norm)
         if made.project is not None:
             x, parts = own.linear(x, parts, made.project)
-        first = own.encoder.layers[0].attention_norm
-        return own.norm(x, parts, first) if own.config.pre_norm and first else (x, parts)
+        first = own.encoder.layers[0].norms.before
+        return own.norm(x, parts, first) if first else (x, parts)
 
     def cut(self, x: Any, parts: Any, side: int) -> list[Tensor]:
         """Queries (0) or keys (1) of the stream and of each part, (heads, tokens, head_dim)."""

@@ -428,8 +428,8 @@ def test_gemmas_norms_round_once_in_bfloat16(tmp_path: Path) -> None:
     ours = checkpoint.load_checkpoint(tmp_path, CPU, torch.bfloat16, kernels.PLAIN).encoder
     x = torch.randn(31, 48, dtype=torch.bfloat16)
 
-    assert ours.norm
-    found = kernels.normalise(x, ours.norm, ours.config.norm_eps, ours.config.norm)
+    assert (norm := ours.layers[-1].norms.after)
+    found = kernels.normalise(x, norm, ours.config.norm_eps, ours.config.norm)
     assert torch.equal(found, reference.get_submodule("norm")(x))
 
 

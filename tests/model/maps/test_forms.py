@@ -77,7 +77,7 @@ def value_norms(ours: Model, layer: int, x: Tensor) -> Array:
     whole = ours.encoder.layers[layer]
     attention = whole.attention
     with torch.inference_mode():
-        entered = whole.normalise(x, whole.attention_norm) if ours.config.pre_norm else x
+        entered = whole.normalise(x, whole.norms.before)
         filled = torch.cat([entered, entered.new_zeros(16, x.shape[1])])
         shared = ours.config.shared_heads * attention.head_dim
         v = attention.project(filled)[: len(x), -shared:].view(len(x), -1, attention.head_dim)

@@ -172,7 +172,7 @@ async def test_the_compiled_pass_names_the_same_first_wrong_state(
     use_compiled_pass(small)
     assert both() == [[None, 0]] * 2
     for layer in (1, 0):
-        bias = small.encoder.layers[layer].feed_forward_norm[1]
+        bias = small.encoder.layers[layer].norms.after[1]
         assert bias is not None
         bias[5] = torch.nan
         assert both() == [[layer + 1, 0]] * 2
