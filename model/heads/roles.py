@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.positions import beyond_reach
 from model.reach import Reach
 
 # measures that are means over rows
@@ -88,7 +89,9 @@ class RoleTally:
             special: for each token, whether the tokenizer added it.
         """
         tokens = maps.shape[1]
-        seen = torch.stack([_visible_keys(reach, tokens) for reach in self._reaches])
+        every = torch.arange(tokens)
+        far = torch.stack([beyond_reach(every, every, reach) for reach in self._reaches])
+        seen = (~far).double()
         uniform = seen / seen.sum(2, keepdim=True)
         maps, seen = torch.cat([maps.double(), uniform]), seen[self._kinds]
         for name, offset in DIAGONAL_OFFSETS.items():
@@ -133,12 +136,6 @@ class RoleTally:
         ]
         heads = len(every) - len(self._reaches)
         return [(every[head], every[heads + int(self._kinds[head])]) for head in range(heads)]
-
-
-def _visible_keys(reach: Reach, tokens: int) -> Tensor:
-    """Return a matrix that is 1 where a key is within a query's reach, else 0, (query, key)."""
-    before, after = reach.within(tokens)
-    return torch.ones(tokens, tokens, dtype=torch.float64).tril(after).triu(-before)
 
 
 def find_roles(

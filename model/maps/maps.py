@@ -172,20 +172,9 @@ def roll_out(readers: Many[MapReader], units: Units) -> Tensor:
                 columns = mean[:, (members[near] - tile.keys.start).to(device)]
                 mixed[tile.queries].index_add_(1, places[near].to(device), columns)
         rolled = mixed.add_(rolled).div_(2)
-    return rolled if units.is_token_level else _pool_units(rolled, members, places, units)
-
-
-def _pool_units(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
-    """Merge the rows of tokens, (tokens, units), into rows of units, (units, units).
-
-    Args:
-        members, places: as of Units.members, on the host.
-    """
-    count = len(units.axis)
-    slots = places.new_full((units.tokens,), count)  # one more, for what is not shown
-    slots[members] = places
-    pooled = rolled.new_zeros(count + 1, count)
-    pooled = pooled.index_add_(0, slots.to(rolled.device), rolled)[:count]
+    if units.is_token_level:
+        return rolled
+    pooled = units.merge(rolled, 0)  # the rows of tokens into rows of units
     if units.renormalize:
         return pooled / pooled.sum(1, keepdim=True)
     return pooled / places.bincount().to(rolled.device).unsqueeze(1)

@@ -149,13 +149,6 @@ def _contributions(readers: Many[MapReader], traces: Many[Trace], rows: slice) -
         layers.append(output_norms(z, attention.output_triangles))
     lengths, units = torch.stack(layers), readers[0].units  # (layers, heads, tokens)
     shares = lengths / lengths.sum(1, keepdim=True)
-    if units.is_token_level:
-        means = shares.mean(2)
-    else:
-        members, places = units.members()
-        sizes = places.bincount().to(shares.device)
-        members, places = members.to(shares.device), places.to(shares.device)
-        merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
-        merged.index_add_(2, places, shares[:, :, members])
-        means = (merged / sizes).mean(2)
+    sizes = units.members()[1].bincount().to(shares.device)
+    means = (units.merge(shares, 2) / sizes).mean(2)
     return torch.cat([mean[reader.index] for mean, reader in zip(means, readers, strict=True)])

@@ -176,7 +176,7 @@ class MapReader:
             row_sums = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of_units(tile_units):
                 weights = self._normalised_weights(tokens, log2_scales)
-                columns = self._merge_columns(weights, members, places)
+                columns = self.units.merge(weights, 2, (members, places))
                 summed = columns if self.units.renormalize else weights
                 row_sums.index_add_(1, rows, summed.sum(2))
                 values.index_add_(1, rows, columns)
@@ -205,15 +205,6 @@ class MapReader:
             if last - start > 1:
                 log2_maxima[:, start:last] = log2_maxima[:, start:last].amax(1, keepdim=True)
         return log2_maxima
-
-    def _merge_columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
-        """Merge the columns of tokens, (heads, query, key), into those of the units shown."""
-        if len(members) < weights.shape[2]:
-            weights = weights[:, :, members]
-        if len(members) == len(self.units.axis):
-            return weights
-        merged = weights.new_zeros(*weights.shape[:2], len(self.units.axis))
-        return merged.index_add_(2, places, weights)
 
 
 def tile_height(tokens: int) -> int:

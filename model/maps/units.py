@@ -53,6 +53,21 @@ class Units:
         tokens, places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
         return tokens, places
 
+    def merge(self, x: Tensor, axis: int, members: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Sum up the tokens of each unit shown, along an axis that then has a place for each.
+
+        Args:
+            members: of `members()`, where they are at hand, on x's device.
+        """
+        tokens, places = members or (part.to(x.device) for part in self.members())
+        if len(tokens) < x.shape[axis]:
+            x = x.index_select(axis, tokens)
+        if len(tokens) == len(self.axis):
+            return x
+        shape = list(x.shape)
+        shape[axis] = len(self.axis)
+        return x.new_zeros(shape).index_add_(axis, places, x)
+
     def place_of_token(self, token: int) -> int | None:
         """Return the place on the axis of a token's unit; None where it is not shown."""
         unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1
