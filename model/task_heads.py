@@ -12,7 +12,7 @@ takes all of a batch together. What a request may choose is a field, to be repla
 threshold. All is float32, for any dtype of the encoder.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -169,7 +169,7 @@ class Splade(TokenHead):
 
     def vocabulary_weights(self, tokens: Tensor) -> Tensor:
         """Return the weight of every token of the vocabulary, (vocabulary,)."""
-        tiles = (self.project(tile) for tile in _tiles_of_rows(tokens))
+        tiles = (self.project(tile) for tile in torch.split(tokens, TILE_ROWS))
         if self.pooling == "sum":
             return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
         largest = next(tiles).amax(0)
@@ -300,11 +300,6 @@ def _choose_weights(weights: Tensor, k: int | None, threshold: float) -> Tensor:
     # of equal weights the one of the lower id is kept, on any machine
     order = weights[places].sort(descending=True, stable=True).indices[:k]
     return places[order].sort().values
-
-
-def _tiles_of_rows(tokens: Tensor) -> Iterator[Tensor]:
-    """Yield TILE_ROWS rows at a time."""
-    return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
 
 
 def activate_scores(logits: Tensor, activation: ScoreActivation) -> Tensor:
