@@ -256,5 +256,7 @@ class Carrier:
     def _add_bias(self, parts: Tensor, bias: Tensor | None) -> Tensor:
         """Add a bias to those parts that get biases, in place."""
         if bias is not None:
-            parts[: self._biased] += bias.float()
+            # autograd takes a slice's gradients one by one
+            biased = parts if len(parts) <= self._biased else parts[: self._biased]
+            biased += bias.float()
         return parts
