@@ -107,7 +107,7 @@ class Classifier:
         logits = self.project(pool_together(tokens, rows, self.pooling))
         return {"logits": logits, "scores": activate_scores(logits, self.activation)}
 
-    def count_bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count the bytes of an answer: two numbers and a name for each class."""
         return sum(2 * NUMBER_SIZE + len(label) for label in self.labels)
 
@@ -134,7 +134,7 @@ class Tagger(TokenHead):
         probabilities, labels = self.project(tokens).softmax(-1).max(-1)
         return {"labels": labels.int(), "scores": probabilities}
 
-    def count_bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count the bytes of an answer at most: a number and a name for each of so many tokens."""
         return tokens * (NUMBER_SIZE + max(map(len, self.labels)))
 
@@ -177,7 +177,7 @@ class Splade(TokenHead):
             largest = torch.maximum(largest, tile.amax(0))
         return self._weigh(largest)  # it grows with the logit: the largest gives the largest
 
-    def count_bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count the bytes of an answer at most: an id and a weight for each token kept."""
         return 2 * NUMBER_SIZE * min(self.k or self.project.outputs, self.project.outputs)
 
@@ -227,7 +227,7 @@ class Lexical(TokenHead):
         """Return the weight of each token, special or not, (tokens,)."""
         return self.project(tokens)[:, 0].relu()
 
-    def count_bytes(self, tokens: int) -> int:
+    def count_bytes(self, tokens: int, number: int = NUMBER_SIZE) -> int:
         """Count the bytes of an answer at most: an id and a weight for each of so many tokens."""
         return 2 * NUMBER_SIZE * min(self.k or tokens, tokens)
 

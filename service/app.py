@@ -12,15 +12,15 @@ import gc
 import logging
 import math
 import os
+import tempfile
 import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import serve
-from ray.serve.config import HTTPOptions
-from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
 from service.cluster import haproxy, ingress, network, relay
@@ -92,9 +92,10 @@ def build(args: dict[str, Any]) -> serve.Application:
         config = settle({}, os.environ, {}, args, "args.")
     except ValueError as error:
         raise StartFailed(str(error)) from None
-    if http_options().ssl_keyfile:
+    options = cluster.http_options()
+    if options.ssl_keyfile:
         raise StartFailed("http_options: HAProxy does not read ssl_*; end TLS in front of it")
-    require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(http_options().host))))
+    require(run("build", cluster.CHECKS, config, cluster.read_cluster(str(options.host))))
     config = config.model_copy(update={"model": weights.pin_revision(config.model)})
     defaults = {"ray_actor_options": actor_options(config), "max_surge_percent": SURGE_PERCENT}
     cluster.probe_nodes(config, Settings.model_validate(args), ingress.DEPLOYMENT, defaults)
@@ -158,18 +159,14 @@ def deployment_status(name: str = APPLICATION) -> tuple[dict[str, int], str]:
     return {getattr(state, "value", state): count for state, count in states}, deployment.message
 
 
-def keys_folder() -> Path:
-    """Return the folder on this node for the last good keys, which Ray deletes at its end."""
-    from ray._private.worker import _global_node
+def keys_folder(lines: Path | None) -> Path:
+    """Return the folder on this node for the last good keys, as long as this Ray runs.
 
-    session = _global_node.get_session_dir_path()  # type: ignore[attr-defined]  # Ray's gap
-    return Path(session) / "headlight-keys"
-
-
-def http_options() -> HTTPOptions:
-    """Return the HTTP options of Ray Serve, such as the host that every node listens on."""
-    options: HTTPOptions = _get_global_client().http_config  # type: ignore[union-attr]  # raises
-    return options
+    Args:
+        lines: in the directory of a service with a Ray of its own, which goes with it.
+    """
+    folder = lines.parent if lines else Path(tempfile.gettempdir())
+    return folder / f"headlight-keys-{ray.get_runtime_context().get_session_name()}"
 
 
 @serve.deployment(name=ingress.DEPLOYMENT)
@@ -191,7 +188,7 @@ class EncoderDeployment:
         bounds.refuse_overrides(settings, context._deployment_config)
         counted = bounds.with_replicas(settings, context.world_size)
         variables.require_variables(counted, os.environ, cluster.here())
-        joined = cluster.read_cluster(str(http_options().host))
+        joined = cluster.read_cluster(str(cluster.http_options().host))
         require(run("replica", cluster.CHECKS, settings, joined))
         network.raise_open_files_limit()
         self.label = context.replica_tag
@@ -203,7 +200,7 @@ class EncoderDeployment:
         logs.start_logging(
             settings.log_format, self.label, line_pipe, mirror_all=settings.log_to_stderr
         )
-        self.settings = settings
+        self.settings, self.lines = settings, lines
         self.replica: Replica | None = None  # until started
         self.door: Door | None = None
         self.leaving = math.inf  # monotonic time at which Ray was first seen to take it out
@@ -241,11 +238,11 @@ class EncoderDeployment:
         """Load and prove the model; raises as `Replica.start`."""
         from service.replica import Replica
 
-        return await Replica.start(self.settings, self.label, keys_folder())
+        return await Replica.start(self.settings, self.label, keys_folder(self.lines))
 
     def _front(self) -> str:
         """Return the address of this node's HAProxy."""
-        options = http_options()
+        options = cluster.http_options()
         scheme = "https" if self.settings.tls_cert else "http"
         host = os.environ.get(haproxy.HOST_VARIABLE) or str(options.host)
         return f"{scheme}://{network.client_host(host)}:{options.port}"

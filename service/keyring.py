@@ -7,8 +7,8 @@ A file of keys (keys.py) is followed:
                     all of it, when it has held it for SETTLED_SECONDS
     once wrong      the last good keys let in, a line of the log says why, and `stale` is true
 
-The digests of the last good keys are kept next to what Ray keeps on the machine, for this user
-alone and as long as that Ray runs: a replica that starts next to a wrong file begins with them.
+The digests of the last good keys are kept on the machine, for this user alone, and are read as long
+as that Ray runs: a replica that starts next to a wrong file begins with them.
 
 The file's bytes say whether it has changed: a Secret of Kubernetes changes by a symbolic link, and
 no time of a file is to be relied on.

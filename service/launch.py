@@ -28,10 +28,9 @@ from service.models import APPLICATION, path_name
 from service.observe import logs
 from service.preflight import apart, machine
 from service.preflight.finding import require, run
-from service.ray_session import Say, dead_processes, join_cluster, start_own_ray
+from service.ray_session import Say, dead_process, join_cluster, start_own_ray
 from service.settings import Settings
 
-POLL_SECONDS = 0.2  # between two looks whether an application runs or has gone; Ray's is 1 s
 STOP_SECONDS = 10  # for Ray to delete what has left; then we give up on it
 GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 
@@ -174,7 +173,7 @@ def run_applications(models: Sequence[Settings], say: Say, lines: Path | None) -
         patience = ingress.shutdown_seconds(models[0]) + STOP_SECONDS
         yield
     finally:
-        if not dead_processes():
+        if not dead_process():
             # HAProxy stays while replicas drain; serve.shutdown would end it first. Ray waits for
             # ever when its controller does not answer; we do not.
             leaving = [
@@ -195,7 +194,7 @@ def name_applications(models: Sequence[Settings]) -> dict[str, Settings]:
 
 
 def start_serve(settings: Settings, applications: Iterable[str]) -> None:
-    """Start Ray Serve and its proxies; on a Ray of our own replicas need not wait for HAProxy.
+    """Start Ray Serve and its proxies.
 
     Args:
         applications: the names of those to deploy.
@@ -204,18 +203,12 @@ def start_serve(settings: Settings, applications: Iterable[str]) -> None:
         StartFailed: an application of our name is there already.
     """
     from ray import serve
-    from ray.serve._private import api, client
-    from ray.serve.config import ControllerOptions
 
-    client.CLIENT_POLLING_INTERVAL_S = POLL_SECONDS  # type: ignore[attr-defined]  # its own import
+    # HAProxy alone listens for others (haproxy.HOST); on a cluster a replica is asked by the
+    # HAProxy of other nodes too
+    host = settings.host if settings.address else network.REPLICA_HOST
     logging = {"log_level": "WARNING", "enable_access_log": False}
-    if settings.address is None:
-        # HAProxy alone listens for others (haproxy.HOST)
-        http = {"host": network.REPLICA_HOST, "port": settings.port}
-        api._create_controller_and_proxy_refs(http, None, logging, None, ControllerOptions())
-        return
-    # here a replica is asked by the HAProxy of other nodes too
-    serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=logging)
+    serve.start(http_options={"host": host, "port": settings.port}, logging_config=logging)
     for name in serve.status().applications.keys() & {*applications}:
         raise StartFailed(f"the cluster already serves an application named {name}")
 

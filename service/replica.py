@@ -228,8 +228,8 @@ class Replica:
         """Return what writes this replica's metrics in any thread; see Metrics.freeze."""
         self.apply_key_limits()
         self.observer.report()
-        self.metrics.set_cut_off(PROCESS.cut_off)
-        self.metrics.set_loop_seconds(self.loop_seconds())
+        self.metrics.readers_cut_off[()] = PROCESS.cut_off
+        self.metrics.loop_seconds[()] = self.loop_seconds()
         return self.metrics.freeze(exemplars=openmetrics)
 
     def check_health(self) -> None:

@@ -196,7 +196,7 @@ def test_what_a_configuration_cannot_say_is_refused(
 
 def test_a_listener_with_tls_is_refused(monkeypatch: pytest.MonkeyPatch, app: ModuleType) -> None:
     """HAProxy would answer in clear text."""
-    monkeypatch.setattr(app, "http_options", lambda: SimpleNamespace(ssl_keyfile="/key"))
+    monkeypatch.setattr(app.cluster, "http_options", lambda: SimpleNamespace(ssl_keyfile="/key"))
 
     with pytest.raises(StartFailed, match="ssl_"):
         app.build({})

@@ -278,7 +278,7 @@ class Admission:
         except LATE_ERRORS as error:
             raise self._word_late(error, step, sum(costs), deadline, record) from None
         except asyncio.CancelledError:
-            self._metrics.count_cancelled("forward" if record.batch_start else "queue")
+            self._metrics.cancelled.add("forward" if record.batch_start else "queue")
             raise
         except ProcessBroken:
             raise Refused("not_ready", retry_after=1) from None

@@ -85,6 +85,6 @@ class RecordedBatches:
         if breaks_process(error):
             self._accelerator_broken = True
         if isinstance(error, torch.OutOfMemoryError):
-            self._metrics.count_accelerator_error("oom")
+            self._metrics.device_errors.add("oom")
         elif isinstance(error, torch.AcceleratorError):
-            self._metrics.count_accelerator_error("other")
+            self._metrics.device_errors.add("other")

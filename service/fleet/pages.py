@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client as get_global_client
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatusOverview
 
 from service.observe import scrape
+from service.preflight import cluster
 from service.refusals import Refused
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
@@ -93,10 +93,8 @@ class Pages:
 
         As Ray's controller tells HAProxy; None if it does not yet.
         """
-        client = get_global_client()  # there is no public way
-        if client is None:
-            raise RayServeException("Serve is not running")
-        reply = client._controller.get_target_groups.remote(application, from_proxy_manager=True)
+        controller = cluster.serve_client()._controller  # there is no public way
+        reply = controller.get_target_groups.remote(application, from_proxy_manager=True)
         groups = ray.get(reply, timeout=SCRAPE_SECONDS)
         for group in groups:
             if group.protocol == "HTTP":
@@ -106,12 +104,9 @@ class Pages:
 
     async def _gather(self, openmetrics: bool, every_model: bool) -> bytes:
         """Return the metrics of all replicas that answer in time, and of this one in any case."""
+        counts = await self._count_replicas(every_model)
         known = list(self._handles) if every_model else [self._application]
-        found, counts = await asyncio.gather(
-            self._ask_others(known, openmetrics), self._count_replicas(every_model)
-        )
-        if counts is not None and (new := counts.keys() - known):
-            found += await self._ask_others(new, openmetrics)
+        found = await self._ask_others(known if counts is None else counts, openmetrics)
         texts = dict([*found, await self._own(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
         expected = None if counts is None else sum(counts.values())
@@ -166,30 +161,22 @@ class Pages:
     async def _ask_others(
         self, applications: Iterable[str], openmetrics: bool
     ) -> list[tuple[str, bytes]]:
-        """Return name and metrics of each replica that answers in time, even if others fail."""
+        """Return name and metrics of the replicas of some applications that answer in time."""
         pages = await asyncio.gather(
             *(self._ask_application(name, openmetrics) for name in applications)
         )
         return list(chain.from_iterable(pages))
 
     async def _ask_application(self, name: str, openmetrics: bool) -> list[tuple[str, bytes]]:
-        """Return name and metrics of each replica of an application that answers in time."""
+        """Return name and metrics of an application's replicas; of none if one hangs."""
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
                 handle = await self._find_handle(name)
-                requests = await handle.broadcast(
-                    "metrics", openmetrics
-                )._fetch_replica_results_async()
+                asked = handle.broadcast("metrics", openmetrics)
+                answers = await asked.results_async(return_exceptions=True)
         except (RayError, RayServeException, TimeoutError):
-            return []  # no replica is known yet, or Ray does not answer
-        answers = [
-            asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
-            for answer in requests
-        ]
-        done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
-        for answer in late:
-            answer.cancel()
-        return [answer.result() for answer in done if answer.exception() is None]
+            return []  # no replica is known yet, or Ray or a replica does not answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     async def _find_handle(self, name: str) -> DeploymentHandle[Any]:
         """Return the handle of an application's deployment, made if it is new."""

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
@@ -84,10 +84,13 @@ class Histogram:
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
         self.exemplars = dict[int, Exemplar]()
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+    def observe(self, value: float, trace_id: str = "") -> None:
+        """Count one value; that of a trace stands as an example in its bucket."""
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
         self.sum += value
+        if trace_id:
+            self.exemplars[bucket] = Exemplar({"trace_id": trace_id}, value, time.time())
 
     def freeze(self) -> "Histogram":
         """Return a copy, which another thread may read while this one is counted on."""
@@ -179,6 +182,9 @@ class Metrics:
         replica, model: their names, as labels of every series.
         keys: names of the API keys; if there are any, requests and tokens are counted by key.
         objective: which requests are short, and when a client gives less time than is promised.
+
+    Attributes:
+        loop_seconds, readers_cut_off, cancelled, device_errors: counters for others to set.
     """
 
     def __init__(
@@ -224,21 +230,21 @@ class Metrics:
         self._publish_key("")
 
         text = "Seconds that the event loop's thread has computed."
-        self._loop = other.add_counter("event_loop_seconds", text)
+        self.loop_seconds = other.add_counter("event_loop_seconds", text)
         text = "Tokens in a batch, self-checks included."
         self._batch_tokens = other.add_histogram("batch_tokens", text, families.TOKEN_BUCKETS)[()]
         text = "Seconds that lanes have spent on batches, each lane counted by itself."
         self._lane_seconds = other.add_counter("lane_seconds", text)
         text = "Requests whose client disconnected before the answer."
         values = families.CANCELLED_STAGES
-        self._cancelled = other.add_counter("cancelled", text, "stage", values=values)
+        self.cancelled = other.add_counter("cancelled", text, "stage", values=values)
         self._canaries = other.add_counter("canary_runs", "Self-checks that were run.")
         text = "Self-checks that gave a wrong answer or failed."
         self._canary_failures = other.add_counter("canary_failures", text)
         text = "Connections closed because the client read the answer too slowly."
-        self._cut_off = other.add_counter("readers_cut_off", text)
+        self.readers_cut_off = other.add_counter("readers_cut_off", text)
         text, values = "Batches lost to a device error.", families.ACCELERATOR_ERRORS
-        self._errors = other.add_counter("accelerator_errors", text, "kind", values=values)
+        self.device_errors = other.add_counter("accelerator_errors", text, "kind", values=values)
         text = "Log lines that could not be written, for example because the disk is full."
         self.line_lost = other.add_counter("log_lines_lost", text).add
         self._make_gauge(
@@ -297,10 +303,7 @@ class Metrics:
         self._pages = {}
 
     def count_request(self, record: Record) -> None:
-        """Count a request that has ended, answered or not.
-
-        Values are counted as `Histogram.observe` does, without a call for each of them.
-        """
+        """Count a request that has ended, answered or not."""
         self._pages = {}
         key = record.key if record.key in self._keys else ""
         if key and (record.route, record.input, key) not in self._expected:
@@ -308,27 +311,15 @@ class Metrics:
             self._publish_route(record.route, record.input, key)
         labels = record.route, record.input, str(record.code), *self._keys[key]
         self._requests[labels] = self._requests.get(labels, 0.0) + 1
-        seconds = self._seconds[record.route,]
-        seconds.counts[bisect_left(families.BUCKETS, record.seconds)] += 1
-        seconds.sum += record.seconds
-        if record.trace and record.trace.sampled:  # only sampled traces can be looked up
-            bucket = bisect_left(families.BUCKETS, record.seconds)
-            trace = {"trace_id": record.trace.trace_id}
-            seconds.exemplars[bucket] = Exemplar(trace, record.seconds, time.time())
+        # only sampled traces can be looked up
+        trace_id = record.trace.trace_id if record.trace and record.trace.sampled else ""
+        self._seconds[record.route,].observe(record.seconds, trace_id)
         if record.code == 200 and 0 < record.tokens <= self._objective.tokens:
-            histogram, duration = self._interactive, record.seconds - record.turn_seconds
-            histogram.counts[bisect_left(families.BUCKETS, duration)] += 1
-            histogram.sum += duration
+            self._interactive.observe(record.seconds - record.turn_seconds)
         for name, start, end in record.stages:
-            histogram, duration = self._stages[name], end - start
-            histogram.counts[bisect_left(families.STAGE_BUCKETS, duration)] += 1
-            histogram.sum += duration
+            self._stages[name].observe(end - start)
         if record.refused:
             self._count_refused(record, key)
-
-    def set_loop_seconds(self, seconds: float) -> None:
-        """Set the CPU seconds of the event loop's thread so far."""
-        self._loop[()] = seconds
 
     def count_tokens(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
@@ -345,18 +336,6 @@ class Metrics:
         """
         self._lane_seconds[()] += lane_seconds
         self._batch_tokens.observe(tokens)
-
-    def count_cancelled(self, stage: Literal["queue", "forward"]) -> None:
-        """Count a client that disconnected while its request waited or ran."""
-        self._cancelled.add(stage)
-
-    def count_accelerator_error(self, kind: Literal["oom", "other"]) -> None:
-        """Count a batch that failed on the accelerator, out of memory or otherwise."""
-        self._errors.add(kind)
-
-    def set_cut_off(self, readers: int) -> None:
-        """Set how many connections were closed so far because the client read too slowly."""
-        self._cut_off[()] = readers
 
     def count_canary(self, right: bool) -> None:
         """Count a self-check, and whether its answer was right."""
@@ -401,26 +380,20 @@ class Metrics:
         self._tokens.setdefault(labels, 0.0)
 
     def _count_refused(self, record: Record, key: str) -> None:
-        """Count a refused request by the reason of its refusal."""
-        code = record.refused
+        """Count a refused request by the reason of its refusal; a page's not for lack of room."""
+        code = record.refused or ""
         if code in CALLER_CODES:
             self._invalid[code,] = self._invalid.get((code,), 0.0) + 1
         elif code == "nonfinite_output":
             self._nonfinite.add()
-        elif code == families.OVERLOADED or code in families.SHED_BY_CODE:
-            self._count_shed(record, key)
-
-    def _count_shed(self, record: Record, key: str) -> None:
-        """Count a request refused for lack of room or time, except those of pages."""
-        if record.route in families.PAGE_PATHS:
-            return
-        reason = record.shed or families.SHED_BY_CODE.get(
-            record.refused or "", families.SHED_REASONS[0]
-        )
-        if reason == "deadline" and record.given_seconds < self._objective.seconds:
-            reason = families.CLIENT_DEADLINE
-        labels = (reason, *self._keys[key])
-        self._shed[labels] = self._shed.get(labels, 0.0) + 1
+        elif record.route not in families.PAGE_PATHS and (
+            code == families.OVERLOADED or code in families.SHED_BY_CODE
+        ):
+            reason = record.shed or families.SHED_BY_CODE.get(code, families.SHED_REASONS[0])
+            if reason == "deadline" and record.given_seconds < self._objective.seconds:
+                reason = families.CLIENT_DEADLINE
+            labels = (reason, *self._keys[key])
+            self._shed[labels] = self._shed.get(labels, 0.0) + 1
 
     def _make_gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
         """Return the gauge of this name with these labels, published if it is new."""

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
-from ray import serve
 from ray.exceptions import GetTimeoutError, RayError
+from ray.serve.config import HTTPOptions
+from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ServeInstanceDetails
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.cluster import network
@@ -83,6 +85,17 @@ def read_cluster(host: str) -> Cluster:
 def here() -> str:
     """Return the address of this node."""
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
+
+
+def serve_client() -> Any:
+    """Return Ray's own client of Serve's controller; raises RayServeException if there is none."""
+    return _get_global_client()
+
+
+def http_options() -> HTTPOptions:
+    """Return the HTTP options of Ray Serve, such as the host that every node listens on."""
+    options: HTTPOptions = serve_client().http_config
+    return options
 
 
 def check_gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
@@ -215,21 +228,18 @@ def _find_deployments(args: Settings, deployment: str) -> list[tuple[Mapping[str
         The options that the file has, and the replicas of the previous version that serve now.
     """
     try:
-        controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
-        configs: Any = controller.get_app_configs.remote()
-        files: dict[str, Any] = ray.get(configs, timeout=PROBE_SECONDS)
-        applications = serve.status().applications
-    except (RayError, RayServeException, ValueError):  # ValueError: there is no controller
+        details = ServeInstanceDetails(**serve_client().get_serve_details())
+    except (RayError, RayServeException):
         return []
-    matches = []
-    for name, file in files.items():
-        if _are_same_settings(file.args, args):
+    matches = list[tuple[Mapping[str, Any], int]]()
+    for application in details.applications.values():
+        file = application.deployed_app_config
+        if file and _are_same_settings(file.args, args):
             listed = [config for config in file.deployments if config.name == deployment]
             options = listed[0].model_dump(exclude_unset=True) if listed else {}
-            previous = (
-                applications[name].deployments.get(deployment) if name in applications else None
-            )
-            matches.append((options, previous.replica_states.get("RUNNING", 0) if previous else 0))
+            serving = application.deployments.get(deployment)
+            replicas = serving.replicas if serving else []
+            matches.append((options, sum(replica.state == "RUNNING" for replica in replicas)))
     return matches
 
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from model.maps import price as maps_price
 from model.pooling import Pooling
-from model.task_heads import VectorHead
 from service.encode import answer
 from service.encode.indices import Heads, Span, locate_spans
 from service.encode.precisions import quantize
@@ -237,17 +236,7 @@ def weigh_answer(
         "tokens": rows * outputs.tokens,
         "layers": rows * len(outputs.hidden),
         "attention": sum([count * shown[each] for each, count in counts.items()]),
-        "task": sum(
-            [
-                n
-                * (
-                    head.count_bytes(tokens, number)
-                    if isinstance(head, VectorHead)
-                    else head.count_bytes(tokens)
-                )
-                for (head, tokens), n in tasks.items()
-            ]
-        ),
+        "task": sum([n * head.count_bytes(tokens, number) for (head, tokens), n in tasks.items()]),
         "sweep": DOUBLE * sum(work.outputs.swept for work in works),
     }
     scratch = max(itertools.starmap(maps_price.scratch_bytes, shown.items()), default=0)

@@ -43,13 +43,11 @@ def test_bounds_delays_and_our_policy_are_what_ray_gets() -> None:
     assert found.__globals__["HIGH"] == policy.HIGH
 
 
-def said(scales: Any, *options: str, **others: float) -> Any:
+def said(scales: Any, **others: float) -> Any:
     """Ray's deployment as a Serve configuration made it."""
     queues = {name: 768 for name in ("max_ongoing_requests", "max_queued_requests")}
     ours = {**queues, "graceful_shutdown_timeout_s": 35.0, **others}
-    return SimpleNamespace(
-        autoscaling_config=scales, user_configured_option_names=set(options), **ours
-    )
+    return SimpleNamespace(autoscaling_config=scales, **ours)
 
 
 @pytest.mark.parametrize(
@@ -57,25 +55,20 @@ def said(scales: Any, *options: str, **others: float) -> Any:
     [
         (
             Settings(),
-            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
+            said(AutoscalingConfig(max_replicas=3)),
             "not autoscaling_config but min_replicas and max_replicas in args",
         ),
         (
             SCALED,
-            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
+            said(AutoscalingConfig(max_replicas=3)),
             "max_replicas: leave autoscaling_config out of the deployment",
         ),
         (SCALED, said(None), "max_replicas: leave autoscaling_config out of the deployment"),
-        (
-            SCALED,
-            said(bounds.autoscaling_config(SCALED), "num_replicas"),
-            "max_replicas: leave num_replicas out of the deployment",
-        ),
     ],
-    ids=["without our policy", "before our policy", "switched off", "ignored"],
+    ids=["without our policy", "before our policy", "switched off"],
 )
 def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
-    """Ray would let the deployment's own go first, or ignore it, without a word."""
+    """Ray would let the deployment's own go first, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
         bounds.refuse_overrides(settings, config)
 
@@ -96,8 +89,8 @@ def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: s
 
 def test_what_is_said_once_is_taken() -> None:
     """In args alone, or as the deployment's number."""
-    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
-    bounds.refuse_overrides(Settings(), said(None, "num_replicas"))
+    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED)))
+    bounds.refuse_overrides(Settings(), said(None))
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,7 @@ class Ray:
     def get_deployment_handle(self, deployment: str, application: str) -> Any:
         """The handle of an application of ours; there is none of others."""
         assert deployment == "Encoder"
-        answers = [Answer(name, application) for name in REPLICAS[application]]
-
-        async def fetch() -> list[Answer]:
-            return answers
-
-        broadcast = SimpleNamespace(_fetch_replica_results_async=fetch)
+        broadcast = Broadcast([page(name, application) for name in REPLICAS[application]])
         return SimpleNamespace(broadcast=lambda *_: broadcast)
 
     def status(self) -> Any:
@@ -59,15 +54,21 @@ class Ray:
         return [SimpleNamespace(protocol="HTTP", route_prefix=prefix, targets=targets)]
 
 
-class Answer:
-    """Stands in for a replica's answer."""
+class Broadcast:
+    """Stands in for the answers of an application's replicas."""
 
-    def __init__(self, replica: str, model: str) -> None:
-        self._told = replica, Metrics(replica, model).freeze()()
+    def __init__(self, answers: list[tuple[str, bytes]]) -> None:
+        self._answers = answers
 
-    async def get_async(self) -> tuple[str, bytes]:
-        """The replica's name and page."""
-        return self._told
+    async def results_async(self, *, return_exceptions: bool) -> list[object]:
+        """The replicas' names and pages, and what one that has died raises."""
+        assert return_exceptions
+        return [*self._answers, RayServeException("died")]
+
+
+def page(replica: str, model: str) -> tuple[str, bytes]:
+    """A replica's name and page."""
+    return replica, Metrics(replica, model).freeze()()
 
 
 @pytest.fixture
@@ -76,7 +77,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     ray = Ray()
     controller = SimpleNamespace(get_target_groups=SimpleNamespace(remote=ray.groups))
     monkeypatch.setattr(pages, "serve", ray)
-    monkeypatch.setattr(pages, "get_global_client", lambda: SimpleNamespace(_controller=controller))
+    monkeypatch.setattr(
+        pages.cluster, "serve_client", lambda: SimpleNamespace(_controller=controller)
+    )
     monkeypatch.setattr(pages.ray, "get", lambda reply, timeout: reply)
     return ray
 
@@ -86,7 +89,7 @@ async def gathered(ray: Ray) -> AsyncIterator[Pages]:
     """The pages of a replica of the application at the root."""
 
     async def own(openmetrics: bool) -> tuple[str, bytes]:
-        return await Answer("h1", "headlight").get_async()
+        return page("h1", "headlight")
 
     found = Pages("Encoder", "headlight", own)
     yield found
