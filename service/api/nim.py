@@ -57,7 +57,7 @@ class NimRankingCall(RankingCall):
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         """Return NIM's answer: the logit of each passage, best first."""
         rankings = ({"index": one.place, "logit": one.score} for one in self.best(encoded))
-        return {"rankings": Each(rankings, plain=True), "usage": count_usage(encoded)}
+        return {"rankings": Each(rankings), "usage": count_usage(encoded)}
 
 
 def parse(body: bytes, head: RequestHead, served: ModelFacts) -> NimRankingCall:

@@ -93,14 +93,14 @@ class RerankCall(RankingCall):
             "id": str(uuid4()),
             "object": "list",
             "model": encoded.preamble["model"],
-            "results": Each(rows, plain=True),
+            "results": Each(rows),
             "usage": usage,
             "meta": {
                 "api_version": {"version": self.version},
                 "billed_units": {"input_tokens": usage["total_tokens"]},
             },
         }
-        return told if self.version == "2" else {**told, "data": Each(scores, plain=True)}
+        return told if self.version == "2" else {**told, "data": Each(scores)}
 
 
 def has_documents(body: bytes, served: ModelFacts) -> bool:

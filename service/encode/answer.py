@@ -6,18 +6,15 @@ turn between them; a small one is written at once.
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
 
 from service.shapes.answer import PIECE_BYTES, AnswerItem, Array, Each, Encoded, Records
 from service.shapes.call import Turn
-
-if TYPE_CHECKING:  # the chart is rendered where there is no torch
-    pass
 
 PIECE_LEAST = 1024  # bytes that even a smaller piece counts as, since its item may take as long
 # Bytes of array in a piece of base64: a multiple of 3 and of the size of every dtype
@@ -35,7 +32,9 @@ SAFETENSORS_TYPES = {
 }
 WIDTHS = (4, 2, 1)  # bytes of a number of these, in the order of a file
 
-WriteArray = Callable[[Array], Iterator[bytes]]  # yields the JSON of an array, in pieces
+# Stands where a value is written later; JSON has no such byte, not even in a string
+HELD_MARK = b"\0"
+HELD_PLACE = orjson.Fragment(HELD_MARK)
 
 
 class NotFinite(Exception):
@@ -64,20 +63,37 @@ def to_json(encoded: Encoded) -> dict[str, Any]:
 
 
 def write_whole(tree: Any, encoding: str = "json") -> bytes:
-    """Return nested JSON with arrays as bytes, the same bytes as `write_pieces` yields.
+    """Return what `write_pieces` yields, written at once: for a small answer, in half the time."""
+
+    def join(value: Any) -> Any:
+        """Return the entries of a list, or the JSON of any other value that orjson lacks."""
+        if isinstance(value, Each):
+            return list(value.entries)
+        return orjson.Fragment(b"".join(_write_value(value, encoding)))
+
+    option = None if encoding == "base64" else orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(tree, join, option)
+
+
+def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
+    """Yield nested JSON with arrays as bytes, in pieces; NaN and infinity become null.
 
     Args:
         tree: dicts and lists with arrays, Records and Each in them.
         encoding: how to write arrays: `json` (numbers) or `base64`.
     """
-    if encoding == "base64":
-        return orjson.dumps(tree, _to_base64)
-    return orjson.dumps(tree, _to_plain, orjson.OPT_SERIALIZE_NUMPY)
+    held = list[Any]()
 
+    def hold(value: Any) -> orjson.Fragment:
+        """Hold a value back until its turn has come."""
+        held.append(value)
+        return HELD_PLACE
 
-def write_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
-    """Yield what `write_whole` returns, in pieces; NaN and infinity become null."""
-    return _write_value(tree, _write_base64 if encoding == "base64" else write_numbers)
+    first, *rest = orjson.dumps(tree, hold).split(HELD_MARK)
+    yield first
+    for value, after in zip(held, rest, strict=True):
+        yield from _write_value(value, encoding)
+        yield after
 
 
 def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
@@ -90,8 +106,7 @@ def write_safetensors(encoded: Encoded) -> Iterator[bytes]:
             yield from repeat(NO_BYTES, 1 + array.nbytes // PIECE_LEAST)  # it was made just now
         data.append(_item_facts(item))
         yield NO_BYTES  # an item may have no arrays
-    each = Each(data, plain=True)
-    yield from write_file({**encoded.preamble, "data": each, "usage": encoded.usage}, tensors)
+    yield from write_file({**encoded.preamble, "data": Each(data), "usage": encoded.usage}, tensors)
 
 
 def write_file(metadata: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
@@ -212,69 +227,23 @@ def _item_json(item: AnswerItem) -> dict[str, Any]:
     return tree
 
 
-def _write_value(value: Any, encode: WriteArray) -> Iterator[bytes]:
-    """Yield a value of nested JSON, in pieces."""
-    if isinstance(value, dict):
-        yield from _write_object(value, encode)
-    elif isinstance(value, np.ndarray):
-        yield from encode(value)
-    elif isinstance(value, Records):
-        yield from _write_records(value)
-    elif isinstance(value, Each):
-        yield from _write_list(value, encode)
-    else:
-        yield orjson.dumps(value)
-
-
-def _write_object(tree: Mapping[str, Any], encode: WriteArray) -> Iterator[bytes]:
-    """Yield a JSON object, in pieces."""
-    opening = b"{"
-    for key, value in tree.items():
-        yield opening + orjson.dumps(key) + b":"
-        yield from _write_value(value, encode)
-        opening = b","
-    yield b"{}" if opening == b"{" else b"}"
-
-
-def _write_list(each: Each, encode: WriteArray) -> Iterator[bytes]:
-    """Yield a JSON list, in pieces."""
+def _write_value(value: Array | Records | Each, encoding: str) -> Iterator[bytes]:
+    """Yield the JSON of a value that orjson lacks, in pieces."""
+    if isinstance(value, np.ndarray):
+        yield from _write_base64(value) if encoding == "base64" else write_numbers(value)
+        return
     opening = b"["
-    for entry in each.entries:
-        if each.plain:
-            yield opening + orjson.dumps(entry)
-        else:
-            yield opening
-            yield from _write_value(entry, encode)
-        opening = b","
-    yield b"[]" if opening == b"[" else b"]"
-
-
-def _write_records(records: Records) -> Iterator[bytes]:
-    """Yield a table as a JSON list of its rows, in pieces."""
-    opening = b"["
-    for rows in records.pieces():
-        yield opening + orjson.dumps(rows)[1:-1]
-        opening = b","
-    yield b"[]" if opening == b"[" else b"]"
-
-
-def _to_plain(value: Any) -> Any:
-    """Convert a value that orjson does not know to lists or arrays, as its `default`."""
-    if isinstance(value, Each):
-        return list(value.entries)
     if isinstance(value, Records):
-        return [row for rows in value.pieces() for row in rows]
-    if isinstance(value, np.ndarray):  # not contiguous
-        return np.ascontiguousarray(value)
-    raise TypeError(f"{type(value).__name__} is no JSON: this is a bug")
-
-
-def _to_base64(value: Any) -> Any:
-    """Convert as `_to_plain`, but an array to {"shape", "dtype", "data"}, little-endian."""
-    if not isinstance(value, np.ndarray):
-        return _to_plain(value)
-    data = b"".join(map(base64.b64encode, _cut_bytes(value, BASE64_BYTES)))
-    return {"shape": value.shape, "dtype": value.dtype.name, "data": data.decode()}
+        for rows in value.pieces():
+            yield opening + orjson.dumps(rows)[1:-1]
+            opening = b","
+    else:
+        for entry in value.entries:
+            pieces = write_pieces(entry, encoding)
+            yield opening + next(pieces)
+            yield from pieces
+            opening = b","
+    yield b"[]" if opening == b"[" else b"]"
 
 
 def write_numbers(array: Array) -> Iterator[bytes]:

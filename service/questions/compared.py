@@ -99,7 +99,7 @@ def write_file(encoded: Encoded, one: str, others: str) -> Iterator[bytes]:
             arrays[f"{index}.{name}"] = array
             yield answer.NO_BYTES
         facts.append(item.facts)
-    fields = _answer_fields(encoded, one, first.facts, others, Each(facts, plain=True))
+    fields = _answer_fields(encoded, one, first.facts, others, Each(facts))
     yield from answer.write_file(fields, arrays)
 
 

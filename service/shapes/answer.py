@@ -116,4 +116,3 @@ class Each(NamedTuple):
     """A JSON list whose entries are made lazily and once, while the answer is written."""
 
     entries: Iterable[Any]
-    plain: bool = False  # whether no entry has an array in it

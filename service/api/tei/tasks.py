@@ -104,7 +104,7 @@ class PredictCall(JSONCall):
     def to_json(self, encoded: Encoded) -> Any:
         """Return the classes of the one input, or a list of those of each."""
         predicted = map(self._classes_of, encoded.items)
-        return next(predicted) if self.single else Each(predicted, plain=True)
+        return next(predicted) if self.single else Each(predicted)
 
     def _classes_of(self, item: AnswerItem) -> list[dict[str, Any]]:
         """Return the classes of an input with their scores, best first."""
@@ -128,7 +128,7 @@ class RankCall(RankingCall):
             }
             for ranked in self.best(encoded)
         )
-        return Each(ranks, plain=True)
+        return Each(ranks)
 
 
 class SparseCall(JSONCall):
@@ -136,7 +136,7 @@ class SparseCall(JSONCall):
 
     def to_json(self, encoded: Encoded) -> Each:
         """Return a list of each input's sparse vector."""
-        return Each(map(self._weights_of, encoded.items), plain=True)
+        return Each(map(self._weights_of, encoded.items))
 
     def _weights_of(self, item: AnswerItem) -> list[dict[str, Any]]:
         """Return an input's sparse vector: the weight of each token id that has one."""

@@ -15,10 +15,12 @@ from model.text.frame import Tokenized
 from service.api.dialect import RouteContext
 from service.api.inputs import Batch, Ids, Text, Texts, tag_form
 from service.api.tei.embed import API
+from service.encode.answer import write_pieces
 from service.encode.worker import Steps
 from service.observe.families import READY_PATH
 from service.refusals import Refused
 from service.settings import Settings
+from service.shapes.answer import Each
 from service.shapes.call import BODY_ROUTE_CODES, Example, Reply, RequestHead
 from service.shapes.record import Record
 from service.wording.wire import ForeignRequest
@@ -140,7 +142,7 @@ class Vocabulary:
         texts = await self._reader.worker.run(steps, deadline, size)
         held = sum(map(getsizeof, texts))
         record.reserve(arrays=held, answers=held)
-        return _write_list(map(orjson.dumps, texts))
+        return write_pieces(Each(texts))
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
         """Tokenize texts, one per step; refuse more tokens than a request may hold."""
@@ -204,15 +206,6 @@ class Vocabulary:
         if tokens > limit:
             detail = f"it holds {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
-
-
-def _write_list(values: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield a JSON list of values that are JSON already, in pieces."""
-    yield b"["
-    for index, value in enumerate(values):
-        yield b"," if index else b""
-        yield value
-    yield b"]"
 
 
 def _write_tokens(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:

@@ -73,5 +73,5 @@ class ZeroShotRequest(Ask):
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         """Return the answer as JSON: for each text its labels with their scores, best first."""
-        data = Each((item.facts for item in encoded.items), plain=True)
+        data = Each(item.facts for item in encoded.items)
         return {**encoded.preamble, "data": data, "usage": encoded.usage}

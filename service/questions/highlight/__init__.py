@@ -88,5 +88,5 @@ class HighlightRequest(Ask):
 
     def to_json(self, encoded: Encoded) -> dict[str, Any]:
         """Return the answer as JSON: for each document its score and highlights, best first."""
-        results = Each((item.facts for item in encoded.items), plain=True)
+        results = Each(item.facts for item in encoded.items)
         return {**encoded.preamble, "results": results, "usage": encoded.usage}

@@ -63,7 +63,7 @@ def test_a_small_answer_has_the_bytes_of_one_in_pieces(encoding: str) -> None:
 
     def answer() -> dict[str, Any]:
         each = Each({"facts": (1, None), "array": one} for one in arrays)
-        return {"each": each, "rows": rows, "none": Each([]), "plain": Each([{"a": "é"}], True)}
+        return {"each": each, "rows": rows, "none": Each([]), "plain": Each([{"a": "é"}])}
 
     assert write_whole(answer(), encoding) == b"".join(write_pieces(answer(), encoding))
 
