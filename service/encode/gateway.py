@@ -37,11 +37,12 @@ from service.refusals import Refused
 from service.settings import Settings
 from service.shapes.answer import Encoded, Identity
 from service.shapes.ask import Ask, Custom
-from service.shapes.inputs import MOST_SPANS, InputItem, Texts, numbered_items
+from service.shapes.inputs import InputItem, Texts, numbered_items
 from service.shapes.job import Timing
 from service.shapes.price import Price
 from service.shapes.record import Record
 from service.shapes.side import Side
+from service.shapes.spans import MOST_SPANS
 from service.shapes.step import Question, Step
 from service.shapes.work import Work
 

@@ -10,8 +10,8 @@ from safetensors.numpy import load
 
 from service.encode.indices import locate_spans
 from service.replica import Replica
-from service.shapes.inputs import MOST_SPANS
 from service.shapes.side import PLACE_INPUTS
+from service.shapes.spans import MOST_SPANS
 from tests.conftest import application, connected
 from tests.service.api.exact_arrays import Array, array
 
