@@ -4,13 +4,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headlight_client import Encoded, Item, Options, pictures
+from headlight_client import pictures
 from headlight_client.formats import Array
 from service.commands.bulk.jobs import connect
 from service.commands.terminal import Unusable, drawing, strip_control
@@ -65,7 +65,10 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
     if name:
         layer, head = parse_head(name, "--attention")
         options["attention"] = {"heads": {str(layer): [head]}}
-    encoded, item = _request_one(url, key, text, tokens=True, **options)
+    with connect(url, key, PATIENCE_SECONDS) as (client, _):
+        # refused if too long: the table would not show that it was cut
+        encoded = client.encode([text], tokens=True, truncate="refuse", **options)
+    (item,) = encoded.items
     if encoded.pooled is None or item.token_vectors is None:
         raise RuntimeError("an answer without vectors: this is a bug")
     (pooled,), tokens = encoded.pooled, [token or "" for token in item.tokens or ()]
@@ -87,16 +90,6 @@ def draw_tokens(url: str, key: str | None, text: str, name: str | None, plot: Pa
     return Group(
         grid, *([draw_shades(name, tokens, head_map)] if name and head_map is not None else [])
     )
-
-
-def _request_one(
-    url: str, key: str | None, text: str, **options: Unpack[Options]
-) -> tuple[Encoded, Item]:
-    """Encode one text; return the answer and its only item."""
-    with connect(url, key, PATIENCE_SECONDS) as (client, _):
-        options["truncate"] = "refuse"  # the table would not show that the text was cut
-        encoded = client.encode([text], **options)
-    return encoded, encoded.items[0]
 
 
 def draw_shades(name: str, tokens: Sequence[str], head_map: Array) -> Group:

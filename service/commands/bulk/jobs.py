@@ -6,6 +6,7 @@ flight at a time, so no more than that one is ever computed twice.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -37,8 +38,6 @@ INFO_SECONDS = 5.0  # for GET /info, which shows that the service is there
 PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
 Truncate = Literal["refuse", "right", "left"]  # of a text that is too long, as in a request
-# The type of the numbers in a file, as safetensors calls it, by precision
-TENSOR_TYPES = {"float": "F32", "int8": "I8", "uint8": "U8", "binary": "I8", "ubinary": "U8"}
 
 
 def encode_lines(
@@ -52,7 +51,7 @@ def encode_lines(
     """Encode the texts of a file into `out`, except those that an earlier run has encoded.
 
     Args:
-        precision: a key of TENSOR_TYPES.
+        precision: number format of the vectors, as in a request.
 
     Returns:
         The number of vectors that `out` holds.
@@ -76,16 +75,11 @@ def encode_lines(
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
         origin |= {} if precision == "float" else {"precision": precision}
-        with closing(
-            VectorFile(out, source.lines, origin, kind=TENSOR_TYPES[precision])
-        ) as vectors:
+        with closing(VectorFile(out, source.lines, origin)) as vectors:
             pooled = precision == "float" or {"precision": precision}
             collect_rows(client, source, vectors, _pooled_vectors, truncate=truncate, pooled=pooled)
-            if out.suffix == PARQUET_SUFFIX:
-                parquet.write_vectors(kept, vectors.read(), origin, out)
-                vectors.partial.unlink()
-            else:
-                vectors.finish()
+            by_parquet = out.suffix == PARQUET_SUFFIX
+            vectors.finish(partial(parquet.write_vectors, kept, origin) if by_parquet else None)
     return source.lines
 
 

@@ -7,8 +7,8 @@ stats of POST /v1/encode, bit for bit.
 """
 
 import hashlib
-import heapq
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class RankingQuestion:
 
     def values(self, answer: Encoded) -> Array:
         """Return the statistic of each text, (texts, 1); NaN where nothing could be averaged."""
-        return np.array([[self._value(item)] for item in answer.items])
+        return np.array([[self._value(item)] for item in answer.items], np.float32)
 
     def _value(self, item: Item) -> float:
         """Return the statistic of one text; NaN if it has special tokens only."""
@@ -100,9 +100,8 @@ class RankingQuestion:
 
     def best(self, values: Array) -> list[int]:
         """Return the indices of the best values, (texts,), best first; equal ones in order."""
-        sign = 1 if self.lowest else -1
-        ranked = (index for index, value in enumerate(values) if not math.isnan(value))
-        return heapq.nsmallest(self.top, ranked, key=lambda index: float(sign * values[index]))
+        order: list[int] = np.argsort(values if self.lowest else -values, kind="stable").tolist()
+        return order[: min(self.top, int(np.sum(~np.isnan(values))))]  # NaN is sorted last
 
 
 def rank_texts(
@@ -146,7 +145,7 @@ def rank_texts(
                 **origin,
                 **question.facts,
                 "texts": source.lines,
-                "unranked": sum(map(math.isnan, values)),
+                "unranked": int(np.sum(np.isnan(values))),
                 "rows": _ranking_rows(client, source, question, origin, best, values)
                 if best
                 else [],
@@ -154,7 +153,7 @@ def rank_texts(
     Console().print(draw_ranking(ranking, file))
     if saved:
         saved.write_bytes(orjson.dumps(ranking, option=orjson.OPT_INDENT_2))
-    numbers.partial.unlink(missing_ok=True)
+    shutil.rmtree(numbers.partial)
 
 
 def _ranking_rows(

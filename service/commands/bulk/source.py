@@ -2,19 +2,20 @@
 
 import csv
 import hashlib
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any
 
+import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from service.commands.bulk.text_file import DELIMITERS, TextFile
-from service.commands.terminal import Failed, Unusable
+from service.commands.terminal import Unusable
 from service.wording.values import word_value_error
 
-BLOCK_BYTES = 1024 * 1024  # of lines whose digest is compared before any of them is used
+BATCH_TEXTS = 100  # whose digest is compared before any of them is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of one line; one without an end must not fill the memory
 MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 
@@ -34,21 +35,14 @@ class TextLine(BaseModel):
 LINE_ADAPTER: TypeAdapter[str | TextLine] = TypeAdapter(str | TextLine)  # of a line of jsonl
 
 
-class BadLine(Exception):
-    """A line or record (`unit`) that cannot be encoded; the message has its number, and why."""
-
-    def __init__(self, number: int, why: str, unit: str = "line") -> None:
-        super().__init__(f"{unit} {number}: {why}")
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file whose lines were all checked, and what shows that it has not changed since.
+    """A file whose texts were all checked, and what shows that they have not changed since.
 
     Args:
-        sha256: of the whole file; of parquet, of its texts.
+        sha256: of the whole file.
         lines: how many texts; a last line without an end counts.
-        digests: SHA-256 of all bytes, or texts, up to the end of each block.
+        digests: SHA-256 of all texts up to the end of each batch.
     """
 
     file: TextFile
@@ -60,9 +54,9 @@ class Source:
         """Read the texts after the first `start`.
 
         Raises:
-            Failed: the file has changed; raised before any line of what changed is given.
+            Failed: the file has changed; raised before any text of what changed is given.
         """
-        return islice(_parse_texts(self.file, self._unchanged_lines()), start, None)
+        return islice(self._unchanged_texts(), start, None)
 
     @property
     def origin(self) -> dict[str, str]:
@@ -75,17 +69,16 @@ class Source:
             **column,
         }
 
-    def _unchanged_lines(self) -> Iterator[Any]:
-        """Yield the raw lines of the file, a block only once its digest is what it was."""
-        digests = iter(self.digests)
-        for block, digest in _read_blocks(self.file):
-            if digest != next(digests, None):
-                break
-            yield from block
-        else:
-            if next(digests, None) is None:
-                return
-        raise Failed(f"{self.file.name} was changed while it was read")
+    def _unchanged_texts(self) -> Iterator[Texts]:
+        """Yield all texts, a batch only once its digest is what it was."""
+        batches = _digest_batches(_read_texts(self.file))
+        try:
+            for (batch, digest), before in zip(batches, self.digests, strict=True):
+                if digest != before:
+                    raise self.file.changed_error()
+                yield from batch
+        except Unusable as error:
+            raise self.file.changed_error() from error
 
 
 def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
@@ -98,136 +91,110 @@ def check_lines(file: TextFile, info: Mapping[str, Any]) -> Source:
         Unusable: names the first line that cannot be encoded, as far as can be told here.
         OSError: the file cannot be read.
     """
-    most, number = info["limits"]["max_text_characters"], 0
-    digests: list[bytes] = []
-
-    def hashed_lines() -> Iterator[Any]:
-        """Yield the file's lines, and add each block's digest to `digests`."""
-        for block, digest in _read_blocks(file):
-            digests.append(digest)
-            yield from block
-
-    try:
-        for number, texts in enumerate(_parse_texts(file, hashed_lines()), 1):
-            for text in (texts,) if isinstance(texts, str | None) else texts:
-                if text is None:
-                    raise BadLine(number, "the text is null", file.unit)
-                if not text:
-                    raise BadLine(number, "the text is empty", file.unit)
-                if len(text) > most:
-                    why = f"the text has {len(text)} characters; the service takes at most {most}"
-                    raise BadLine(number, why, file.unit)
-        if not number:
-            raise BadLine(1, "the file is empty", file.unit)
-    except BadLine as error:
-        raise Unusable(f"{file.name}: {error}") from error
-    return Source(file, digests[-1].hex(), number, tuple(digests))
+    texts, lines, digests = _check_texts(file, info["limits"]["max_text_characters"]), 0, []
+    for batch, digest in _digest_batches(texts):
+        lines += len(batch)
+        digests.append(digest)
+    if not lines:
+        raise file.refusal(1, "the file is empty")
+    return Source(file, file.digest(), lines, tuple(digests))
 
 
-def _read_blocks(file: TextFile) -> Iterator[tuple[list[Any], bytes]]:
-    """Yield what holds the texts of a file, a block at a time, with the digest of all so far."""
+def _digest_batches(texts: Iterable[Any]) -> Iterator[tuple[list[Any], bytes]]:
+    """Yield texts in batches, the last one smaller, each with the digest of all so far."""
+    texts, digest, batch = iter(texts), hashlib.sha256(), [None] * BATCH_TEXTS
+    while len(batch) == BATCH_TEXTS:
+        batch = list(islice(texts, BATCH_TEXTS))
+        digest.update(orjson.dumps(batch))
+        yield batch, digest.digest()
+
+
+def _check_texts(file: TextFile, most: int) -> Iterator[Texts]:
+    """Yield the texts of a file, each checked to have 1 to `most` characters."""
+    for number, texts in enumerate(_read_texts(file), 1):
+        for text in (texts,) if isinstance(texts, str | None) else texts:
+            if not text:
+                raise file.refusal(number, f"the text is {'null' if text is None else 'empty'}")
+            if len(text) > most:
+                why = f"the text has {len(text)} characters; the service takes at most {most}"
+                raise file.refusal(number, why)
+        yield texts
+
+
+def _read_texts(file: TextFile) -> Iterator[Any]:
+    """Yield the texts of a file, or None for a null.
+
+    Raises:
+        Unusable: a line, record or row holds no text.
+    """
     if file.format == "parquet":
         from service.commands.bulk import parquet  # it needs pyarrow
 
-        return parquet.read_blocks(file)
-    return _read_lines(file.path)
-
-
-def _read_lines(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
-    """Yield the lines of a file, a block at a time, with the digest of all bytes so far."""
-    digest, block, size, number = hashlib.sha256(), list[bytes](), 0, 0
-    with path.open("rb") as file:
-        while raw := file.readline(LONGEST_BYTES):
-            number += 1
-            if len(raw) == LONGEST_BYTES:
-                raise BadLine(number, f"longer than {LONGEST_BYTES} bytes")
-            digest.update(raw)
-            block.append(raw)
-            size += len(raw)
-            if size >= BLOCK_BYTES:
-                yield block, digest.digest()
-                block, size = [], 0
-    if block:
-        yield block, digest.digest()
-
-
-def _parse_texts(file: TextFile, lines: Iterable[Any]) -> Iterator[Texts]:
-    """Parse a file's raw lines, or the texts of its rows, into texts.
-
-    Raises:
-        BadLine: a line holds no text.
-    """
-    if file.format == "parquet":
-        return iter(lines)
-    decoded = (_decode_line(number, raw) for number, raw in enumerate(lines, 1))
+        return parquet.read_texts(file)
     if file.column is not None:
-        return _read_column(decoded, DELIMITERS[file.format], file.column)
+        return _read_column(file, file.column)
     if file.format == "txt":
-        return (line.rstrip("\r\n") for line in decoded)
-    return (_read_json_line(number, line) for number, line in enumerate(decoded, 1))
+        return (line.rstrip("\r\n") for line in _read_lines(file))
+    return (_read_json_line(file, *line) for line in enumerate(_read_lines(file), 1))
 
 
-def _decode_line(number: int, raw: bytes) -> str:
-    """Decode a line, the first without a byte order mark."""
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError:
-        raise BadLine(number, "not UTF-8") from None
+def _read_lines(file: TextFile) -> Iterator[str]:
+    """Yield the lines of a file with their ends, the first without a byte order mark."""
+    with file.path.open("rb") as lines:
+        for number, raw in enumerate(iter(lambda: lines.readline(LONGEST_BYTES), b""), 1):
+            if len(raw) == LONGEST_BYTES:
+                raise file.refusal(number, f"longer than {LONGEST_BYTES} bytes", "line")
+            try:
+                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise file.refusal(number, "not UTF-8", "line") from None
 
 
-def _read_column(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
+def _read_column(file: TextFile, column: str) -> Iterator[str]:
     """Yield one column of every record that holds a text.
 
     Raises:
-        BadLine: a record has not as many columns as the first: a comma may be part of its text.
+        Unusable: a record has not as many columns as the first: a comma may be part of its text.
     """
     csv.field_size_limit(LONGEST_BYTES)  # of the process, which reads one file
-    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    records = csv.reader(_read_lines(file), delimiter=DELIMITERS[file.format], strict=True)
     try:
         first = next(records, None)
         if first is None:
             return
-        index, is_numbered = _find_column(first, column), column.isdecimal()
-        if is_numbered:
-            yield first[index]
-        for number, record in enumerate(records, 2 if is_numbered else 1):
+        index = _find_column(file, column, first)
+        texts = chain([first], records) if column.isdecimal() else records
+        for number, record in enumerate(texts, 1):
             if len(record) != len(first):
                 why = f"{len(record)} columns where the first row has {len(first)}"
-                raise BadLine(number, why, "record")
+                raise file.refusal(number, why)
             yield record[index]
     except csv.Error as error:
-        raise BadLine(records.line_num, f"not CSV: {error}") from None
+        raise file.refusal(records.line_num, f"not CSV: {error}", "line") from None
 
 
-def _find_column(first: list[str], column: str) -> int:
+def _find_column(file: TextFile, column: str, first: list[str]) -> int:
     """Return the index of a column, named by its number from 1 or as in the first record."""
+    count = first.count(column)
     if column.isdecimal():
-        if int(column) > len(first):
-            raise BadLine(1, f"there is no column {column}, only {_list_cells(first)}")
-        return int(column) - 1
-    if first.count(column) != 1:
-        found = first.count(column)
-        raise BadLine(
-            1, f"{found} columns have the name {column!r}; there are {_list_cells(first)}"
-        )
-    return first.index(column)
+        if int(column) <= len(first):
+            return int(column) - 1
+        why = f"there is no column {column}, only {len(first)}"
+    elif count == 1:
+        return first.index(column)
+    else:
+        why = f"{count} columns have the name {column!r}; there are {len(first)}"
+    short = reprlib.Repr()  # the first row's cells may be texts
+    short.maxlist, short.maxstring = MOST_NAMES, LONGEST_NAME
+    raise file.refusal(1, f"{why}: {short.repr(first)}", "line")
 
 
-def _list_cells(first: list[str]) -> str:
-    """Write the number and the shortened names of a first row's cells, which may be texts."""
-    names = [
-        repr(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..") for name in first
-    ]
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return f"{len(names)}: {', '.join([*names[:MOST_NAMES], *more])}"
-
-
-def _read_json_line(number: int, line: str) -> Texts:
+def _read_json_line(file: TextFile, number: int, line: str) -> Texts:
     """Parse one line of jsonl into its text or pair."""
     try:
         entry = LINE_ADAPTER.validate_json(line)
     except ValidationError as error:
-        raise BadLine(number, _word_error(error)) from None
+        raise file.refusal(number, _word_error(error)) from None
     if isinstance(entry, str):
         return entry
     return entry.text if entry.pair is None else (entry.text, entry.pair)

@@ -6,6 +6,7 @@ csv, tsv    a record has a text in one column; all records have as many columns 
 parquet     a row has a text in one column
 """
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Literal, Self, get_args
 
 import click
 
-from service.commands.terminal import Unusable
+from service.commands.terminal import Failed, Unusable
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # of columns, by format
 UNITS = {"csv": "record", "tsv": "record", "parquet": "row"}  # what holds a text; else a line
@@ -72,6 +73,19 @@ class TextFile:
     def unit(self) -> str:
         """Return what messages call the part of the file that holds a text: record, row or line."""
         return UNITS.get(self.format, "line")
+
+    def refusal(self, number: int, why: str, unit: str | None = None) -> Unusable:
+        """Return the error of a part of the file that cannot be encoded, by its number from 1."""
+        return Unusable(f"{self.name}: {unit or self.unit} {number}: {why}")
+
+    def changed_error(self) -> Failed:
+        """Return the error of a file that is no longer what it was."""
+        return Failed(f"{self.name} was changed while it was read")
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the whole file, in hexadecimal."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     @contextmanager
     def as_regular_file(self, folder: Path) -> Iterator["TextFile"]:

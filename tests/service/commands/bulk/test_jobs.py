@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from safetensors.numpy import load_file
 from sentence_transformers.util import quantize_embeddings
 
 from service.cli import main
-from service.commands.bulk import jobs
+from service.commands.bulk import jobs, source
+from service.commands.bulk.vectors import VectorFile
 from service.encode.precisions import range_end
 from service.replica import Replica
 
@@ -36,6 +38,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.source, self.out = path / "texts.jsonl", path / "vectors.safetensors"
         self.partial = path / "vectors.safetensors.partial"
+        self.rows = self.partial / "rows"
         self.fill(TEXTS)
 
     def fill(self, lines: list[Any]) -> None:
@@ -61,15 +64,18 @@ class Folder:
         done = await asyncio.to_thread(CliRunner().invoke, main, self.command(url, *more))
         return done.exit_code, done.stdout, (done.stderr.splitlines() or [""])[-1]
 
-    async def leave_part(self, url: str, *more: str) -> None:
-        """Run it, and leave what it has of the first texts where it is killed."""
+    async def leave_part(self, rows: int, url: str, *more: str) -> None:
+        """Run it, and leave what it has of the first rows where it is killed."""
         assert (await self.run(url, *more))[0] == 0
-        os.rename(self.out, self.partial)
-        os.truncate(self.partial, self.partial.stat().st_size - 33 * WIDTH_BYTES)
+        with safe_open(self.out, "np") as file:
+            origin, done = file.metadata(), file.get_tensor("pooled")[:rows]
+        self.out.unlink()
+        with closing(VectorFile(self.out, len(TEXTS), origin)) as vectors:
+            vectors.append(done)
 
     async def some_rows(self) -> None:
         """Wait until a few requests are done."""
-        while not (self.partial.exists() and self.partial.stat().st_size > 17 * WIDTH_BYTES):
+        while not (self.rows.exists() and self.rows.stat().st_size > 17 * WIDTH_BYTES):
             await asyncio.sleep(0.01)
 
 
@@ -239,8 +245,7 @@ async def test_a_job_killed_before_its_file_got_its_name_needs_no_service_to_end
     """All rows are there: nothing is sent."""
     layer = failing()
     async with listen(layer) as url:
-        await folder.run(url)
-        os.rename(folder.out, folder.partial)
+        await folder.leave_part(len(TEXTS), url)
         before = len(layer.bodies)
         status, *_ = await folder.run(url)
 
@@ -292,10 +297,11 @@ async def test_a_bad_line_stops_before_anything_is_sent(
 
 
 async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
-    folder: Folder, failing: Any, listen: Any, alone: Any
+    folder: Folder, failing: Any, listen: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job stops at what changed; restored, it goes on to exactly the original's rows."""
-    lines = [orjson.dumps(text).ljust(60_000) + b"\n" for text in TEXTS]  # three blocks and a bit
+    monkeypatch.setattr(source, "BATCH_TEXTS", 7)
+    lines = [orjson.dumps(text).ljust(60_000) + b"\n" for text in TEXTS]  # beyond every buffer
     folder.source.write_bytes(b"".join(lines))
     layer, reached, released = failing(limits=LITTLE), asyncio.Event(), asyncio.Event()
     ours = layer.app
@@ -310,9 +316,8 @@ async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
     async with listen(layer) as url:
         job = asyncio.create_task(folder.run(url))
         await reached.wait()
-        with folder.source.open("r+b") as file:
-            file.seek(41 * len(lines[0]))
-            file.write(orjson.dumps("edited").ljust(60_000))
+        edited = orjson.dumps("edited").ljust(60_000) + b"\n"
+        folder.source.write_bytes(b"".join([*lines[:41], edited, *lines[42:]]))
         released.set()
         status, _, line = await job
         folder.source.write_bytes(b"".join(lines))
@@ -330,7 +335,7 @@ async def test_a_changed_source_or_model_is_refused_in_a_line(
     """Neither is mixed into what is done."""
     layer = failing()
     async with listen(layer) as url:
-        await folder.leave_part(url)
+        await folder.leave_part(20, url)
 
         layer.says = {"weights": "sha256:000000000000"}
         model = await folder.run(url)
@@ -348,7 +353,7 @@ async def test_texts_cut_at_another_length_are_not_mixed_into_what_is_done(
     """As when the service was started with another --max-tokens in between."""
     layer = failing()
     async with listen(layer) as url:
-        await folder.leave_part(url, "--truncate", "right")
+        await folder.leave_part(20, url, "--truncate", "right")
 
         layer.says = {"max_tokens": 128}
         status, _, line = await folder.run(url, "--truncate", "right")
@@ -366,7 +371,7 @@ async def test_a_model_that_changes_under_the_job_ends_it(
         status, _, line = await folder.run(url)
 
     assert status == 1 and "the service's weights changed from sha256:0000" in line
-    assert folder.partial.stat().st_size == 0
+    assert folder.rows.stat().st_size == 0
 
 
 async def test_a_service_that_is_not_there_is_said_soon(

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import gc
+import io
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from safetensors.numpy import load_file
 from service.cli import main
 from service.commands.bulk import parquet
 from service.commands.bulk.text_file import TextFile
+from service.commands.terminal import Failed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -165,7 +167,7 @@ async def test_an_interrupted_job_goes_on_where_it_was(
 async def test_a_job_killed_while_it_writes_only_writes_again(
     folder: Path, failing: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All vectors are in the partial file; nothing is sent, and half a file never has the name."""
+    """All vectors are there; nothing is sent, and half a file never has the name."""
     pq.write_table(table(), folder / "in.parquet", row_group_size=4)
     write, layer = pq.ParquetWriter.write_table, failing()
 
@@ -208,6 +210,19 @@ async def test_a_source_that_changed_is_never_mixed(
     assert status == 1 and line.endswith("in.parquet was changed while it was read")
     assert not (folder / "out.parquet").exists()
     assert second[0] == 2 and "belongs to another job: source_sha256 was" in second[1]
+
+
+@pytest.mark.parametrize("rows", [13, 12], ids=["changed", "longer"])
+async def test_a_file_that_changed_beside_its_texts_is_not_written_with_their_vectors(
+    folder: Path, rows: int
+) -> None:
+    """Its other columns would be of another time than they."""
+    pq.write_table(table(id=range(13)), folder / "in.parquet")
+    file = TextFile.of(folder / "in.parquet", None, "text")
+    vectors = np.zeros((rows, 3), np.float32)
+
+    with pytest.raises(Failed, match="was changed while it was read"):
+        parquet.write_vectors(file, {"source_sha256": "0" * 64}, io.BytesIO(), vectors)
 
 
 NOT_PARQUET = b"text\na dog\n"
@@ -297,10 +312,10 @@ async def test_a_file_is_read_in_a_memory_that_does_not_grow_with_it(folder: Pat
     file, held = TextFile.of(folder / "in.parquet", None, "text"), []
     before = pa.total_allocated_bytes()
 
-    for _ in parquet.read_blocks(file):
+    for _ in parquet.read_texts(file):
         held.append(pa.total_allocated_bytes() - before)
 
-    assert len(held) == 40 and max(held) < 4_000_000
+    assert len(held) == 200 and max(held) < 4_000_000
 
 
 async def test_stdin_may_be_parquet(folder: Path, address: str) -> None:

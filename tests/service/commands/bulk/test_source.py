@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from service.commands.bulk import source as sources
@@ -26,6 +27,11 @@ def file(
     path = folder / name
     path.write_bytes(content)
     return TextFile.of(path, None, column)
+
+
+def json_lines(texts: list[Any]) -> bytes:
+    """Lines of JSON."""
+    return b"".join(orjson.dumps(text) + b"\n" for text in texts)
 
 
 def test_a_json_line_is_a_string_or_an_object(tmp_path: Path) -> None:
@@ -140,14 +146,14 @@ def test_tsv_is_csv_between_tabs(tmp_path: Path) -> None:
         (
             b"id,text\n7,a\n",
             "txt",
-            "line 1: 0 columns have the name 'txt'; there are 2: 'id', 'text'",
+            "line 1: 0 columns have the name 'txt'; there are 2: ['id', 'text']",
         ),
         (
             b"text,text\n7,a\n",
             "text",
-            "line 1: 2 columns have the name 'text'; there are 2: 'text', 'text'",
+            "line 1: 2 columns have the name 'text'; there are 2: ['text', 'text']",
         ),
-        (b"7,a\n8,b\n", "3", "line 1: there is no column 3, only 2: '7', 'a'"),
+        (b"7,a\n8,b\n", "3", "line 1: there is no column 3, only 2: ['7', 'a']"),
         (b'7,a\n8,"b\n9,c\n', "2", "line 3: not CSV: unexpected end of data"),
         (b'7,a\n8,"b"c\n', "2", "line 2: not CSV: ',' expected after '\"'"),
         (b"7,a\n8,\xff\n", "2", "line 2: not UTF-8"),
@@ -181,14 +187,44 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
         check_lines(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
 
 
-@pytest.mark.parametrize("then", [b'"a"\n"c"\n', b'"a"\n"b"\n"c"\n'], ids=["other", "longer"])
-def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) -> None:
-    """Before a line of it is used."""
-    source = check_lines(file(tmp_path, b'"a"\n"b"\n'), INFO)
-    source.file.path.write_bytes(then)
+@pytest.mark.parametrize(
+    ("then", "before"),
+    [
+        (["a", "b", "c", "d", "x"], ["a", "b", "c", "d"]),
+        (["a", "b", "x", "d", "e"], ["a", "b"]),
+        (["a", "b", "c", "d"], ["a", "b", "c", "d"]),
+        (["a", "b", "c", "d", "e", "f"], ["a", "b", "c", "d"]),
+        (["a", "b", "c", "d", "e", "f", "g"], ["a", "b", "c", "d"]),
+        (["a", "b", 7, "d", "e"], ["a", "b"]),
+        ([], []),
+    ],
+    ids=["last", "middle", "shorter", "longer", "two longer", "not a text", "empty"],
+)
+def test_a_file_that_changes_in_between_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: list[Any], before: list[str]
+) -> None:
+    """Before a text of what changed is used."""
+    monkeypatch.setattr(sources, "BATCH_TEXTS", 2)
+    source = check_lines(file(tmp_path, json_lines(["a", "b", "c", "d", "e"])), INFO)
+    source.file.path.write_bytes(json_lines(then))
+    texts = []
 
     with pytest.raises(Failed, match="was changed while it was read"):
-        next(source.texts(0))
+        for text in source.texts(0):
+            texts.append(text)
+
+    assert texts == before
+
+
+def test_a_file_is_the_same_however_its_texts_fall_into_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the last batch is full; reading may begin anywhere."""
+    monkeypatch.setattr(sources, "BATCH_TEXTS", 2)
+    for texts in (["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]):
+        source = check_lines(file(tmp_path, json_lines(texts)), INFO)
+        for start in range(len(texts) + 1):
+            assert list(source.texts(start)) == texts[start:]
 
 
 def test_a_cell_may_be_as_long_as_a_text(tmp_path: Path) -> None:
