@@ -73,12 +73,14 @@ def refuse_overrides(settings: Settings, config: Any) -> None:
     least = ingress.shutdown_seconds(settings)
     if config.graceful_shutdown_timeout_s < least:
         raise StartFailed(f"graceful_shutdown_timeout_s: write at least {least:g}, or leave it out")
-    autoscaling = config.autoscaling_config
+    autoscaling, options = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
         if autoscaling is not None:
             raise StartFailed(f"not {AUTOSCALING_OPTION} but min_replicas and max_replicas in args")
     elif autoscaling is None or autoscaling.policy != autoscaling_config(settings).policy:
         raise StartFailed(f"max_replicas: leave {AUTOSCALING_OPTION} out of the deployment")
+    elif "num_replicas" in options:
+        raise StartFailed("max_replicas: leave num_replicas out of the deployment")
 
 
 class ReplicaLoad:

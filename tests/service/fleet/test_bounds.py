@@ -43,11 +43,13 @@ def test_bounds_delays_and_our_policy_are_what_ray_gets() -> None:
     assert found.__globals__["HIGH"] == policy.HIGH
 
 
-def said(scales: Any, **others: float) -> Any:
+def said(scales: Any, *options: str, **others: float) -> Any:
     """Ray's deployment as a Serve configuration made it."""
     queues = {name: 768 for name in ("max_ongoing_requests", "max_queued_requests")}
     ours = {**queues, "graceful_shutdown_timeout_s": 35.0, **others}
-    return SimpleNamespace(autoscaling_config=scales, **ours)
+    return SimpleNamespace(
+        autoscaling_config=scales, user_configured_option_names=set(options), **ours
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,20 +57,25 @@ def said(scales: Any, **others: float) -> Any:
     [
         (
             Settings(),
-            said(AutoscalingConfig(max_replicas=3)),
+            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
             "not autoscaling_config but min_replicas and max_replicas in args",
         ),
         (
             SCALED,
-            said(AutoscalingConfig(max_replicas=3)),
+            said(AutoscalingConfig(max_replicas=3), "autoscaling_config"),
             "max_replicas: leave autoscaling_config out of the deployment",
         ),
         (SCALED, said(None), "max_replicas: leave autoscaling_config out of the deployment"),
+        (
+            SCALED,
+            said(bounds.autoscaling_config(SCALED), "num_replicas"),
+            "max_replicas: leave num_replicas out of the deployment",
+        ),
     ],
-    ids=["without our policy", "before our policy", "switched off"],
+    ids=["without our policy", "before our policy", "switched off", "ignored"],
 )
 def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
-    """Ray would let the deployment's own go first, without a word."""
+    """Ray would let the deployment's own go first, or ignore it, without a word."""
     with pytest.raises(StartFailed, match=f"^{line}$"):
         bounds.refuse_overrides(settings, config)
 
@@ -89,8 +96,8 @@ def test_what_would_cut_requests_off_is_refused(name: str, value: float, line: s
 
 def test_what_is_said_once_is_taken() -> None:
     """In args alone, or as the deployment's number."""
-    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED)))
-    bounds.refuse_overrides(Settings(), said(None))
+    bounds.refuse_overrides(SCALED, said(bounds.autoscaling_config(SCALED), "autoscaling_config"))
+    bounds.refuse_overrides(Settings(), said(None, "num_replicas"))
 
 
 @pytest.mark.parametrize(
