@@ -1,12 +1,10 @@
 """Several models at one address: real replicas in this process behind the installed HAProxy.
 
-Ray's part alone is played: the configuration is written as Ray writes it. What clients see is told
+Ray's part alone is played: the configuration is by its own template. What clients see is told
 apart by weights, which every answer carries. The same checks run over Ray in tests/ray.
 """
 
 import asyncio
-import re
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +15,6 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from service.cluster.ingress import BUFFER_BYTES
 from service.edge.door import Door
 from service.edge.entrance import Doorway, Entrance
 from service.edge.transport import Protocol
@@ -25,23 +22,12 @@ from service.observe.scrape import join_pages
 from service.replica import Replica
 from tests.behind_entrance import Ray
 from tests.conftest import listening
-from tests.service.cluster.test_haproxy import started
+from tests.rays_haproxy import free_port, running, written_by_ray
 from tests.task_heads import checkpoint, embedder
 
 FIRST, EMBEDDER, RERANKER = "all-MiniLM-L6-v2", "tiny-embedder", "my-reranker"
 LARGE = 3 << 19  # bytes of a body that no buffer of HAProxy's holds
 PIECE = 200_000  # of a text: a replica takes 262,144 characters
-
-GLOBAL = f"""\
-global
-    maxconn 1024
-    tune.bufsize {BUFFER_BYTES}
-defaults
-    mode http
-    timeout client 60s
-    timeout server 60s
-    timeout connect 5s
-"""
 
 
 @dataclass
@@ -99,36 +85,6 @@ def save_reranker(folder: Path) -> Path:
     return folder
 
 
-def configuration(port: int, backends: Mapping[str, Sequence[int]]) -> str:
-    """HAProxy's configuration as Ray writes it.
-
-    Args:
-        backends: the ports of the replicas below each prefix; the root last.
-    """
-    names = {prefix: re.sub(r"\W", "", prefix) or "root" for prefix in backends}
-    places = "".join(
-        f"    acl is_http-{name} path_beg {prefix.rstrip('/')}/\n"
-        f"    acl is_http-{name} path {prefix}\n"
-        for prefix, name in names.items()
-    )
-    chosen = "".join(f"    use_backend http-{each} if is_http-{each}\n" for each in names.values())
-    servers = "".join(
-        f"backend http-{names[prefix]}\n"
-        + "".join(f"    server s{port} 127.0.0.1:{port} check\n" for port in ports)
-        for prefix, ports in backends.items()
-    )
-    return (
-        f"{GLOBAL}frontend http_frontend\n    bind 127.0.0.1:{port}\n{places}{chosen}"
-        f"    default_backend default_backend\nbackend default_backend\n{servers}"
-    )
-
-
-def free_port() -> int:
-    """A port on which nothing listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def one_address(replicas: Mapping[str, Replica], folder: Path) -> AsyncIterator[Address]:
     """Serve models, by name, at one address; the first at the root, each other below its name."""
@@ -143,10 +99,10 @@ async def one_address(replicas: Mapping[str, Replica], folder: Path) -> AsyncIte
             url = await stack.enter_async_context(listening(app, http=Protocol))
             ports[place] = [int(url.rpartition(":")[2])]
         config = folder / "haproxy.cfg"
-        config.write_text(configuration(port, ports))
-        running = started(config, port)
-        await asyncio.to_thread(running.__enter__)
-        stack.push_async_callback(asyncio.to_thread, running.__exit__, None, None, None)
+        config.write_text(written_by_ray(port, ports, folder))
+        front = running(config, port)
+        await asyncio.to_thread(front.__enter__)
+        stack.push_async_callback(asyncio.to_thread, front.__exit__, None, None, None)
         yield Address(f"http://127.0.0.1:{port}", prefixes)
 
 

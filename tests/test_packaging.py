@@ -266,6 +266,18 @@ def test_make_wheel_looks_into_the_wheel_of_the_service() -> None:
     assert fnmatch.filter([name, client], pattern) == [name]
 
 
+def test_a_wheel_brings_what_lies_beside_the_code() -> None:
+    """HAProxy's template, the page, the tables: each kind of file that a package reads."""
+    (patterns,) = PROJECT["tool"]["setuptools"]["package-data"].values()
+    listed = subprocess.run(
+        ["git", "ls-files", "service"], cwd=ROOT, capture_output=True, text=True
+    )
+    beside = [Path(name).name for name in listed.stdout.split() if not name.endswith(".py")]
+
+    assert beside
+    assert all(any(fnmatch.fnmatch(name, each) for each in patterns) for name in beside)
+
+
 @pytest.mark.prove
 def test_a_wheel_brings_the_compiled_pass_for_this_torch(tmp_path: Path) -> None:
     """Under the name that library.load_operator looks for."""

@@ -1,4 +1,4 @@
-"""Which model a request goes to, where one address has several: rules for HAProxy.
+"""Which model a request goes to, where one address has several: what the rules of HAProxy need.
 
 Each model is an application of Ray Serve's, below a prefix of its own; one may stand at the root.
 Ray's configuration knows applications, prefixes and replicas. What their models are called, the
@@ -46,7 +46,6 @@ TAKEN = frozenset(
         *("rerank", "similarity", "tokenize", "v1", "v2"),
     )
 )
-READY_PATHS = "/ready /health /v2/health/ready"
 ASK_SECONDS = 1.0
 ANSWERS_FILE = "names.json"  # what replicas have said
 MODELS_MAP, PATHS_MAP = "models.map", "paths.map"
@@ -55,15 +54,8 @@ UNREADABLE = ValueError, LookupError, TypeError, AttributeError  # of what is no
 LATEST = ":latest"
 # In the map, names without an organisation also stand behind this: they are found under any
 ANY_ORGANISATION = "*/"
-OURS = "txn.headlight_"  # how the variables of these rules begin
-# What remains of a path of the Open Inference Protocol. HAProxy reads the outer quotes itself, and
-# leaves the inner ones to regsub.
-INFERENCE_MODEL = (
-    """'path,url_dec,regsub("^/v2/models/",""),"""
-    """regsub("(/versions/[^/]+)?(/infer|/ready)?$",""),lower'"""
-)
 PREFIX_RULE = re.compile(r"    acl is_(\S+) path (/\S*)$", re.MULTILINE)
-SERVER = re.compile(r"    server (\S+) (\S+):(\d+) check")
+SERVER = re.compile(r"^    server (\S+) (\S+):(\d+) check(?! backup)", re.MULTILINE)
 
 
 class Backend(NamedTuple):
@@ -98,10 +90,7 @@ class Served(NamedTuple):
 
     @property
     def servers(self) -> str:
-        """Return HAProxy's words for how many of its replicas answer.
-
-        A backend without replicas has Ray's proxy, which passes HAProxy's checks.
-        """
+        """Return HAProxy's words for how many of its replicas answer."""
         return f"nbsrv({self.backend.name})" if self.alive else "int(0)"
 
     def describe(self) -> str:
@@ -127,17 +116,23 @@ class Told(NamedTuple):
     answers: bool
 
 
-def read_backends(config: str) -> list[Backend]:
-    """Return the applications in a configuration that Ray wrote, in its order."""
-    prefixes = dict(PREFIX_RULE.findall(config))
-    servers: dict[str, dict[str, tuple[str, int]]] = {name: {} for name in prefixes}
-    section = ""
-    for line in config.splitlines():
-        if line[:1].strip():
-            section = line.removeprefix("backend ").strip()
-        elif section in servers and (found := SERVER.match(line)):
-            servers[section][found[1]] = found[2], int(found[3])
-    return [Backend(name, prefix, servers[name]) for name, prefix in prefixes.items()]
+def read_sections(config: str) -> dict[str, str]:
+    """Return the lines of each section of a configuration, by the section's first line."""
+    parts = re.split(r"^(?=[^\s#])", config, flags=re.MULTILINE)
+    return {title: lines for title, _, lines in (part.partition("\n") for part in parts)}
+
+
+def read_backends(sections: Mapping[str, str]) -> list[Backend]:
+    """Return the applications in a configuration that Ray wrote, in its order.
+
+    Raises:
+        KeyError: a section is missing.
+    """
+    return [
+        Backend(name, prefix, {server: (host, int(port)) for server, host, port in servers})
+        for name, prefix in PREFIX_RULE.findall(sections["frontend http_frontend"])
+        for servers in [SERVER.findall(sections[f"backend {name}"])]
+    ]
 
 
 def find_served(backends: Iterable[Backend], folder: Path) -> list[Served]:
@@ -236,50 +231,39 @@ def _spellings(name: str) -> list[str]:
     return [] if re.search(r"\s", name) else [key + end for key in keys for end in ("", LATEST)]
 
 
-def choice_rules(served: Sequence[Served], folder: Path) -> list[str]:
-    """Return the rules of HAProxy's frontend, before the first that chooses a backend."""
+def choose_model(backends: Sequence[Backend], folder: Path) -> dict[str, object]:
+    """Return what `haproxy.cfg.tmpl` lacks to choose one of several models.
+
+    Args:
+        folder: of the configuration; the rules read maps that are written there, or were once.
+    """
+    served = find_served(backends, folder) if len(backends) > 1 else []
+    if served:
+        write_maps(served, folder)
     models, paths = folder / MODELS_MAP, folder / PATHS_MAP
-    below = " or ".join(f"is_{m.backend.name}" for m in served if m.backend.prefix != "/")
     root_first = sorted(served, key=lambda model: model.backend.prefix != "/")
     names = [name for model in root_first for name in model.names]
     if not all(model.names for model in served):
         names.append(UNSAID)
-    every = quote(", ".join(names), safe=",/:@")
-    every = every.replace("%", "%%")  # HAProxy's own sign, too
-    named, to, below_one = f"{OURS}named", f"{OURS}to", f"{OURS}below"
-    unnamed, at_root = f"!{{ var({named}) -m found }}", f"!{{ var({below_one}) -m found }}"
-    rules = [
-        f"set-var({below_one}) bool(true) if {below}",
-        f"set-var({named}) req.body,json_query('$.model'),lower if METH_POST",
-        f"set-var({named}) req.fhdr({MODEL_HEADER}),lower if {unnamed}",
-        f"set-var({named}) {INFERENCE_MODEL} if {unnamed} {{ path_beg /v2/models/ }}",
-        f'set-var({to}) var({named}),map("{models}")',
-        f"""set-var({to}) 'var({named}),regsub("^[^/]*/","{ANY_ORGANISATION}"),map("{models}")'"""
-        f" if !{{ var({to}) -m found }}",
-        f'set-header {NAMES_HEADER} "{every}" if {at_root}',
-        f'set-var({to}) path,map("{paths}") if {unnamed}',
-        f"unset-var({to}) if !{at_root}",
-        f'set-header {MODELS_HEADER} "{", ".join(model.describe() for model in root_first)}"'
-        f" if {at_root} {unnamed} {{ path {READY_PATHS} /info }}",
-        *_ready_rules(root_first, f"{at_root} {unnamed}"),
-        f"set-path %[var({to})]%[path] if {{ var({to}) -m found }} !{{ var({to}) -m str / }}",
-    ]
-    return [f"    http-request {rule}" for rule in rules]
+    return {
+        # maps never written: prefixes lead to all models, and to the root all else
+        "several": int(bool(served) and models.exists() and paths.exists()),
+        "models_map": models,
+        "paths_map": paths,
+        "below": " or ".join(f"is_{m.backend.name}" for m in served if m.backend.prefix != "/"),
+        "names": quote(", ".join(names), safe=",/:@").replace("%", "%%"),  # HAProxy's own sign, too
+        "models": ", ".join(model.describe() for model in root_first),
+        "ready_rules": "\n".join(_ready_rules(root_first)),
+    }
 
 
-def _ready_rules(root_first: Sequence[Served], for_all: str) -> list[str]:
-    """Return the rules by which another model says that the address is ready, without the root's.
-
-    One model's failure must not take out the address, or its pod.
-
-    Args:
-        for_all: the conditions of a request that is for all models.
-    """
+def _ready_rules(root_first: Sequence[Served]) -> list[str]:
+    """Return the rules by which another model, without the root's, says that all are ready."""
     root = [model for model in root_first if model.backend.prefix == "/"]
     lost = "".join(f" !{{ {model.servers} gt 0 }}" for model in root)
     return [
-        f"set-path {model.backend.prefix}%[path] if {for_all} {{ path {READY_PATHS} }}{lost}"
-        f" {{ {model.servers} gt 0 }}"
+        f"    http-request set-path {model.backend.prefix}%[path]"
+        f" if !is_below !is_named asks_readiness{lost} {{ {model.servers} gt 0 }}"
         for model in root_first[len(root) :]
     ]
 
@@ -301,8 +285,3 @@ def read_names(header: str) -> list[str]:
 def lacks_names(header: str) -> bool:
     """Tell whether a header that these rules have set lacks the names of a model that starts."""
     return unquote(header).endswith(UNSAID)
-
-
-def is_choice_rule(line: str) -> bool:
-    """Tell whether a line of a configuration is one of `choice_rules`."""
-    return line.startswith("    http-request ") and OURS in line

@@ -111,15 +111,6 @@ def common_variables(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         HAPROXY_ENABLED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
-        # A replica that died before its answer's first byte costs its clients nothing, nor does
-        # one that is not ready: its 503 says that nothing was answered. Our own 429 and 500 are
-        # answers and are never retried.
-        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response 503",
-        "RAY_SERVE_HAPROXY_RETRIES": "3",
-        # An error hastens the next check (haproxy.py); a replica that hangs fails three in 14 s.
-        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
-        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "2s",
-        "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
         HAPROXY_MAXCONN: str(

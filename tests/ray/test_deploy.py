@@ -288,8 +288,8 @@ WRONG: dict[str, tuple[Change, str]] = {
         f"{BUILD}args.api_keys: not here but in a file on the nodes that api_keys_file names",
     ),
     "variables": (
-        lambda one: one.update(runtime_env={"env_vars": {"RAY_SERVE_HAPROXY_RETRIES": "1"}}),
-        f"{BUILD}node {HEAD}: it cannot serve: RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
+        lambda one: one.update(runtime_env={"env_vars": {"RAY_USAGE_STATS_ENABLED": "1"}}),
+        f"{BUILD}node {HEAD}: it cannot serve: RAY_USAGE_STATS_ENABLED: is '1'; must be 0",
     ),
     "replica": (
         lambda one: one["deployments"][0].update(max_ongoing_requests=5),

@@ -97,14 +97,18 @@ def test_its_processes_are_those_that_the_docs_list(running: "Service") -> None:
     assert set(running.family().values()) == rows
 
 
-def test_haproxy_runs_on_the_configuration_we_completed(running: "Service") -> None:
+def test_haproxy_runs_on_our_configuration(running: "Service") -> None:
     """The wrapper ran: the file HAProxy was given, and the permissions of its socket."""
     directory = running.directory()
-    (config,) = directory.glob("haproxy/*/haproxy.cfg")
+    (config,) = directory.glob("haproxy/*/headlight.cfg")
     (admin,) = directory.glob("haproxy/*/admin")
 
-    assert "option http-buffer-request" in config.read_text()
-    assert "errorfile" not in config.read_text()
+    words = {
+        str(config).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        for pid, name in running.family().items()
+        if name == "haproxy"
+    }
+    assert words == {True}
     assert admin.stat().st_mode & 0o077 == 0
     assert directory.stat().st_mode & 0o077 == 0
 

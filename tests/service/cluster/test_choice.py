@@ -1,7 +1,6 @@
-"""Which model the installed HAProxy leads a request to, on a configuration as Ray writes it."""
+"""Which model the installed HAProxy leads a request to."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,37 +14,8 @@ from urllib.parse import unquote
 import pytest
 
 from service.cluster import choice
-from tests.service.cluster.test_haproxy import started
+from tests.rays_haproxy import free_port, running, written_by_ray
 
-CONFIG = """\
-global
-    maxconn 1024
-    tune.bufsize 131072
-defaults
-    mode http
-    timeout client 5s
-    timeout server 5s
-    timeout connect 5s
-frontend http_frontend
-    bind 127.0.0.1:{port}
-    acl is_http-my-reranker path_beg /my-reranker/
-    acl is_http-my-reranker path /my-reranker
-    acl is_http-splade path_beg /splade/
-    acl is_http-splade path /splade
-    acl is_http-headlight path_beg /
-    acl is_http-headlight path /
-    use_backend http-my-reranker if is_http-my-reranker
-    use_backend http-splade if is_http-splade
-    use_backend http-headlight if is_http-headlight
-    default_backend default_backend
-backend default_backend
-backend http-my-reranker
-    server r 127.0.0.1:{rerank} check
-backend http-splade
-    server s 127.0.0.1:{sparse} check
-backend http-headlight
-    server h 127.0.0.1:{first} check
-"""
 NAMES = {
     "first": {"names": ["all-MiniLM-L6-v2"], "paths": [], "tasks": ["encode"]},
     "rerank": {
@@ -109,11 +79,11 @@ def behind_haproxy(folder: Path, lost: Mapping[str, str] = NONE_LOST) -> Iterato
             thread.start()
             stack.callback(thread.join)
             stack.callback(server.shutdown)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
-        config = folder / "haproxy.cfg"
-        config.write_text(CONFIG.format(port=port, **ports))
-        stack.enter_context(started(config, port))
+        port, config = free_port(), folder / "haproxy.cfg"
+        places = {"/my-reranker": "rerank", "/splade": "sparse", "/": "first"}
+        behind = {prefix: [ports[model]] for prefix, model in places.items()}
+        config.write_text(written_by_ray(port, behind, folder))
+        stack.enter_context(running(config, port))
         yield port
 
 

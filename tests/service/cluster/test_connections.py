@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,37 +16,14 @@ import pytest
 
 from service.cluster import haproxy
 from tests.metric_samples import samples
+from tests.rays_haproxy import free_port, running, written_by_ray
 
 MOST, PER_SOURCE = 40, 20
-CONFIG = """\
-global
-    maxconn {most}
-    nbthread 1
-defaults
-    mode http
-    timeout client 30s
-    timeout server 6s
-    timeout connect 3s
-    option redispatch 1
-    retry-on conn-failure empty-response 503
-    retries 3
-frontend prometheus
-    bind :{metrics}
-    mode http
-    http-request use-service prometheus-exporter if {{ path /metrics }}
-frontend http_frontend
-    bind 127.0.0.1:{port}
-    use_backend http-encoder if {{ path_beg / }}
-    default_backend default_backend
-backend default_backend
-backend http-encoder
-    balance first
-    option httpchk GET /-/healthz
-    http-check expect status 200
-    default-server fastinter 20ms downinter 20ms fall 1 rise 1 inter 20ms check
-    server one 127.0.0.1:{one} check observe layer4 error-limit 1 on-error mark-down
-    server two 127.0.0.1:{two} check observe layer4 error-limit 1 on-error mark-down
-"""
+SOON = {  # what takes longer with ours
+    "fall 3 rise 2 inter 2s fastinter 250ms downinter 250ms": "fall 1 rise 1 inter 20ms "
+    "fastinter 20ms downinter 20ms",
+    "balance leastconn": "balance first",
+}
 # What deploy/prometheus/rules asks of each HAProxy
 COUNTS = (
     "haproxy_frontend_http_responses_total",
@@ -145,7 +121,7 @@ class Front:
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[Front]:
-    """HAProxy on a configuration that the wrapper completed, with few connections."""
+    """HAProxy with few connections."""
     with ExitStack() as stack:
         replicas = Replica("one"), Replica("two")
         for replica in replicas:
@@ -153,17 +129,11 @@ def front(tmp_path: Path) -> Iterator[Front]:
             threading.Thread(target=server.serve_forever, args=(0.01,)).start()
             stack.callback(server.shutdown)
             stack.callback(replica.may.set)
-        with (
-            socket.create_server(("127.0.0.1", 0)) as probe,
-            socket.create_server(("127.0.0.1", 0)) as other,
-        ):
-            port, metrics = probe.getsockname()[1], other.getsockname()[1]
-        ports = {each.name: each.server.server_port for each in replicas}
-        config = tmp_path / "haproxy.cfg"
-        config.write_text(CONFIG.format(port=port, metrics=metrics, most=MOST, **ports))
-        command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
-        process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        stack.callback(process.kill)
+        port, metrics, config = free_port(), free_port(), tmp_path / "haproxy.cfg"
+        behind = {"/": [each.server.server_port for each in replicas]}
+        told = {"maxconn": MOST, "nbthread": 1, "metrics_port": metrics, "timeout_server_s": 6}
+        config.write_text(written_by_ray(port, behind, tmp_path, **told))
+        process = stack.enter_context(running(config, port, edits=SOON))
         for replica in replicas:
             replica.checks(2)
         yield Front(port, metrics, *replicas, process)

@@ -4,10 +4,9 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,24 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from service.cluster import choice, drain, haproxy
+from tests import rays_haproxy
 
-CONFIG = """\
-global
-    stats socket {admin} mode 666 level admin expose-fd listeners
-    maxconn 1024
-defaults
-    mode http
-    timeout client 9s
-    timeout server 9s
-    timeout connect 9s
-frontend http_frontend
-    bind 127.0.0.1:{port}
-    use_backend http-encoder if {{ path_beg / }}
-    default_backend default_backend
-backend default_backend
-backend http-encoder
-    server replica 127.0.0.1:{replica}
-"""
 SENT_ON = {choice.FORWARDED_HEADER: "1"}
 
 
@@ -44,36 +27,27 @@ def replica() -> Iterator[socket.socket]:
         yield listener
 
 
-@contextmanager
-def wrapped(directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """HAProxy as Ray runs it, until the block ends."""
-    command = [sys.executable, haproxy.__file__, "-db", "-f", str(directory / "haproxy.cfg")]
-    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
-        yield process
-        process.kill()
-
-
 class Running(NamedTuple):
-    """HAProxy, on a configuration that the wrapper completed."""
+    """HAProxy, on our configuration."""
 
     port: int
     process: subprocess.Popen[bytes]
 
 
 @contextmanager
-def started(directory: Path, replica: socket.socket, added: str = "") -> Iterator[Running]:
-    """HAProxy with its files where Ray keeps them, and with a rule more."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def started(
+    directory: Path,
+    replica: socket.socket,
+    edits: Mapping[str, str] | None = None,
+    health: rays_haproxy.Health = rays_haproxy.WELL,
+) -> Iterator[Running]:
+    """HAProxy with its files where Ray keeps them."""
+    port, config = rays_haproxy.free_port(), directory / "haproxy.cfg"
     directory.mkdir()
-    ports = {"port": port, "replica": replica.getsockname()[1]}
-    config = CONFIG.format(admin=directory / "admin", **ports)
-    (directory / "haproxy.cfg").write_text(
-        config.replace("    use_backend", f"{added}    use_backend")
-    )
-    with wrapped(directory) as process:
-        while not (directory / "admin").exists():
-            assert process.poll() is None
+    behind = {"/": [replica.getsockname()[1]]}
+    config.write_text(rays_haproxy.written_by_ray(port, behind, directory, health))
+    edits = rays_haproxy.UNCHECKED | (edits or {})
+    with rays_haproxy.running(config, port, edits=edits) as process:
         yield Running(port, process)
 
 
@@ -131,8 +105,10 @@ def test_no_client_of_another_machine_sets_the_mark_of_what_is_sent_on(
     tmp_path: Path, replica: socket.socket
 ) -> None:
     """It is taken away; while the service stops its request is refused like any other."""
-    elsewhere = "    tcp-request connection set-src ipv4(203.0.113.9)\n"
-    with started(tmp_path / "node", replica, elsewhere) as here:
+    edits = {
+        "    stick-table": "    tcp-request connection set-src ipv4(203.0.113.9)\n    stick-table"
+    }
+    with started(tmp_path / "node", replica, edits) as here:
         with asked(here.port, **SENT_ON), replica.accept()[0] as taken:
             assert choice.FORWARDED_HEADER.encode() not in taken.recv(1 << 16)
         drain.Frontend(tmp_path, here.port).refuse(0)
@@ -162,8 +138,9 @@ def test_a_reload_does_not_forget_that_the_service_stops(tmp_path: Path, running
     """Ray reloads HAProxy when a replica goes, maybe while the application's route is there."""
     drain.Frontend(tmp_path, running.port).refuse(9)
 
-    first = str(running.process.pid)
-    with wrapped(tmp_path / "node", "-x", str(tmp_path / "node" / "admin"), "-sf", first):
+    node, first = tmp_path / "node", str(running.process.pid)
+    takes_over = "-x", str(node / "admin"), "-sf", first
+    with rays_haproxy.running(node / "haproxy.cfg", running.port, *takes_over):
         running.process.wait(9)  # it goes when the second has taken over
 
         with asked(running.port) as late:
@@ -175,14 +152,12 @@ def test_a_node_that_drains_sends_its_clients_elsewhere_and_then_lets_nobody_in(
 ) -> None:
     """Ray ends HAProxy once nothing is on its way there, which with kept connections is a guess."""
     monkeypatch.setenv(haproxy.DRAIN_VARIABLE, str(haproxy.SHUT_SECONDS + 0.3))
-    probe = f'status 503 content-type text/plain string "{haproxy.DRAINING}"'
-    rule = f"    http-request return {probe} if {{ path /-/healthz }}\n"
     with (
-        started(tmp_path / "node", replica, rule) as node,
+        started(tmp_path / "node", replica, health=rays_haproxy.DRAINS) as node,
         asked(node.port) as admitted,
         replica.accept()[0] as taken,
     ):
-        while not refused(node.port):
+        while rays_haproxy.takes_connections(node.port):
             pass
         taken.recv(1 << 16)
         taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
@@ -190,12 +165,6 @@ def test_a_node_that_drains_sends_its_clients_elsewhere_and_then_lets_nobody_in(
         answer = admitted.getresponse()
 
         assert (answer.read(), answer.headers["connection"]) == (b"right", "close")
-
-
-def refused(port: int) -> bool:
-    """Tell whether nothing accepts a connection."""
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_a_drain_is_as_old_as_its_first_configuration(tmp_path: Path) -> None:

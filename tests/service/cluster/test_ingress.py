@@ -51,13 +51,6 @@ def test_haproxy_has_room_for_the_most_replicas_from_the_start() -> None:
     assert most == fixed and int(most) > int(few)
 
 
-def test_only_what_was_not_answered_is_retried() -> None:
-    """A connection that failed or gave nothing, and 503; a 429 sent again would be two requests."""
-    retried = ingress.common_variables(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()
-
-    assert set(retried) == {"conn-failure", "empty-response", "503"}
-
-
 def test_a_service_of_its_own_shares_no_port_or_path(tmp_path: Path) -> None:
     """Everything placed lies in the block or below the private directory."""
     placed = ingress.own_ray_variables(Settings(), 24_000, tmp_path, CORES)

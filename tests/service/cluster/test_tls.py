@@ -5,8 +5,6 @@ import os
 import socket
 import ssl
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,13 +23,9 @@ from service.cli import main
 from service.cluster import haproxy, network, tls
 from service.cluster.drain import Frontend
 from service.settings import Settings
-from tests.service.cluster import test_drain as drained
+from tests import rays_haproxy
 
 NAME = "api.example.org"
-CONFIG = drained.CONFIG.replace(
-    "server replica 127.0.0.1:{replica}",
-    "http-request return status 200 content-type text/plain string well",
-)
 KEY = ec.generate_private_key(ec.SECP256R1())  # of the authority
 SIGNS = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
 
@@ -76,23 +70,13 @@ def write(folder: Path, serial: int, password: bytes | None = None) -> tuple[Pat
 @contextmanager
 def running(folder: Path, pem: bytes) -> Iterator[int]:
     """HAProxy as Ray runs it, with a certificate; its port."""
-    node = folder / "haproxy" / "node"
+    node, port = folder / "haproxy" / "node", rays_haproxy.free_port()
     node.mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    config = node / "haproxy.cfg"
-    config.write_text(CONFIG.format(admin=node / "admin", port=port))
-    environment = {**os.environ, haproxy.TLS_VARIABLE: str(tls.write_certificate(pem, folder))}
-    command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
-        try:
-            while process.poll() is None:
-                with socket.socket() as client:
-                    if client.connect_ex(("127.0.0.1", port)) == 0:
-                        break
+    (node / "haproxy.cfg").write_text(rays_haproxy.written_by_ray(port, {}, node))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(haproxy.TLS_VARIABLE, str(tls.write_certificate(pem, folder)))
+        with rays_haproxy.running(node / "haproxy.cfg", port):
             yield port
-        finally:
-            process.kill()
 
 
 def trusting(authority: Path) -> ssl.SSLContext:
@@ -121,13 +105,13 @@ def test_a_client_of_the_authority_is_answered_over_tls_and_http_1(tmp_path: Pat
 
     with running(tmp_path, pem) as port:
         with httpx.Client(verify=context) as client:
-            answer = client.get(f"https://127.0.0.1:{port}/live")
+            answer = client.get(f"https://127.0.0.1:{port}/-/healthz")
             with pytest.raises(httpx.RemoteProtocolError):
-                client.get(f"http://127.0.0.1:{port}/live")
+                client.get(f"http://127.0.0.1:{port}/-/healthz")
         with pytest.raises(httpx.ConnectError, match="self-signed|unable to get local issuer"):
-            httpx.get(f"https://127.0.0.1:{port}/live")
+            httpx.get(f"https://127.0.0.1:{port}/-/healthz")
 
-    assert (answer.text, answer.http_version) == ("well", "HTTP/1.1")
+    assert (answer.text, answer.http_version) == ("success", "HTTP/1.1")
 
 
 def test_a_renewed_certificate_is_taken_up_while_a_wrong_one_is_not(

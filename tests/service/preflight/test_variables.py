@@ -24,19 +24,19 @@ def test_each_difference_of_a_cluster_is_named() -> None:
     """With what it is and what it must be."""
     promised = ingress.common_variables(Settings())
     actual = promised | {
-        "RAY_SERVE_HAPROXY_RETRIES": "1",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384",
         "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN": "1023",
     }
-    del actual["RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT"]
+    del actual["RAY_SERVE_HAPROXY_METRICS_ENABLED"]
 
     assert set(map(str, variables.find_differences(promised, actual))) == {
-        "RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
-        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT: is not set; must be 1",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE: is '16384'; must be 131072",
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED: is not set; must be 0",
         "RAY_SERVE_HAPROXY_BINARY_PATH: is '/usr/sbin/haproxy'; must be headlight-haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN: is '1023'; must be at least 1024",
     }
-    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*RETRIES"):
+    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*BUFSIZE"):
         variables.require_variables(Settings(), actual)
 
 
