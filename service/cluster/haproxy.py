@@ -28,21 +28,21 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # HAProxy's own answers, rows of refusals.py: status, title, and further headers. To what its parser
 # cannot read at all, HAProxy answers with a text that no configuration changes.
 RETRY, CLOSE = "Retry-After 1", "Connection close"
-REFUSALS: dict[str, tuple[int | str, ...]] = {
-    "not_ready": (503, "The replica is not ready.", RETRY),
-    "not_found": (404, "There is nothing at this path."),
-    "deadline_exceeded": (504, "The request was not finished by its deadline."),
-    "request_timeout": (408, "The body did not arrive in time."),
+REFUSALS: dict[str, tuple[str, ...]] = {
+    "not_ready": ("503", "The replica is not ready.", RETRY),
+    "not_found": ("404", "There is nothing at this path."),
+    "deadline_exceeded": ("504", "The request was not finished by its deadline."),
+    "request_timeout": ("408", "The body did not arrive in time."),
     # When no other replica may be asked instead, or all have been
-    "replica_lost": (502, "The replica broke off before it answered; send the request again."),
-    "internal": (500, "The service failed; the request is not to blame."),
+    "replica_lost": ("502", "The replica broke off before it answered; send the request again."),
+    "internal": ("500", "The service failed; the request is not to blame."),
     "bad_request": (
-        400,
+        "400",
         "The request is no HTTP/1.1, its path has an encoded slash, or its headers contradict each "
         "other or announce a body that the method cannot have.",
         CLOSE,  # what follows is not a request either
     ),
-    "overloaded": (429, "The service is busy; the request was not started.", RETRY, CLOSE),
+    "overloaded": ("429", "The service is busy; the request was not started.", RETRY, CLOSE),
 }
 
 # A file next to the configuration, empty until the service stops; then it holds its own name, and
