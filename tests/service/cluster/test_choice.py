@@ -44,6 +44,7 @@ class Echo(BaseHTTPRequestHandler):
             "path": self.path,
             "names": unquote(self.headers.get(choice.NAMES_HEADER, "")),
             "models": self.headers.get(choice.MODELS_HEADER, ""),
+            "upgrade": self.headers.get("upgrade"),
         }
         body = json.dumps(NAMES[self.model] if self.path == choice.NAMES else said).encode()
         self.send_response(503 if self.silent and self.path == choice.NAMES else 200)
@@ -281,6 +282,13 @@ def test_no_client_asks_a_replica_for_its_names(port: int) -> None:
     for path in (choice.NAMES, "/%2d/names", "//-/names/", "/%2D/%6eames"):
         assert ask(port, path)["code"] == "not_found"
     assert ask(port, f"/splade{choice.NAMES}")["path"] == f"/splade{choice.NAMES}"
+
+
+def test_no_request_asks_a_replica_for_another_protocol(port: int) -> None:
+    """It would not read the body, and could take it for the next client's request."""
+    asks = {"connection": "upgrade", "upgrade": "h2c"}
+
+    assert ask(port, "/v1/encode", b"{}", asks)["upgrade"] is None
 
 
 def test_a_replica_is_asked_once(tmp_path: Path) -> None:
