@@ -78,7 +78,7 @@ ROWS = (
     Row("HEAD_SECONDS", "closed", "for that head to come"),
     Row("READER_BYTES", "closed", "what a reader takes of an answer in a second, at least"),
     Row("PATIENCE_SECONDS", "closed", "lateness of a reader, in all", 10),
-    Row("RAY_SERVE_HAPROXY_RETRIES", "502 or 503 by HAProxy", "further replicas tried"),
+    Row("haproxy retries", "502 or 503 by HAProxy", "further replicas tried"),
     Row("RAY_SERVE_HAPROXY_TUNE_BUFSIZE", "none is tried", "a request that can be sent again"),
     Row("RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S", "closed", "a client's silence"),
     Row("keep_alive_seconds", "the connection is closed"),
@@ -108,9 +108,9 @@ INNER = {
     "MOST_ADAPTERS", "MOST_BYTES", "MOST_COMPARED", "MOST_DETAILS", "MOST_SEGMENTS", "MOST_SHARING",
     "MOST_SHOWN_FAULTS", "NODE_DRAIN_SECONDS", "PIPE_BYTES", "PLACED_SECONDS", "PROBED_BYTES",
     "PROBE_RESERVE", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S", "SCRAPE_SECONDS", "SHUT_SECONDS", "STOP_SECONDS",
-    "SUMMARY_SECONDS", "UPSCALE_DELAY_SECONDS", "haproxy timeout check",
+    "SUMMARY_SECONDS", "UPSCALE_DELAY_SECONDS", "haproxy fall", "haproxy timeout check",
 }  # fmt: skip
 
 # Numbers that bound nothing, and bounds of one field, which /openapi.json has
@@ -119,7 +119,7 @@ NO_LIMITS = {
     "objective_seconds", "objective_tokens",
     "HAPROXY_KEEP_ALIVE_S",  # keep_alive_seconds, as HAProxy is told
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
-    "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "BUFFER_BYTES", "CLIENT_SECONDS", "RELOAD_SECONDS",  # these three are among the variables
     "ARRAY_BYTES", "BASE64_BYTES", "CHARACTER_BYTES", "COPY_BYTES", "COUNT_BYTES",
     "DOCUMENT_BYTES", "DOUBLE_SECONDS", "FACT_BYTES", "FRAME_BYTES", "GARBAGE_SECONDS",

@@ -2,7 +2,8 @@
 
 A new limit is one line of tests/limits.py. What the tests find by themselves: a setting that is a
 number, a constant whose name says that it bounds something, a number that Ray is told, and a
-time-out that HAProxy is told. Each by its name, in whatever file it stands.
+time-out that HAProxy is told, its retries and its checks. Each by its name, in whatever file it
+stands.
 """
 
 import ast
@@ -23,7 +24,9 @@ FILES = [  # not of the commands: those bound nothing that the service does
     if path.relative_to(ROOT).parts[1] not in ("commands", "heads")
 ]
 BOUNDING = re.compile(r"(MOST|LONGEST|LARGEST|SPARE|RESERVE|STUCK)(_|$)|SECONDS$|_BYTES$")
-TIMEOUT = re.compile(r"^ *timeout (\S+) (\S+)s$", re.MULTILINE)
+OF_HAPROXY = re.compile(
+    r"^ +(?:default-server check )?(timeout \S+|retries|fall) (\d+s?)\b", re.MULTILINE
+)
 MARK = "<!-- python -m tests.test_limits -->\n"
 Value = float | str | None
 
@@ -32,13 +35,13 @@ def limits() -> dict[str, list[Value]]:
     """The values of every number that may be a limit, by its name."""
     fields = Settings.model_fields
     told = ingress.common_variables(Settings())
-    timeouts = TIMEOUT.findall("\n".join(haproxy.DEFAULTS))
+    of_haproxy = OF_HAPROXY.findall(haproxy.TEMPLATE.read_text())
     found: dict[str, list[Value]] = {}
     pairs: list[tuple[str, Value]] = [
         *((name, field.default) for name, field in fields.items() if numeric(field.annotation)),
         *constants(),
         *((name, float(value)) for name, value in told.items() if value.isdecimal()),
-        *((f"haproxy timeout {name}", f"{seconds} s") for name, seconds in timeouts),
+        *((f"haproxy {name}", value.replace("s", " s")) for name, value in of_haproxy),
     ]
     for name, value in pairs:
         found.setdefault(name, []).append(value)
